@@ -1,0 +1,3 @@
+"""MindSpore Serving: one server for every model its users have.  This imports nothing else."""
+
+__version__ = "3.0.0.dev0"

@@ -1,0 +1,73 @@
+"""One event loop in a background thread, so that the public functions can be plain functions.
+
+Knows nothing of what runs on it.
+"""
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """An event loop (uvloop where it is installed) on a daemon thread, made on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run on the loop and wait for the result.  Not to be called from the loop's thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._get()).result(timeout)
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(5)
+
+    def _get(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = _new_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="serving-loop", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self.close)
+            return self._loop
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class Ticker:
+    """Calls `function` once at the end of this turn of the loop, however often it is armed."""
+
+    __slots__ = ("_function", "_is_armed", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+        self._loop = loop
+        self._function = function
+        self._is_armed = False
+
+    def arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            self._loop.call_soon(self._fire)
+
+    def _fire(self) -> None:
+        self._is_armed = False
+        self._function()

@@ -1,0 +1,14 @@
+"""Model formats: load a model, tell its signature, run it.  Importing this imports no runtime."""
+
+from mindspore_serving.backends.base import Backend, ModelSource
+from mindspore_serving.backends.devices import Availability, available, choose_device
+from mindspore_serving.backends.formats import open_backend
+
+__all__ = [
+    "Availability",
+    "Backend",
+    "ModelSource",
+    "available",
+    "choose_device",
+    "open_backend",
+]

@@ -1,0 +1,193 @@
+"""Which class runs which model format; imported when a model of that format is opened.
+
+A table for the built-in formats and an entry-point group for other packages.  Knows where a
+library lives and which devices its build is for, not how to use it.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.backends.base import Backend, ModelSource
+from mindspore_serving.errors import StartError
+
+ENTRY_POINTS = "mindspore_serving.backends"
+"""Name = format in lower case, value = "module:Class".  A name of the table below takes it over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A built-in format.
+
+    `library` is the import name of the runtime (None: none is needed), `extra` the extra of this
+    package that installs it, `distributions` the names it may be installed under.  `builds` maps a
+    device type to files below the library, as a glob, that only a build for that device has; an
+    empty glob means that every build has it.
+    """
+
+    target: str
+    library: str | None = None
+    extra: str | None = None
+    distributions: tuple[str, ...] = ()
+    builds: tuple[tuple[str, str], ...] = (("cpu", ""),)
+
+
+FORMATS = {
+    "mindir": Format(
+        "mindspore_serving.backends.mindir:MindirBackend",
+        "mindspore",
+        "mindspore",
+        ("mindspore",),
+        (("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), ("cpu", "")),
+    ),
+    "mindir_lite": Format(
+        "mindspore_serving.backends.mindir_lite:MindirLiteBackend",
+        "mindspore_lite",
+        None,
+        ("mindspore-lite", "mindspore_lite"),
+        (("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), ("cpu", "")),
+    ),
+    "om": Format("mindspore_serving.backends.om:OmBackend", builds=(("ascend", ""),)),
+    "onnx": Format(
+        "mindspore_serving.backends.onnx:OnnxBackend",
+        "onnxruntime",
+        "onnx",
+        ("onnxruntime", "onnxruntime-gpu", "onnxruntime-cann"),
+        (
+            ("ascend", "capi/libonnxruntime_providers_cann.so"),
+            ("gpu", "capi/libonnxruntime_providers_cuda.so"),
+            ("cpu", ""),
+        ),
+    ),
+    "pytorch": Format(
+        "mindspore_serving.backends.torch:TorchBackend",
+        "torch",
+        "torch",
+        ("torch",),
+        (("gpu", "lib/libtorch_cuda.so"), ("cpu", "")),
+    ),
+    "python": Format(
+        "mindspore_serving.backends.python:PythonBackend",
+        builds=(("ascend", ""), ("gpu", ""), ("cpu", "")),
+    ),
+}
+
+
+def open_backend(source: ModelSource) -> Backend:
+    """Load the model of `source`.  Raises StartError: unknown format, no library, or no load."""
+    backend = backend_class(source.spec.format)
+    try:
+        loaded: Backend = backend.load(source)
+    except ImportError as error:
+        raise StartError(
+            f"Model '{source.spec.key}' of format '{source.spec.format}' needs a library that "
+            f"cannot be imported: {error}{_advice(source.spec.format)}"
+        ) from error
+    return loaded
+
+
+def backend_class(name: str) -> Any:
+    """The class for format `name`.  Raises StartError if nothing runs it here."""
+    entry = _entry_points().get(name)
+    if entry is not None:
+        try:
+            return entry.load()
+        except (ImportError, AttributeError) as error:
+            raise StartError(
+                f"The backend of model format '{name}', entry point '{entry.value}' of package "
+                f"'{_owner(entry)}', cannot be imported: {error}"
+            ) from error
+    require(name)
+    module, _, attribute = FORMATS[name].target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def require(name: str) -> None:
+    """Raise StartError if format `name` is unknown or its library is not installed."""
+    if name in _entry_points():
+        return
+    if name not in FORMATS:
+        known = sorted(set(FORMATS) | set(_entry_points()))
+        raise StartError(f"Model format '{name}' is unknown, known are: {', '.join(known)}")
+    library = FORMATS[name].library
+    if library is not None and _folder(library) is None:
+        raise StartError(
+            f"Model format '{name}' needs the package '{library}', which is not installed"
+            f"{_advice(name)}"
+        )
+
+
+def builds(name: str) -> tuple[str, ...]:
+    """Device types that the installed library of format `name` was built for, best first.
+
+    Another package's format is taken to run anywhere; it says itself where it does not.
+    """
+    if name in _entry_points():
+        return ("ascend", "gpu", "cpu")
+    row = FORMATS.get(name)
+    if row is None:
+        return ()
+    folder = _folder(row.library) if row.library else Path()
+    if folder is None:
+        return ()
+    return tuple(device for device, proof in row.builds if not proof or any(folder.glob(proof)))
+
+
+def names() -> list[str]:
+    """Every known format, sorted."""
+    return sorted(set(FORMATS) | set(_entry_points()))
+
+
+def installed(name: str) -> tuple[str, str]:
+    """(library, version) of format `name`; version is "" if it is not installed or not needed."""
+    entry = _entry_points().get(name)
+    if entry is not None:
+        return _owner(entry), entry.dist.version if entry.dist else ""
+    row = FORMATS[name]
+    return row.library or "", _version(row.distributions)
+
+
+def _version(distributions: Sequence[str]) -> str:
+    for distribution in distributions:
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def _folder(library: str) -> Path | None:
+    """Where `library` is installed, without importing it."""
+    spec = importlib.util.find_spec(library)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _advice(name: str) -> str:
+    row = FORMATS.get(name)
+    if row is None or row.library is None:
+        return ""
+    if row.extra is None:
+        return f"; install {row.library} from the vendor's download page"
+    return f"; install it with: pip install 'mindspore-serving[{row.extra}]'"
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        other = found.setdefault(entry.name.lower(), entry)
+        if other.value != entry.value:
+            raise StartError(
+                f"Two packages register a backend for model format '{entry.name}': "
+                f"'{_owner(other)}' and '{_owner(entry)}'; uninstall one of them"
+            )
+    return found
+
+
+def _owner(entry: importlib.metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value

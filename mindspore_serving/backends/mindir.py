@@ -1,0 +1,240 @@
+"""MindIR on CPU, GPU or Ascend through MindSpore.
+
+One compiled graph per file.  All compiling and running of a process goes through one lock:
+MindSpore crashes or hangs when threads overlap in it.  Knows nothing of batches.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.mindir_signature import GraphFile, read_graph_file
+from mindspore_serving.backends.source import (
+    Options,
+    check_files,
+    checked,
+    load_error,
+    warm_up,
+    words,
+)
+from mindspore_serving.core.value import Signature
+from mindspore_serving.errors import StageFailed, StartError
+
+_LOCK = threading.RLock()
+_applied: dict[str, Any] = {}
+_TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
+
+
+class MindirBackend:
+    """A MindIR model; its sub-graphs, if it has several files, keep weights of their own."""
+
+    def __init__(
+        self, mindspore: Any, cells: list[Any], files: list[GraphFile], source: ModelSource
+    ) -> None:
+        self._mindspore = mindspore
+        self._cells = cells
+        self._must_copy = [file.writes_inputs for file in files]
+        self._signature = tuple(
+            self._warm_up(source, index, file) for index, file in enumerate(files)
+        )
+
+    @classmethod
+    def device_types(cls) -> tuple[str, ...]:
+        """Device types that the installed MindSpore can use, asked of MindSpore itself."""
+        mindspore = _import_mindspore()
+        found = []
+        for device in ("ascend", "gpu"):
+            try:
+                if mindspore.hal.is_available(_TARGETS[device]):
+                    found.append(device)
+            except (RuntimeError, ValueError):  # its words for a target this build does not know
+                continue
+        return (*found, "cpu")
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "MindirBackend":
+        """Load, compile and warm up every file.
+
+        `source.dec_key` must be given if the files are encrypted, and only then.  A graph with
+        collective operators loads only after `mindspore.communication.init()`.
+        """
+        check_files(source)
+        files = [read_graph_file(source, path) for path in source.paths]
+        _prepare_environment(source, files)
+        mindspore = _import_mindspore()
+        _check_collectives(source, files)
+        with _LOCK:
+            _set_device(mindspore, source)
+            _apply_options(mindspore, source)
+            cells = [
+                _load_cell(mindspore, source, path, file)
+                for path, file in zip(source.paths, files, strict=True)
+            ]
+            return cls(mindspore, cells, files, source)
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One per file, from the file; what it does not tell of the outputs, from a run."""
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        """See `Backend.run`.  The results may also alias `inputs`."""
+        with _LOCK:
+            try:
+                result = self._cells[subgraph](*self._tensors(inputs, subgraph))
+                return [_to_array(leaf) for leaf in _leaves(result)]
+            except Exception as error:  # MindSpore raises every kind; all are this run's failure
+                raise StageFailed(words(error)) from error
+
+    def close(self) -> None:
+        """Drop the compiled graphs and their weights."""
+        with _LOCK:
+            self._cells.clear()
+
+    def _tensors(self, inputs: Sequence[Array], subgraph: int) -> list[Any]:
+        """Tensors over the arrays' own memory, which MindSpore would write to if the graph does."""
+        if self._must_copy[subgraph]:
+            inputs = [array.copy() for array in inputs]
+        make = self._mindspore.Tensor.from_numpy
+        return [make(array if array.flags.aligned else array.copy()) for array in inputs]
+
+    def _warm_up(self, source: ModelSource, index: int, file: GraphFile) -> Signature:
+        path = source.paths[index]
+        signature = checked(source, path, file.signature)
+        known = warm_up(lambda arrays: self.run(arrays, index), signature, source, path)
+        if not known.outputs:
+            raise load_error(
+                source, path, "the file does not tell its outputs and could not be run to see them"
+            )
+        return known
+
+
+def _prepare_environment(source: ModelSource, files: list[GraphFile]) -> None:
+    """What oneDNN reads from the environment when it is first used.
+
+    On CPUs with AVX-512 the oneDNN of MindSpore runs convolutions in its slow reference code,
+    limited to AVX2 it does not (30 times faster).  Without convolutions the limit only costs.
+    """
+    if source.device_type == "cpu" and any(file.has_convolution for file in files):
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+def _import_mindspore() -> Any:
+    # MindSpore reads its log level here.  Only errors, unless the user wants more; and the variable
+    # is ours too, so it does not stay set.
+    is_quiet = "GLOG_v" not in os.environ
+    if is_quiet:
+        os.environ["GLOG_v"] = "3"  # noqa: SIM112
+    try:
+        import mindspore
+    finally:
+        if is_quiet:
+            del os.environ["GLOG_v"]  # noqa: SIM112
+    if int(np.__version__.split(".")[0]) >= 2:
+        log.warning(
+            "numpy %s is installed, MindSpore %s is built for numpy 1: numpy scalars given to its "
+            "operators will fail; install 'numpy<2'",
+            np.__version__,
+            mindspore.__version__,
+        )
+    return mindspore
+
+
+def _check_collectives(source: ModelSource, files: list[GraphFile]) -> None:
+    """Without communication such a graph does not raise, it ends the process."""
+    for path, file in zip(source.paths, files, strict=True):
+        if not file.collectives:
+            continue
+        from mindspore.communication._comm_helper import GlobalComm
+
+        if not GlobalComm.INITED:
+            raise load_error(
+                source,
+                path,
+                f"it talks to other ranks ({', '.join(file.collectives)}); serve it with "
+                "distributed.declare_servable, or call mindspore.communication.init() first",
+            )
+
+
+def _set_device(mindspore: Any, source: ModelSource) -> None:
+    target = _TARGETS[source.device_type]
+    place = (target,) if target == "CPU" else (target, source.device_id)
+    try:
+        mindspore.set_device(*place)
+    except Exception as error:
+        # Once anything has run, it may not even be set to what it is already.
+        current = (mindspore.get_context("device_target"), mindspore.get_context("device_id"))
+        if current[: len(place)] != place:
+            raise StartError(
+                f"MindSpore cannot use device {target} {source.device_id}: {words(error)}"
+            ) from error
+
+
+def _apply_options(mindspore: Any, source: ModelSource) -> None:
+    """Take what MindSpore has a setting for."""
+    options = Options(source)
+    if source.device_type == "cpu":
+        tuning = mindspore.device_context.cpu.op_tuning
+        _apply_once("thread_num", options.take("thread_num"), tuning.threads_num)
+    if source.device_type == "ascend":
+        precision = mindspore.device_context.ascend.op_precision
+        _apply_once("precision_mode", options.take("precision_mode"), precision.precision_mode)
+    options.report_ignored()
+
+
+def _apply_once(name: str, value: Any, apply: Callable[[Any], None]) -> None:
+    """Such a setting holds for the process and can be made once, even to the same value."""
+    if value is None or _applied.get(name) == value:
+        return
+    try:
+        apply(value)
+    except RuntimeError as error:
+        log.warning("Option %s=%r is ignored, MindSpore has it already: %s", name, value, error)
+    except (ValueError, TypeError) as error:
+        raise StartError(f"MindSpore refuses option {name}={value!r}: {words(error)}") from error
+    else:
+        _applied[name] = value
+
+
+def _load_cell(mindspore: Any, source: ModelSource, path: str, file: GraphFile) -> Any:
+    key = {}
+    if file.is_encrypted:
+        key = {"dec_key": source.dec_key, "dec_mode": source.dec_mode}
+    try:
+        cell = mindspore.nn.GraphCell(mindspore.load(path, **key))
+    except Exception as error:
+        raise load_error(source, path, error) from error
+    _declare_dynamic(mindspore, cell, file.signature)
+    return cell
+
+
+def _declare_dynamic(mindspore: Any, cell: Any, signature: Signature) -> None:
+    """Compile once for all shapes; without this every new shape is compiled anew."""
+    specs = signature.inputs
+    if all(spec.is_static for spec in specs) or any(spec.shape is None for spec in specs):
+        return
+    cell.set_inputs(
+        *(
+            mindspore.Tensor(
+                shape=[None if dim < 0 else dim for dim in spec.shape or ()],
+                dtype=mindspore.Tensor.from_numpy(np.zeros(1, spec.dtype)).dtype,
+            )
+            for spec in specs
+        )
+    )
+
+
+def _leaves(result: Any) -> list[Any]:
+    if isinstance(result, tuple | list):
+        return [leaf for part in result for leaf in _leaves(part)]
+    return [result]
+
+
+def _to_array(leaf: Any) -> Array:
+    array: Array = leaf.asnumpy() if hasattr(leaf, "asnumpy") else np.asarray(leaf)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -1,0 +1,99 @@
+"""MindIR and converted models through MindSpore Lite.  One file per model, as Lite has it."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import Options, check_files, checked, load_error, words
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import StageFailed, StartError
+
+
+class MindirLiteBackend:
+    """A model of MindSpore Lite."""
+
+    def __init__(self, model: Any, signature: Signature) -> None:
+        self._model = model
+        self._signature = signature
+        self._shapes = [spec.shape for spec in signature.inputs]
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "MindirLiteBackend":
+        """Load the one file of `source`; its config file and key go to Lite as they are."""
+        check_files(source)
+        if len(source.paths) > 1:
+            raise StartError(
+                f"Load model '{source.spec.key}' failed: MindSpore Lite runs one file per model, "
+                f"given are {len(source.paths)}"
+            )
+        lite, path = importlib.import_module("mindspore_lite"), source.paths[0]
+        options = Options(source)
+        key = {"dec_key": source.dec_key, "dec_mode": source.dec_mode} if source.dec_key else {}
+        model = lite.Model()
+        try:
+            model.build_from_file(
+                path,
+                lite.ModelType.MINDIR,
+                _context(lite, source, options),
+                config_path=options.take("config_file") or "",
+                **key,
+            )
+        except Exception as error:
+            raise load_error(source, path, error) from error
+        options.report_ignored()
+        inputs, outputs = _specs(model.get_inputs()), _specs(model.get_outputs())
+        return cls(model, checked(source, path, Signature(inputs, outputs)))
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One, as Lite tells it."""
+        return (self._signature,)
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        """See `Backend.run`; `subgraph` is 0."""
+        try:
+            tensors = self._model.get_inputs()
+            shapes: list[tuple[int, ...] | None] = [array.shape for array in inputs]
+            if shapes != self._shapes:
+                self._model.resize(tensors, [list(array.shape) for array in inputs])
+                self._shapes, tensors = shapes, self._model.get_inputs()
+            for tensor, array in zip(tensors, inputs, strict=True):
+                tensor.set_data_from_numpy(array)
+            return [tensor.get_data_to_numpy() for tensor in self._model.predict(tensors)]
+        except Exception as error:
+            raise StageFailed(words(error)) from error
+
+    def close(self) -> None:
+        """Drop the model."""
+        self._model = None
+
+
+def _context(lite: Any, source: ModelSource, options: Options) -> Any:
+    context = lite.Context()
+    context.target = [source.device_type]
+    if source.device_type != "cpu":
+        getattr(context, source.device_type).device_id = source.device_id
+    names = {
+        "cpu": ("thread_num", "thread_affinity_core_list"),
+        "ascend": ("precision_mode",),
+        "gpu": (),
+    }[source.device_type]
+    for name in names:
+        value = options.take(name)
+        if value is not None:
+            setattr(getattr(context, source.device_type), name, value)
+    if source.device_type != "ascend" and options.take("precision_mode") == "fp16":
+        getattr(context, source.device_type).precision_mode = "preferred_fp16"
+    return context
+
+
+def _specs(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            tensor.name, np.dtype(tensor.dtype.name.lower()), tuple(int(d) for d in tensor.shape)
+        )
+        for tensor in tensors
+    )

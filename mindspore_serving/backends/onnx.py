@@ -1,0 +1,168 @@
+"""ONNX through ONNX Runtime on CPU, CUDA or CANN.  Knows nothing of batches."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import (
+    Options,
+    check_files,
+    checked,
+    element_error,
+    load_error,
+    warm_up,
+    words,
+)
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import StageFailed, StartError
+
+_PROVIDERS = {
+    "cpu": "CPUExecutionProvider",
+    "gpu": "CUDAExecutionProvider",
+    "ascend": "CANNExecutionProvider",
+}
+_ELEMENTS = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "bool": "bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+class OnnxBackend:
+    """An ONNX model, one session per file."""
+
+    def __init__(self, sessions: list[Any], signature: tuple[Signature, ...]) -> None:
+        self._sessions = sessions
+        self._signature = signature
+
+    @classmethod
+    def device_types(cls) -> tuple[str, ...]:
+        """Device types whose provider the installed ONNX Runtime has."""
+        import onnxruntime
+
+        found = onnxruntime.get_available_providers()
+        return tuple(device for device in ("ascend", "gpu", "cpu") if _PROVIDERS[device] in found)
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "OnnxBackend":
+        """Open and warm up every file; the provider of `source.device_type` must be there."""
+        check_files(source)
+        _check_provider(source)
+        settings = _session_options(source)
+        sessions = [_session(source, path, settings) for path in source.paths]
+        signature = tuple(
+            _warm(source, path, session)
+            for path, session in zip(source.paths, sessions, strict=True)
+        )
+        return cls(sessions, signature)
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One per file, with the names of the file.
+
+        ONNX Runtime shows a scalar and a tensor of unknown rank alike; both have shape None.
+        """
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        """See `Backend.run`."""
+        names = [spec.name for spec in self._signature[subgraph].inputs]
+        return _run(self._sessions[subgraph], dict(zip(names, inputs, strict=True)))
+
+    def close(self) -> None:
+        """Drop the sessions."""
+        self._sessions.clear()
+
+
+def _check_provider(source: ModelSource) -> None:
+    import onnxruntime
+
+    wanted, found = _PROVIDERS[source.device_type], onnxruntime.get_available_providers()
+    if wanted not in found:
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: the installed ONNX Runtime has no {wanted} "
+            f"for device type {source.device_type}, it has: {', '.join(found)}"
+        )
+
+
+def _session_options(source: ModelSource) -> Any:
+    import onnxruntime
+
+    options, settings = Options(source), onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    num_threads = options.take("thread_num")
+    if num_threads is not None:
+        settings.intra_op_num_threads = num_threads
+    if options.take("enable_parallel"):
+        settings.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    options.report_ignored()
+    return settings
+
+
+def _session(source: ModelSource, path: str, settings: Any) -> Any:
+    import onnxruntime
+
+    wanted = _PROVIDERS[source.device_type]
+    place = wanted if source.device_type == "cpu" else (wanted, {"device_id": source.device_id})
+    providers = [place] if source.device_type == "cpu" else [place, _PROVIDERS["cpu"]]
+    try:
+        session = onnxruntime.InferenceSession(path, settings, providers=providers)
+    except Exception as error:  # its classes share no base but Exception
+        raise load_error(source, path, error) from error
+    if wanted not in session.get_providers():  # it falls back to the CPU without an error
+        raise load_error(source, path, f"{wanted} does not start on device {source.device_id}")
+    return session
+
+
+def _warm(source: ModelSource, path: str, session: Any) -> Signature:
+    inputs = tuple(_input(source, path, i, node) for i, node in enumerate(session.get_inputs()))
+    outputs = tuple(_output(source, path, i, node) for i, node in enumerate(session.get_outputs()))
+    signature = checked(source, path, Signature(inputs, outputs))
+    names = [spec.name for spec in inputs]
+    return warm_up(
+        lambda arrays: _run(session, dict(zip(names, arrays, strict=True))), signature, source, path
+    )
+
+
+def _input(source: ModelSource, path: str, index: int, node: Any) -> TensorSpec:
+    dtype = _dtype(node.type)
+    if dtype is None:
+        raise element_error(source, path, index, name=node.name, kind=node.type)
+    return TensorSpec(node.name, dtype, _shape(node))
+
+
+def _output(source: ModelSource, path: str, index: int, node: Any) -> TensorSpec:
+    dtype = _dtype(node.type)
+    if dtype is None:
+        raise load_error(
+            source,
+            path,
+            f"output {index} '{node.name}' is of type {node.type}, which replies cannot carry; "
+            "export the model with plain number tensors (for scikit-learn: option zipmap=False)",
+        )
+    return TensorSpec(node.name, dtype, _shape(node))
+
+
+def _dtype(kind: str) -> "np.dtype[Any] | None":
+    """`kind` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))"."""
+    element = kind.removeprefix("tensor(").removesuffix(")")
+    return np.dtype(_ELEMENTS[element]) if element in _ELEMENTS else None
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    """A named or missing dimension becomes -1."""
+    if not node.shape:
+        return None
+    return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+
+
+def _run(session: Any, feed: dict[str, Array]) -> list[Array]:
+    try:
+        results: list[Array] = session.run(None, feed)
+    except Exception as error:
+        raise StageFailed(words(error)) from error
+    return results

@@ -1,0 +1,63 @@
+"""Run a model on instances: check, group, cut into batches, run, split.
+
+A failure stays with the instances it belongs to.  Knows no format.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from mindspore_serving.backends.base import Backend
+from mindspore_serving.batching.assemble import (
+    Row,
+    assemble,
+    check_instance,
+    graph_batch_size,
+    group,
+    split,
+)
+from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+
+Outcome: TypeAlias = "Row | ServingError"
+
+
+def run_model(
+    backend: Backend, spec: ModelSpec, subgraph: int, instances: Sequence[Sequence[Value]]
+) -> list[Outcome]:
+    """One outcome per instance, in order: its output arrays, or why it has none.
+
+    An instance that does not fit the model gets InvalidInputs and takes no place in a batch.  A
+    run that fails gives StageFailed to the instances in it, and to no others.  The arrays are
+    the caller's own; those of one run may share memory with each other, row by row.
+    """
+    signature = backend.signature[subgraph]
+    outcomes: list[Outcome | None] = [None] * len(instances)
+    places: list[int] = []
+    rows: list[Row] = []
+    for i, instance in enumerate(instances):
+        try:
+            rows.append(check_instance(spec, signature, instance))
+            places.append(i)
+        except InvalidInputs as error:
+            outcomes[i] = error
+    size = graph_batch_size(spec, signature)
+    for members in group(spec, rows) if rows else []:
+        step = size or len(members)
+        for start in range(0, len(members), step):
+            chunk = members[start : start + step]
+            done = _run_chunk(backend, spec, subgraph, [rows[i] for i in chunk], size)
+            for i, outcome in zip(chunk, done, strict=True):
+                outcomes[places[i]] = outcome
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _run_chunk(
+    backend: Backend, spec: ModelSpec, subgraph: int, rows: list[Row], size: int
+) -> Sequence[Outcome]:
+    try:
+        outputs = backend.run(assemble(spec, rows, size), subgraph)
+        return split(spec, outputs, len(rows), size or len(rows))
+    except ServingError as error:
+        failed = StageFailed(f"Predict Failed, model: '{spec.key}', error msg: {error}")
+        return [failed] * len(rows)

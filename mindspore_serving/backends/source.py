@@ -1,0 +1,164 @@
+"""What loading a model has in common, whatever its format: files, options, warm-up, error texts.
+
+Knows no runtime.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import StageFailed, StartError
+
+_MAX_WORDS = 600  # characters of a runtime's own message that are worth passing on
+_DEFAULTS = {"precision_mode": "origin", "enable_parallel": -1, "config_file": ""}
+_reported: set[tuple[str, str]] = set()
+
+
+def check_files(source: ModelSource) -> None:
+    """Raise StartError if a file of `source` is missing, empty or no file."""
+    if not source.paths:
+        raise StartError(f"Load model '{source.spec.key}' failed: it names no model file")
+    for path in source.paths:
+        if not os.path.exists(path):
+            raise load_error(source, path, "the file does not exist")
+        if not os.path.isfile(path):
+            raise load_error(source, path, "it is not a file")
+        if not os.access(path, os.R_OK):
+            raise load_error(source, path, "no permission to read it")
+        if os.path.getsize(path) == 0:
+            raise load_error(source, path, "the file is empty")
+
+
+def load_error(source: ModelSource, path: str, cause: object) -> StartError:
+    """The error for a `path` that cannot be loaded, with the runtime's words or our own."""
+    return StartError(
+        f"Load model failed, model file: '{path}', model format: {source.spec.format}, "
+        f"load error details: {words(cause)}"
+    )
+
+
+def words(cause: object) -> str:
+    """A runtime's message on one line: no stack dumps below a ruler, no endless lists."""
+    text = str(cause) or type(cause).__name__
+    text = " ".join(text.split("\n--------")[0].split())
+    return text if len(text) <= _MAX_WORDS else text[:_MAX_WORDS] + "…"
+
+
+class Options:
+    """What a declaration asks of its runtime, for the chosen device; what no one takes is logged.
+
+    Read from `spec.options` and then `source.options`, which wins.  A "device_list" there holds
+    one mapping per device type; only the one of the chosen device counts.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        asked: dict[str, Any] = {**source.spec.options, **source.options}
+        for device in asked.pop("device_list", None) or ():
+            if device.get("device_type", "").lower() == source.device_type:
+                asked.update(device)
+        asked.pop("device_type", None)
+        asked["config_file"] = source.config_file
+        self._format = source.spec.format
+        self._asked = {
+            name: value
+            for name, value in asked.items()
+            if value not in (None, [], ()) and value != _DEFAULTS.get(name)
+        }
+
+    def take(self, name: str) -> Any:
+        """The value asked for, or None; from now on it counts as applied."""
+        return self._asked.pop(name, None)
+
+    def report_ignored(self) -> None:
+        """Log, once per process, each option that this format has no setting for."""
+        for name, value in self._asked.items():
+            if (self._format, name) not in _reported:
+                _reported.add((self._format, name))
+                log.warning(
+                    "Option %s=%r is ignored: model format '%s' has no such setting on this device",
+                    name,
+                    value,
+                    self._format,
+                )
+
+
+def checked(source: ModelSource, path: str, signature: Signature) -> Signature:
+    """`signature`, if requests can carry its inputs: types of `core.dtype`, unique names."""
+    for index, spec in enumerate(signature.inputs):
+        if spec.dtype is not None and spec.dtype not in dtypes.BY_NUMPY:
+            raise load_error(source, path, _not_an_input(index, spec.name, spec.dtype.name))
+    seen = [spec.name for spec in signature.inputs]
+    if len(set(seen)) != len(seen):
+        raise load_error(source, path, f"two inputs have the same name: {', '.join(seen)}")
+    return signature
+
+
+def element_error(
+    source: ModelSource, path: str, index: int, *, name: str, kind: str
+) -> StartError:
+    """The error for input `index` whose element type `kind` no request can carry."""
+    return load_error(source, path, _not_an_input(index, name, kind))
+
+
+def _not_an_input(index: int, name: str, kind: str) -> str:
+    accepted = ", ".join(row.name for row in dtypes.TABLE if row.numpy is not None)
+    return (
+        f"input {index} '{name}' is of type {kind}, which requests cannot carry; "
+        f"accepted are tensors of {accepted}"
+    )
+
+
+def warm_up(
+    run: Callable[[Sequence[Array]], list[Array]],
+    signature: Signature,
+    source: ModelSource,
+    path: str,
+) -> Signature:
+    """Run once on zeros (unknown dimensions 1) and fill in the outputs that the file did not tell.
+
+    A model of fixed shapes must run.  One with unknown dimensions may refuse ones; that is logged,
+    unless its outputs are unknown, and it is loaded.
+    """
+    inputs = _zeros(signature.inputs)
+    if inputs is None:
+        return signature
+    is_static = all(spec.is_static for spec in signature.inputs)
+    try:
+        results = run(inputs)
+    except StageFailed as error:
+        if is_static:
+            raise load_error(source, path, f"it does not run on zeros: {error}") from error
+        shapes = [array.shape for array in inputs]
+        log.warning("Model file '%s' is not warmed up, shapes %s: %s", path, shapes, error)
+        return signature
+    return Signature(signature.inputs, _completed(signature.outputs, results, is_static))
+
+
+def _zeros(specs: Iterable[TensorSpec]) -> list[Array] | None:
+    arrays: list[Array] = []
+    for spec in specs:
+        if spec.shape is None or spec.dtype is None:
+            return None
+        arrays.append(np.zeros([max(dim, 1) if dim < 0 else dim for dim in spec.shape], spec.dtype))
+    return arrays
+
+
+def _completed(
+    specs: tuple[TensorSpec, ...], results: Sequence[Array], is_static: bool
+) -> tuple[TensorSpec, ...]:
+    if len(specs) != len(results):  # the file did not tell how many there are
+        specs = tuple(TensorSpec(f"output{i}", None, None) for i in range(len(results)))
+    return tuple(
+        TensorSpec(
+            spec.name,
+            spec.dtype if spec.dtype is not None else result.dtype,
+            result.shape if spec.shape is None and is_static else spec.shape,
+        )
+        for spec, result in zip(specs, results, strict=True)
+    )

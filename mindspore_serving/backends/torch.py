@@ -1,0 +1,119 @@
+"""PyTorch programs, exported (.pt2) or TorchScript (.pt), on CPU or an NVIDIA GPU.
+
+Knows nothing of batches, and nothing of the files: see `torch_files`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import Options, check_files, checked, warm_up, words
+from mindspore_serving.backends.torch_files import Program, load_program, to_numpy
+from mindspore_serving.core.value import Signature
+from mindspore_serving.errors import StageFailed, StartError
+
+
+class TorchBackend:
+    """A PyTorch model, one program per file."""
+
+    def __init__(
+        self, programs: list[Program], signature: tuple[Signature, ...], device: str
+    ) -> None:
+        self._programs = programs
+        self._signature = signature
+        self._device = device
+
+    @classmethod
+    def device_types(cls) -> tuple[str, ...]:
+        """ "gpu" if CUDA works here, and "cpu"."""
+        import torch
+
+        return ("gpu", "cpu") if torch.cuda.is_available() else ("cpu",)
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "TorchBackend":
+        """Load every file and warm up those that tell their shapes; TorchScript does not."""
+        check_files(source)
+        device = _device(source)
+        _apply_options(source)
+        programs = [load_program(source, path, device) for path in source.paths]
+        signature = tuple(
+            warm_up(
+                lambda arrays, program=program: _run(program, arrays, device),  # type: ignore[misc]
+                checked(source, path, program.signature),
+                source,
+                path,
+            )
+            for path, program in zip(source.paths, programs, strict=True)
+        )
+        return cls(programs, signature, device)
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One per file.  TorchScript tells names alone, and may not even tell its outputs."""
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        """See `Backend.run`.  The results may also alias `inputs`."""
+        return _run(self._programs[subgraph], inputs, self._device)
+
+    def close(self) -> None:
+        """Drop the programs and give the cached device memory back."""
+        self._programs.clear()
+        if self._device != "cpu":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+def _device(source: ModelSource) -> str:
+    import torch
+
+    if source.device_type == "cpu":
+        return "cpu"
+    if source.device_type != "gpu":
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: format pytorch runs on CPU and GPU, "
+            f"not on device type {source.device_type}"
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if source.device_id >= count:
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: PyTorch sees {count} GPUs, "
+            f"asked for is device id {source.device_id}"
+        )
+    return f"cuda:{source.device_id}"
+
+
+def _apply_options(source: ModelSource) -> None:
+    import torch
+
+    options = Options(source)
+    num_threads = options.take("thread_num")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)  # of the process
+    options.report_ignored()
+
+
+def _run(program: Program, inputs: Sequence[Array], device: str) -> list[Array]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    try:
+        with torch.inference_mode():
+            tensors = [_tensor(array, device, program.writes_inputs) for array in inputs]
+            return [to_numpy(leaf) for leaf in pytree.tree_leaves(program.call(tensors))]
+    except Exception as error:  # a program raises whatever it was written to raise
+        raise StageFailed(words(error)) from error
+
+
+def _tensor(array: Array, device: str, must_copy: bool) -> Any:
+    """A tensor over the array's memory, or over a copy if the program may write to it.
+
+    A read-only array is copied too: PyTorch has no read-only tensors.
+    """
+    import torch
+
+    if must_copy or not array.flags.writeable or not array.flags.aligned:
+        array = array.copy()
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,201 @@
+"""PyTorch model files: which kind one is, loading it without pickle, and its signature.
+
+Both kinds are programs: what is refused here is a pickle in or in place of one, not a program that
+does harm.  Load only files that you would run.
+"""
+
+import os
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.backends.base import ModelSource
+from mindspore_serving.backends.source import element_error, load_error
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import StartError
+
+_FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_FORBID = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_PICKLED = "data/constants/opaque_obj"
+_environment = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A loaded file: `call` takes tensors by position and returns whatever the model returns."""
+
+    call: Callable[[Sequence[Any]], Any]
+    signature: Signature
+    writes_inputs: bool
+
+
+def load_program(source: ModelSource, path: str, device: str) -> Program:
+    """Load `path` for `device`, "cpu" or "cuda:0".  Raises StartError naming file and cause."""
+    load = _exported if _kind(source, path) == "exported" else _scripted
+    try:
+        return load(source, path, device)
+    except StartError:
+        raise
+    except Exception as error:  # of many kinds, by what in the file is wrong
+        raise load_error(source, path, error) from error
+
+
+def _kind(source: ModelSource, path: str) -> str:
+    """Told by the content: the names of the files in the archive below its top folder."""
+    if not zipfile.is_zipfile(path):
+        with open(path, "rb") as file:
+            is_pickle = file.read(1) == b"\x80"
+        raise load_error(source, path, _refusal("a pickle" if is_pickle else "no model archive"))
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition("/")[2] or name for name in archive.namelist()}
+    if names & {"archive_format", "serialized_exported_program.json"}:
+        return "exported"
+    if "constants.pkl" in names and any(name.startswith("code/") for name in names):
+        return "scripted"
+    what = "a pickle (written by torch.save)" if "data.pkl" in names else "no model archive"
+    raise load_error(source, path, _refusal(what))
+
+
+def _refusal(what: str) -> str:
+    return (
+        f"it is {what}; accepted are files written by torch.export.save (.pt2) and by "
+        "torch.jit.save (TorchScript)"
+    )
+
+
+def _exported(source: ModelSource, path: str, device: str) -> Program:
+    import torch
+    from torch.export.passes import move_to_device_pass
+    from torch.utils import _pytree as pytree
+
+    _refuse_objects(source, path)
+    with _weights_only():
+        program = torch.export.load(path)
+    if device != "cpu":
+        program = move_to_device_pass(program, device)
+    module, in_spec = program.module(), program.call_spec.in_spec
+
+    def call(tensors: Sequence[Any]) -> Any:
+        args, kwargs = pytree.tree_unflatten(list(tensors), in_spec)
+        return module(*args, **kwargs)
+
+    writes = bool(program.graph_signature.user_inputs_to_mutate)
+    return Program(call, _exported_signature(source, path, program), writes)
+
+
+def _refuse_objects(source: ModelSource, path: str) -> None:
+    """An exported program may carry Python objects as pickles; its own reader tells the names."""
+    import torch
+
+    try:
+        names = torch._C.PyTorchFileReader(path).get_all_records()
+    except RuntimeError:  # the layout before PyTorch 2.7, which has none of these
+        return
+    found = [name for name in names if _PICKLED in name]
+    if found:
+        raise load_error(source, path, f"it contains a pickled Python object, {found[0]}")
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Make `torch.load` refuse all but tensors; `torch.export.load` asks it for more by default."""
+    with _environment:
+        before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORBID)}
+        os.environ[_FORCE] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[_FORCE]
+            os.environ.update({name: old for name, old in before.items() if old is not None})
+
+
+def _exported_signature(source: ModelSource, path: str, program: Any) -> Signature:
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    inputs = []
+    for index, name in enumerate(program.graph_signature.user_inputs):
+        value = values.get(name)
+        spec = _spec(str(name), value)
+        if spec is None or spec.dtype is None:
+            kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+            raise element_error(source, path, index, name=str(name), kind=kind)
+        inputs.append(spec)
+    outputs = program.graph_signature.user_outputs
+    names = _output_names(program.call_spec.out_spec, len(outputs))
+    return Signature(
+        tuple(inputs),
+        tuple(
+            _spec(name, values.get(node), widen=True) or TensorSpec(name, None, None)
+            for name, node in zip(names, outputs, strict=True)
+        ),
+    )
+
+
+def _output_names(spec: Any, count: int) -> list[str]:
+    """The keys, if the model returns a flat dict of tensors."""
+    if spec.type is dict and len(spec.context) == count:
+        return [str(key) for key in spec.context]
+    return [f"output{i}" for i in range(count)]
+
+
+def _spec(name: str, value: Any, *, widen: bool = False) -> TensorSpec | None:
+    """None if `value` is no tensor; `dtype` None if numpy has no such type."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return None
+    dtype = value.dtype
+    if widen and dtype == torch.bfloat16:
+        dtype = torch.float32  # the backend answers so
+    try:
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        kind = None
+    # `int` of a symbolic size would fix it.
+    shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return TensorSpec(name, kind, shape)
+
+
+def _scripted(source: ModelSource, path: str, device: str) -> Program:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript as a whole
+        module = torch.jit.load(path, map_location=device).eval()
+    schema = module.forward.schema
+    inputs = []
+    for index, argument in enumerate(schema.arguments[1:]):
+        kind = str(argument.type)
+        if kind != "Tensor" and not argument.has_default_value():
+            raise element_error(source, path, index, name=argument.name, kind=kind)
+        if kind == "Tensor":
+            inputs.append(TensorSpec(argument.name, None, None))
+    names = [f"output{i}" for i in range(_count(schema.returns[0].type))]
+    outputs = tuple(TensorSpec(name, None, None) for name in names)
+    return Program(lambda tensors: module(*tensors), Signature(tuple(inputs), outputs), True)
+
+
+def _count(kind: Any) -> int:
+    """How many tensors a TorchScript type holds; 0 if only a run can tell."""
+    if kind.kind() == "TensorType":
+        return 1
+    if kind.kind() == "TupleType":
+        counts = [_count(element) for element in kind.elements()]
+        return sum(counts) if all(counts) else 0
+    return 0
+
+
+def to_numpy(leaf: Any) -> "np.ndarray[Any, Any]":
+    """A tensor or number of a result as an array on the CPU; bfloat16 becomes float32."""
+    import torch
+
+    if not isinstance(leaf, torch.Tensor):
+        return np.asarray(leaf)
+    tensor = leaf.float() if leaf.dtype == torch.bfloat16 else leaf
+    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    return array

@@ -1,0 +1,1 @@
+"""When a batch leaves, and how instances become one array and back."""

@@ -1,0 +1,46 @@
+"""When a batch leaves: full or overdue.  No clock and no loop: `now` is an argument."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from mindspore_serving.core.deployment import BatchPolicy
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Batcher(Generic[T]):
+    """Items in order of arrival.  With `policy.max_wait` 0 whatever waits may leave at once."""
+
+    policy: BatchPolicy = BatchPolicy()
+    _waiting: deque[tuple[float, T]] = field(default_factory=deque)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, item: T, now: float) -> None:
+        self._waiting.append((now, item))
+
+    def put_back(self, item: T) -> None:
+        """`item` was taken but could not leave; it is first again and overdue."""
+        self._waiting.appendleft((float("-inf"), item))
+
+    def due(self) -> float | None:
+        """When the oldest item must leave; None if nothing waits."""
+        return self._waiting[0][0] + self.policy.max_wait if self._waiting else None
+
+    def take(self, limit: int, now: float) -> list[T]:
+        """At most `limit` items, oldest first; empty while it pays to wait."""
+        due, preferred = self.due(), self.policy.preferred_size
+        if due is None or (now < due and not 0 < preferred <= len(self._waiting)):
+            return []
+        if preferred:
+            limit = min(limit, preferred)
+        return [self._waiting.popleft()[1] for _ in range(min(limit, len(self._waiting)))]
+
+    def clear(self) -> list[T]:
+        """Everything that waits, taken out."""
+        items = [item for _, item in self._waiting]
+        self._waiting.clear()
+        return items

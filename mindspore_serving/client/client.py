@@ -1,0 +1,107 @@
+"""The blocking client of the gRPC server."""
+
+from typing import Any
+
+import grpc
+
+from mindspore_serving.client.caller import OPTIONS, Caller
+from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_request
+from mindspore_serving.proto import ms_service_pb2 as pb
+
+
+class ClientGrpcAsyncResult:
+    """The reply to come of `Client.infer_async`."""
+
+    def __init__(self, result_future: Any) -> None:
+        self.result_future = result_future
+
+    def result(self, timeout: float | None = None) -> Result:
+        """Wait for the reply, `timeout` seconds at most.
+
+        Returns what `infer` returns.  Raises grpc.RpcError if the request failed without a reply,
+        and grpc.FutureTimeoutError if it has not come in time.
+        """
+        return from_reply(self.result_future.result(timeout=timeout))
+
+
+class ClientGrpcAsyncError:
+    """In place of a ClientGrpcAsyncResult for a request that could not be sent."""
+
+    def __init__(self, result_error: dict[str, str]) -> None:
+        self.result_error = result_error
+
+    def result(self, timeout: float | None = None) -> Result:
+        """{"error": text}."""
+        return self.result_error
+
+
+class Client(Caller):
+    """Calls one method of a servable.
+
+        with Client("127.0.0.1:5500", "tensor_add", "add_common") as client:
+            print(client.infer({"x1": x1, "x2": x2}))
+
+    Args:
+        address: "ip:port" or "unix:path".
+        servable_name: the servable.
+        method_name: the method.
+        version_number: which version of the servable; 0 is the newest that runs.
+        ssl_config: for a server with TLS.
+        timeout: seconds that a call may take, if it says nothing else; None: no limit.
+
+    `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too.
+    Raises RuntimeError for a wrong argument.  Connects on first use; safe to use from many threads.
+    """
+
+    def _connect(self, security: grpc.ChannelCredentials | None) -> grpc.Channel:
+        if security is None:
+            return grpc.insecure_channel(self.address, options=OPTIONS)
+        return grpc.secure_channel(self.address, security, options=OPTIONS)
+
+    def infer(self, instances: object, timeout: float | None = None) -> Result:
+        """Send one instance, or a list or tuple of instances, and wait for the outputs.
+
+        An instance is a dict {input: value} of numpy arrays and numbers, bool, int, float, str or
+        bytes.  Returns a list with one dict {output: value} per instance, which is
+        {"error": text} for a failed one; or {"error": text} if all failed or no reply came, the
+        latter after printing why.  Raises RuntimeError for a value that cannot be sent.
+        """
+        request = self._to_request(instances)
+        try:
+            return from_reply(self.stub.Predict(request, timeout=self._limit(timeout)))
+        except grpc.RpcError as error:
+            return _report(error)
+
+    def infer_async(
+        self, instances: object, timeout: float | None = None
+    ) -> ClientGrpcAsyncResult | ClientGrpcAsyncError:
+        """As `infer`, but does not wait: the outputs are the `result()` of what it returns."""
+        request = self._to_request(instances)
+        try:
+            return ClientGrpcAsyncResult(
+                self.stub.Predict.future(request, timeout=self._limit(timeout))
+            )
+        except grpc.RpcError as error:
+            return ClientGrpcAsyncError(_report(error))
+
+    def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        self.channel.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _to_request(self, instances: object) -> pb.PredictRequest:
+        return to_request(self.servable_name, self.method_name, self.version_number, instances)
+
+
+def _report(error: grpc.RpcError) -> dict[str, str]:
+    """Printed, too: scripts that never look at the result relied on that."""
+    code: Any = error.code()
+    print(error.details())
+    print(code.name)
+    print(code.value)
+    return from_rpc_error(error)

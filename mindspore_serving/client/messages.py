@@ -1,0 +1,107 @@
+"""What a user gives and gets, to and from the messages of ms_service.proto.  No I/O."""
+
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.proto import ms_service_pb2 as pb
+
+# A list with one dict per instance, {output: value} or {"error": text}; or {"error": text} if the
+# request failed as a whole.
+Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
+
+
+def to_request(servable: str, method: str, version: int, instances: object) -> pb.PredictRequest:
+    """A request for one dict {input: value}, or a list or tuple of them.
+
+    Raises RuntimeError for a value that is no numpy array or number, bool, int, float, str or
+    bytes.
+    """
+    request = pb.PredictRequest()
+    request.servable_spec.name = servable
+    request.servable_spec.method_name = method
+    request.servable_spec.version_number = version
+    for instance in instances if isinstance(instances, tuple | list) else (instances,):
+        if not isinstance(instance, dict):
+            raise InvalidInputs(f"instance should be a map, but actually {type(instance)}")
+        items = request.instances.add().items
+        for name, value in instance.items():
+            _fill(items[name], value)
+    return request
+
+
+def from_reply(reply: pb.PredictReply) -> Result:
+    """Values in the order of the request; arrays are read-only."""
+    errors = reply.error_msg
+    if len(errors) == 1 and not reply.instances:
+        return {"error": _text_of(errors[0])}
+    if errors and len(errors) != len(reply.instances):
+        raise InvalidInputs(
+            f"The reply has {len(reply.instances)} instances and {len(errors)} errors"
+        )
+    results: list[dict[str, Any]] = []
+    for index, instance in enumerate(reply.instances):
+        if errors and errors[index].error_code:
+            results.append({"error": _text_of(errors[index])})
+        else:
+            results.append({name: _from_tensor(item) for name, item in instance.items.items()})
+    return results
+
+
+def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str]:
+    """The result of a request that got no reply: code, its name and the details."""
+    return {"error": f"Grpc Error, {error.code().value}, {error.details()}"}
+
+
+def _fill(item: pb.Tensor, value: object) -> None:
+    if isinstance(value, str | bytes):
+        is_text = isinstance(value, str)
+        item.dtype = pb.MS_STRING if is_text else pb.MS_BYTES
+        item.shape.dims.append(1)
+        item.bytes_val.append(value.encode() if isinstance(value, str) else value)
+        return
+    array = _to_array(value)
+    row = dtypes.BY_NUMPY.get(array.dtype.newbyteorder("="))
+    if row is None or row.numpy is None:
+        raise InvalidInputs(f"Unknown data type {array.dtype}")
+    item.dtype = row.proto  # type: ignore[assignment]  # an enum is an int
+    item.shape.dims.extend(array.shape)
+    item.data = array.astype(row.numpy, copy=False).tobytes()
+
+
+def _to_array(value: object) -> "np.ndarray[Any, Any]":
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, np.number):
+        return np.asarray(value)
+    if isinstance(value, bool | int | float):
+        return _from_scalar(value)
+    raise InvalidInputs(
+        f"Not support value type {type(value)}; accepted are numpy arrays and numbers, bool, int, "
+        "float, str and bytes"
+    )
+
+
+def _from_scalar(value: bool | int | float) -> "np.ndarray[Any, Any]":
+    """Of shape (1,), as always; an int is int64 and a float float64."""
+    try:
+        return np.array([value], np.int64 if type(value) is int else None)
+    except OverflowError:
+        raise InvalidInputs(f"The value {value} is out of the range of int64") from None
+
+
+def _from_tensor(item: pb.Tensor) -> Any:
+    row = dtypes.BY_PROTO.get(item.dtype)
+    if row is None:
+        raise InvalidInputs(f"The reply has a tensor of unknown data type {item.dtype}")
+    if row.numpy is not None:
+        return np.ndarray(tuple(item.shape.dims), row.numpy, item.data)
+    values = [text.decode() if row is dtypes.STR else text for text in item.bytes_val]
+    return values[0] if len(values) == 1 else values
+
+
+def _text_of(error: pb.ErrorMsg) -> str:
+    return error.error_msg.decode("utf-8", "replace")

@@ -1,0 +1,51 @@
+"""What a servable_config.py (or a bare model directory) declares: models, functions, methods.
+
+Plain data, gathered by `servable.loader`, read by the worker.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore_serving.core.graph import Method
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A declared model: what to load and how to batch it; nothing is loaded yet.
+
+    `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
+    for a model that is a Python function or class.  `format` is lower case: "mindir", "om",
+    "mindir_lite", "onnx", "pytorch", "python" or what another package registered.
+    """
+
+    key: str
+    format: str
+    files: tuple[str, ...] = ()
+    factory: Callable[..., Any] | None = None
+    with_batch_dim: bool = True
+    without_batch_dim_inputs: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    config_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedSpec:
+    """A model cut over ranks, declared by `distributed.declare_servable`."""
+
+    rank_size: int
+    stage_size: int
+    with_batch_dim: bool = True
+    without_batch_dim_inputs: tuple[int, ...] = ()
+    enable_pipeline_infer: bool = False
+
+
+@dataclass(slots=True)
+class Declaration:
+    """All that one servable declares.  Filled while its servable_config.py is imported."""
+
+    name: str
+    models: dict[str, ModelSpec] = field(default_factory=dict)
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    methods: dict[str, Method] = field(default_factory=dict)
+    distributed: DistributedSpec | None = None

@@ -1,0 +1,40 @@
+"""What the operator asked for: which servable, which version, on which devices, how batched.
+
+Frozen data, no checks: `server.config` makes it from checked arguments.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """How long requests may wait for company.
+
+    `max_wait` (seconds) 0 takes whatever is queued, as the original did.  With a delay, a batch
+    leaves when `preferred_size` instances wait or the oldest has waited `max_wait`.
+    """
+
+    max_wait: float = 0.0
+    preferred_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One version of one servable.  `version` 0 means the newest directory found at start."""
+
+    servable_directory: str
+    servable_name: str
+    version: int = 0
+    device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
+    device_ids: tuple[int, ...] = ()
+    num_parallel_workers: int = 0
+    dec_key: bytes | None = None
+    dec_mode: str = "AES-GCM"
+    batching: BatchPolicy = BatchPolicy()
+    enable_lite: bool = False
+    retry: bool = True  # resend to another replica when a worker dies
+
+    @property
+    def num_extra_workers(self) -> int:
+        """Python-only workers beside the ones that own a device."""
+        return max(0, self.num_parallel_workers - len(self.device_ids))

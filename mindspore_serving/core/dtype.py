@@ -1,0 +1,59 @@
+"""One table of element types: numpy, the MindSpore proto number, and the name used in errors.
+
+Knows no protocol beyond those numbers and names.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type.  `kind` is the name the original prints, `kMSI_Float32` and so on."""
+
+    name: str
+    proto: int
+    kind: str
+    numpy: "np.dtype[Any] | None"  # None for str and bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes per element; 0 for str and bytes."""
+        return self.numpy.itemsize if self.numpy is not None else 0
+
+
+def _row(name: str, proto: int, kind: str, numpy_name: str | None) -> DType:
+    return DType(name, proto, kind, np.dtype(numpy_name) if numpy_name else None)
+
+
+TABLE = (
+    _row("bool", 1, "kMSI_Bool", "?"),
+    _row("int8", 2, "kMSI_Int8", "i1"),
+    _row("uint8", 3, "kMSI_Uint8", "u1"),
+    _row("int16", 4, "kMSI_Int16", "<i2"),
+    _row("uint16", 5, "kMSI_Uint16", "<u2"),
+    _row("int32", 6, "kMSI_Int32", "<i4"),
+    _row("uint32", 7, "kMSI_Uint32", "<u4"),
+    _row("int64", 8, "kMSI_Int64", "<i8"),
+    _row("uint64", 9, "kMSI_Uint64", "<u8"),
+    _row("float16", 10, "kMSI_Float16", "<f2"),
+    _row("float32", 11, "kMSI_Float32", "<f4"),
+    _row("float64", 12, "kMSI_Float64", "<f8"),
+    _row("str", 13, "kMSI_String", None),
+    _row("bytes", 14, "kMSI_Bytes", None),
+)
+BY_PROTO = {row.proto: row for row in TABLE}
+BY_NAME = {row.name: row for row in TABLE}
+BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}
+STR, BYTES = BY_NAME["str"], BY_NAME["bytes"]
+
+
+def of(value: object) -> DType | None:
+    """The type of an array, str or bytes; None if it is none of the table's."""
+    if isinstance(value, np.ndarray):
+        return BY_NUMPY.get(value.dtype)
+    if isinstance(value, str):
+        return STR
+    return BYTES if isinstance(value, bytes) else None

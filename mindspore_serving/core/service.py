@@ -1,0 +1,127 @@
+"""The seam between front ends and everything else: submit a request, get its replies.
+
+A front end knows `Inference` and nothing of workers.  The request stays encoded: the front end
+says which codec its body is in, the worker decodes, runs and encodes, and the reply's instances
+come back ready to be put into an answer of the same protocol.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from mindspore_serving.errors import ServingError
+
+
+class Request:
+    """One call of a method with one or several instances.
+
+    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.
+    """
+
+    __slots__ = ("body", "codec", "method", "servable", "timeout", "version")
+
+    def __init__(
+        self,
+        servable: str,
+        method: str,
+        version: int,
+        codec: str,
+        body: bytes,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        self.servable = servable
+        self.method = method
+        self.version = version
+        self.codec = codec
+        self.body = body
+        self.timeout = timeout
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer: one encoded instance each, or why there is none.
+
+    `faults` is None if every instance is well; `failure` is set if the request failed as a whole.
+    A streaming method sends several, the last with `is_last`.
+    """
+
+    instances: Sequence[bytes] = ()
+    faults: Sequence[ServingError | None] | None = None
+    failure: ServingError | None = None
+    is_last: bool = True
+
+    def failures(self) -> list[tuple[int, str] | None] | None:
+        """`faults` as codes and texts, for the wire."""
+        if self.faults is None:
+            return None
+        return [None if fault is None else (fault.code, str(fault)) for fault in self.faults]
+
+
+class Call(Protocol):
+    """A request under way."""
+
+    def cancel(self) -> None:
+        """Nobody waits any more: drop what is queued.  No reply follows; harmless if answered."""
+        ...
+
+
+class Inference(Protocol):
+    """All that a front end may know about serving.  Used on the event loop's thread only."""
+
+    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
+        """Start `request`; `on_reply` is called later on the event loop, once or more.
+
+        Never raises for anything about the request: refusals are replies too.
+        """
+        ...
+
+
+class Control(Protocol):
+    """What front ends tell about the server as a whole."""
+
+    def describe(self) -> list[dict[str, object]]:
+        """Each servable version: name, version, methods, workers and their states."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that was deployed can be called."""
+        ...
+
+
+async def infer(inference: Inference, request: Request) -> Reply:
+    """The one reply to a request that does not stream.  Cancelling the caller cancels the call."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def resolve(reply: Reply) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    call = inference.submit(request, resolve)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+
+
+@asynccontextmanager
+async def stream(inference: Inference, request: Request) -> AsyncIterator[AsyncIterator[Reply]]:
+    """The replies as they come.  Leaving the block cancels what is still to come."""
+    queue: asyncio.Queue[Reply] = asyncio.Queue()
+    call = inference.submit(request, queue.put_nowait)
+
+    async def replies() -> AsyncIterator[Reply]:
+        is_last = False
+        while not is_last:
+            reply = await queue.get()
+            is_last = reply.is_last
+            yield reply
+
+    try:
+        yield replies()
+    finally:
+        call.cancel()

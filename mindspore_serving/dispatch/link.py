@@ -1,0 +1,267 @@
+"""The master's end of the channel to one worker: sends work, hands on what comes back.
+
+Lives on the event loop.  Decides nothing: the dispatcher says what to send, and is told what came.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from mindspore_serving import errors, log
+from mindspore_serving.cluster.base import Launched
+from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch.calls import Part
+from mindspore_serving.dispatch.pacing import Pace
+from mindspore_serving.errors import TooLarge
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import (
+    Call,
+    CallReply,
+    Cancel,
+    Done,
+    Exit,
+    Failed,
+    Fault,
+    Leaving,
+    Payload,
+    Ready,
+    Setup,
+    Slice,
+    ToMaster,
+    Work,
+    WorkItem,
+    WorkReply,
+)
+
+_READ_SIZE = 1 << 18
+_WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
+
+
+class Owner(Protocol):
+    """Who is told what happens on a link."""
+
+    def on_answers(self, link: "Link", answers: list[tuple[Part, Reply]]) -> None: ...
+
+    def on_call(self, link: "Link", call: Call) -> None: ...
+
+    def on_leaving(self, link: "Link") -> None: ...
+
+    def on_lost(self, link: "Link") -> None: ...
+
+
+class Link:
+    """A worker: what it holds, how fast it is, and the socket to it."""
+
+    def __init__(self, launched: Launched, name: str, owner: Owner) -> None:
+        self.name = name
+        self.process = launched.process
+        self.parts: dict[int, Part] = {}
+        self.pace = Pace()
+        self.is_ready = False
+        self.has_spoken = False  # said how loading went
+        self.loaded: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._launched = launched
+        self._loop = asyncio.get_running_loop()
+        self._stream = launched.stream
+        self._stream.setblocking(False)
+        self._frames: Frames[ToMaster] = Frames(ToMaster)
+        self._buffer = bytearray(_READ_SIZE)
+        self._view = memoryview(self._buffer)
+        self._unsent: deque[memoryview] = deque()
+        self._num_unsent = 0
+        self._next_id = 0
+        self._freed: list[int] = []
+        self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
+        self._loop.add_reader(self._stream.fileno(), self._on_readable)
+
+    # --- what the dispatcher asks ---------------------------------------------------------
+
+    def room(self, batch_size: int) -> int:
+        """How many more parts it may be sent."""
+        return self.pace.window(batch_size) - len(self.parts)
+
+    def setup(self, setup: Setup) -> None:
+        self._send(setup)
+
+    def send_work(self, parts: Sequence[Part], now: float) -> None:
+        """Give `parts` to the worker, in one message."""
+        if not self.parts:
+            self.pace.sent_first(now)
+        items = [self._item(part, now) for part in parts]
+        freed, self._freed = self._freed, []
+        self._send(Work(items, freed))
+
+    def cancel(self, part: Part) -> None:
+        """Nobody waits for `part`.  It stays ours until the worker has answered it."""
+        self._send(Cancel([part.id]))
+
+    def answer_call(self, call_id: int, reply: Reply) -> None:
+        """The answer to a `Call` of this worker."""
+        if self.closed.done():
+            return
+        if reply.failure is not None:
+            failure = reply.failure
+            self._send(CallReply(WorkReply(call_id, [], rejected=_to_fault(failure))))
+            return
+        faults = None
+        if reply.faults is not None:
+            faults = [None if fault is None else _to_fault(fault) for fault in reply.faults]
+        payloads = [self._launched.arena.put(instance) for instance in reply.instances]
+        self._send(CallReply(WorkReply(call_id, payloads, faults)))
+
+    def ask_to_exit(self) -> None:
+        if not self.closed.done():
+            self._send(Exit())
+
+    def close(self) -> None:
+        """Let go of the socket and the arenas.  The owner is told once."""
+        if self.closed.done():
+            return
+        self.is_ready = False
+        self._loop.remove_reader(self._stream.fileno())
+        self._loop.remove_writer(self._stream.fileno())
+        self._stream.close()
+        self._launched.arena.close()
+        self._launched.view.close()
+        self.closed.set_result(None)
+        if not self.loaded.done():
+            self.loaded.set_exception(errors.StartError("the worker process ended while loading"))
+            self.loaded.exception()  # it may have no reader any more
+        self._owner.on_lost(self)
+
+    # --- sending ----------------------------------------------------------------------------
+
+    def _item(self, part: Part, now: float) -> WorkItem:
+        self._next_id += 1
+        part.id, part.holder = self._next_id, self
+        part.attempts += 1
+        self.parts[part.id] = part
+        call = part.call
+        timeout = None if call.deadline is None else max(0.0, call.deadline - now)
+        put = self._launched.arena.put
+        chunks: list[Payload] = [put(chunk) for chunk in part.chunks]
+        slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
+        if slices:
+            self._slices[part.id] = slices
+        assert call.line is not None
+        return WorkItem(part.id, call.line.report.name, part.codec, chunks, timeout)
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if self.closed.done():
+            return
+        data = memoryview(encode(message))
+        if not self._unsent:
+            try:
+                data = data[self._stream.send(data) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._loop.call_soon(self.close)
+                return
+        if data:
+            self._keep(data)
+
+    def _keep(self, data: memoryview) -> None:
+        if self._num_unsent + len(data) > _WRITE_LIMIT:
+            log.error("worker %s does not read what it is sent; ending it", self.name)
+            self.process.kill()
+            return
+        if not self._unsent:
+            self._loop.add_writer(self._stream.fileno(), self._on_writable)
+        self._unsent.append(data)
+        self._num_unsent += len(data)
+
+    def _on_writable(self) -> None:
+        try:
+            while self._unsent:
+                sent = self._stream.send(self._unsent[0])
+                self._num_unsent -= sent
+                if sent < len(self._unsent[0]):
+                    self._unsent[0] = self._unsent[0][sent:]
+                    return
+                self._unsent.popleft()
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._stream.fileno())
+
+    # --- receiving --------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._stream.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if count == 0:
+            self.close()
+            return
+        try:
+            for message in self._frames.feed(self._view[:count]):
+                self._handle(message)
+        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
+            log.error("worker %s sent what is no message (%s); ending it", self.name, error)
+            self.process.kill()
+
+    def _handle(self, message: ToMaster) -> None:
+        if isinstance(message, Done):
+            self._on_done(message)
+        elif isinstance(message, Call):
+            self._owner.on_call(self, self._copied(message))
+        elif isinstance(message, Ready):
+            self.is_ready = self.has_spoken = True
+            self.loaded.set_result(message)
+        elif isinstance(message, Failed):
+            self.has_spoken = True
+            self.loaded.set_exception(errors.StartError(message.text))
+        elif isinstance(message, Leaving):
+            self._owner.on_leaving(self)
+
+    def _on_done(self, message: Done) -> None:
+        for offset in message.freed:
+            self._launched.arena.free(offset)
+        answers = []
+        for reply in message.replies:
+            part = self.parts[reply.id]
+            if reply.is_last:
+                del self.parts[reply.id]
+                for offset in self._slices.pop(reply.id, ()):
+                    self._launched.arena.free(offset)
+            answers.append((part, self._reply(reply)))
+        if answers:
+            self.pace.answered(len(answers), time.monotonic())
+            self._owner.on_answers(self, answers)
+
+    def _reply(self, reply: WorkReply) -> Reply:
+        if reply.rejected is not None:
+            return Reply(failure=errors.from_code(reply.rejected.code, reply.rejected.text))
+        instances = [self._take(payload) for payload in reply.instances]
+        if reply.faults is None:
+            return Reply(instances, is_last=reply.is_last)
+        faults = [None if f is None else errors.from_code(f.code, f.text) for f in reply.faults]
+        return Reply(instances, faults, is_last=reply.is_last)
+
+    def _take(self, payload: Payload) -> bytes:
+        """The bytes of `payload`; what lies in shared memory is copied and given back."""
+        if isinstance(payload, bytes):
+            return payload
+        self._freed.append(payload.offset)
+        return bytes(self._launched.view.get(payload))
+
+    def _copied(self, call: Call) -> Call:
+        chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
+        item = msgspec.structs.replace(call.item, chunks=chunks)
+        return Call(call.servable, call.version, item)
+
+
+def _to_fault(error: errors.ServingError) -> Fault:
+    return Fault(error.code, str(error))

@@ -1,0 +1,115 @@
+"""Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mindspore_serving.batching.batcher import Batcher
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.calls import Part
+from mindspore_serving.errors import NotFound, ServableUnavailable
+from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.metrics import Series
+
+
+class Holder(Protocol):
+    """A worker as the registry and the queues see it."""
+
+    def room(self, batch_size: int) -> int:
+        """How many more parts it may be sent."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """The queue of one method of one servable version, and the workers that can run it."""
+
+    service: "Service"
+    report: MethodReport
+    batcher: Batcher[Part]
+    series: Series
+    workers: list[Any] = field(default_factory=list)
+    wake_at: float = 0.0  # when the loop will look at a delayed batch
+
+    @property
+    def can_retry(self) -> bool:
+        return self.report.retry and self.service.deployment.retry
+
+    @property
+    def label(self) -> str:
+        return f"servable({self.service.name}) method({self.report.name})"
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """One version of one servable."""
+
+    name: str
+    version: int
+    deployment: Deployment
+    lines: dict[str, Line] = field(default_factory=dict)
+    workers: list[Any] = field(default_factory=list)
+    reason: str = ""  # why nobody serves it any more, once given up
+
+
+class Registry:
+    """All services.  Version 0 asks for the newest that runs."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, dict[int, Service]] = {}
+
+    def __iter__(self) -> Iterator[Service]:
+        for versions in self._services.values():
+            yield from versions.values()
+
+    def add_worker(
+        self, deployment: Deployment, version: int, reports: list[MethodReport], worker: Any
+    ) -> Service:
+        """`worker` has loaded `version` and can run the methods in `reports`."""
+        versions = self._services.setdefault(deployment.servable_name, {})
+        service = versions.get(version)
+        if service is None:
+            service = versions[version] = Service(deployment.servable_name, version, deployment)
+        for report in reports:
+            line = service.lines.get(report.name)
+            if line is None:
+                series = Series(service.name, version, report.name)
+                batcher: Batcher[Part] = Batcher(deployment.batching)
+                line = service.lines[report.name] = Line(service, report, batcher, series)
+            line.workers.append(worker)
+        service.workers.append(worker)
+        return service
+
+    def remove_worker(self, service: Service, worker: Any) -> list[Line]:
+        """`worker` is gone; returns the lines that nobody can run now."""
+        if worker in service.workers:
+            service.workers.remove(worker)
+        orphaned = []
+        for line in service.lines.values():
+            if worker in line.workers:
+                line.workers.remove(worker)
+                if not line.workers:
+                    orphaned.append(line)
+        return orphaned
+
+    def find(self, servable: str, version: int, method: str) -> Line:
+        """The line for a request.  Raises NotFound or ServableUnavailable."""
+        versions = self._services.get(servable)
+        number = f" version({version}) " if version else ""
+        label = f"Request servable({servable}) method({method}) {number} "
+        if not versions:
+            raise NotFound(f"{label}, servable is not available")
+        if version:
+            service = versions.get(version)
+        else:
+            running = [v for v, service in versions.items() if service.workers]
+            service = versions[max(running or versions)]
+        if service is None:
+            raise NotFound(f"{label}, servable is not available")
+        line = service.lines.get(method)
+        if line is None:
+            raise NotFound(f"{label}, method is not available")
+        if not line.workers:
+            reason = f": {service.reason}" if service.reason else ""
+            raise ServableUnavailable(f"{label}, servable is not available{reason}")
+        return line

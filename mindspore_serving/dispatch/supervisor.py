@@ -1,0 +1,136 @@
+"""Keeps one worker alive: start, watch, restart with back-off, give up with the reason.
+
+`Backoff` decides; `Keeper` is the loop around it.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from mindspore_serving import log
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.errors import ServingError, StartError
+
+QUICK = 10.0  # a worker that lived shorter than this died quickly (seconds)
+MOST_QUICK_DEATHS = 5
+_FIRST_DELAY, _MOST_DELAY = 0.25, 30.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """When to restart.  A first death is answered at once; quick ones in a row ever later."""
+
+    num_quick: int = 0
+
+    def died(self, lived: float) -> float | None:
+        """Seconds to wait before the restart; None to give up.  `lived` is in seconds."""
+        if lived >= QUICK:
+            self.num_quick = 0
+            return 0.0
+        self.num_quick += 1
+        if self.num_quick >= MOST_QUICK_DEATHS:
+            return None
+        if self.num_quick == 1:
+            return 0.0
+        return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** (self.num_quick - 2)))
+
+
+class Keeper:
+    """One replica that is to run: its worker now, and the next one when that dies."""
+
+    def __init__(
+        self, title: str, start: Callable[[], Awaitable[Link]], on_gone: Callable[["Keeper"], None]
+    ) -> None:
+        self.title = title  # "servable name:add, device id:0"
+        self.state = "new"
+        self.reason = ""
+        self.num_restarts = 0
+        self.link: Link | None = None
+        self._start = start
+        self._on_gone = on_gone
+        self._is_wanted = True
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """The first start.  Raises StartError; afterwards the worker is kept alive."""
+        self.state = "starting"
+        try:
+            self.link = await self._start()
+        except ServingError as error:
+            self.state, self.reason = "gone", str(error)
+            raise StartError(f"{{{self.title}, <{error}>}}") from error
+        self.state = "ready"
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name=self.title)
+
+    def leave(self) -> None:
+        """It is to end, and not to be restarted."""
+        self._is_wanted = False
+        if self.state in ("ready", "starting"):
+            self.state = "leaving"
+
+    async def stop(self, grace: float) -> None:
+        """End the worker: ask, wait at most `grace` seconds, then kill."""
+        self.leave()
+        if self._task is None:
+            return
+        if self.link is not None and not self.link.closed.done():
+            self.link.ask_to_exit()
+            await asyncio.wait([self.link.closed], timeout=grace)
+            self.link.process.kill()
+        else:
+            self._task.cancel()  # between two lives
+        await asyncio.wait([self._task])
+
+    async def _keep(self) -> None:
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        while self.link is not None:
+            started = loop.time()
+            self.reason = await self._watch(self.link)
+            if not self._is_wanted:
+                break
+            delay = backoff.died(loop.time() - started)
+            if delay is None:
+                log.error(
+                    "{%s} is given up after quick deaths in a row: %s", self.title, self.reason
+                )
+                break
+            log.warning("{%s} died (%s), restarting in %g s", self.title, self.reason, delay)
+            self.link = await self._restart(delay, backoff)
+        self.state = "gone"
+        self._on_gone(self)
+
+    async def _watch(self, link: Link) -> str:
+        """Until the worker has ended; returns why."""
+        await link.closed
+        self.state = "restarting" if self._is_wanted else "leaving"
+        link.process.kill()
+        status = await link.process.wait()
+        words = link.process.last_words() if status not in (0, -signal.SIGKILL) else ""
+        return f"{_exit_text(status)}{': ' + words if words else ''}"
+
+    async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
+        """The next worker; None to give up or if it is not wanted any more."""
+        while self._is_wanted:
+            await asyncio.sleep(delay)
+            self.num_restarts += 1
+            try:
+                link = await self._start()
+            except ServingError as error:
+                self.reason = str(error)
+                next_delay = backoff.died(0.0)
+                if next_delay is None:
+                    log.error("{%s} is given up: %s", self.title, self.reason)
+                    return None
+                delay = next_delay
+            else:
+                self.state = "ready" if self._is_wanted else "leaving"
+                return link
+        return None
+
+
+def _exit_text(status: int) -> str:
+    if status < 0:
+        return f"ended by signal {signal.Signals(-status).name}"
+    return f"exit status {status}"

@@ -1,0 +1,125 @@
+"""Every error a user can meet, with the code that travels to clients.
+
+The tree is small and its root is a `RuntimeError`, because that is what scripts written for the
+original catch:
+
+    RuntimeError
+    └── ServingError              FAILED               anything that has no better class
+        ├── InvalidInputs         INVALID_INPUTS       the request, or an argument, is wrong
+        │   ├── NotFound          NOT_FOUND            no such servable, version or method
+        │   └── TooLarge          TOO_LARGE            over a size limit
+        ├── StageFailed           SYSTEM_ERROR         a stage raised, or returned the wrong thing
+        ├── WorkerUnavailable     WORKER_UNAVAILABLE   the worker died with the request
+        ├── ServableUnavailable   SERVABLE_UNAVAILABLE nobody serves it now; it may come back
+        ├── Overloaded            OVERLOADED           the queue is full; try again later
+        ├── DeadlineExceeded      DEADLINE_EXCEEDED    the caller's time is up
+        ├── Cancelled             CANCELLED            the caller has left
+        └── StartError            FAILED               a server or worker could not start
+
+How a code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
+`wire.status`; nothing here knows a protocol.
+"""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """What went wrong, by kind.  0 to 5 are the original's numbers; the rest are ours."""
+
+    OK = 0
+    FAILED = 1
+    INVALID_INPUTS = 2
+    SYSTEM_ERROR = 3
+    WORKER_UNAVAILABLE = 4
+    SERVABLE_UNAVAILABLE = 5
+    NOT_FOUND = 6
+    TOO_LARGE = 7
+    OVERLOADED = 8
+    DEADLINE_EXCEEDED = 9
+    CANCELLED = 10
+
+
+class ServingError(RuntimeError):
+    """The root; `code` says what kind."""
+
+    code = Code.FAILED
+
+
+class InvalidInputs(ServingError):
+    """What was given cannot be used: the text says what, and what is accepted."""
+
+    code = Code.INVALID_INPUTS
+
+
+class NotFound(InvalidInputs):
+    """No such servable, version or method."""
+
+    code = Code.NOT_FOUND
+
+
+class TooLarge(InvalidInputs):
+    """A message or tensor over a limit."""
+
+    code = Code.TOO_LARGE
+
+
+class StageFailed(ServingError):
+    """A stage raised, or returned a wrong count or type."""
+
+    code = Code.SYSTEM_ERROR
+
+
+class WorkerUnavailable(ServingError):
+    """The worker died while it had the request."""
+
+    code = Code.WORKER_UNAVAILABLE
+
+
+class ServableUnavailable(ServingError):
+    """The servable is known, but no worker runs it now."""
+
+    code = Code.SERVABLE_UNAVAILABLE
+
+
+class Overloaded(ServingError):
+    """Too much is waiting already."""
+
+    code = Code.OVERLOADED
+
+
+class DeadlineExceeded(ServingError):
+    """The caller's time is up."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class Cancelled(ServingError):
+    """The caller has left."""
+
+    code = Code.CANCELLED
+
+
+class StartError(ServingError):
+    """A server, a worker or a servable could not start; the text names file, line and cause."""
+
+
+_BY_CODE: dict[Code, type[ServingError]] = {
+    kind.code: kind
+    for kind in (
+        ServingError,
+        InvalidInputs,
+        NotFound,
+        TooLarge,
+        StageFailed,
+        WorkerUnavailable,
+        ServableUnavailable,
+        Overloaded,
+        DeadlineExceeded,
+        Cancelled,
+    )
+}
+
+
+def from_code(code: int, text: str) -> ServingError:
+    """The error that another process reported as (`code`, `text`)."""
+    return _BY_CODE.get(Code(code), ServingError)(text)

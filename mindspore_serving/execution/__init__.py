@@ -1,0 +1,1 @@
+"""The worker process: loads a servable, runs its stages."""

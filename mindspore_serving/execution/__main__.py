@@ -1,0 +1,78 @@
+"""`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
+
+A second thread watches the channel and the signals: when the master is gone it ends this process
+and all it started, even while a stage hangs; on SIGTERM or SIGINT it tells the master.
+"""
+
+import argparse
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+from mindspore_serving.execution.worker import Worker
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc.channel import connect
+
+
+def main() -> int:
+    arguments = _parse()
+    stream = connect(arguments.channel)
+    arena: Arena | NoArena = NoArena()
+    view: ArenaView | NoArena = NoArena()
+    if arguments.arenas:
+        to_write, to_read = map(int, arguments.arenas.split(","))
+        arena, view = Arena(to_write), ArenaView(to_read)
+    worker = Worker(stream, arena, view)
+    _watch(stream, worker.announce_leaving)
+    gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
+    try:
+        return worker.serve()
+    except (EOFError, ConnectionError):
+        _end_group()
+        return 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m mindspore_serving.execution")
+    parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
+    parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
+    parser.add_argument("--name", help="shown in process lists only")
+    return parser.parse_args()
+
+
+def _watch(stream: socket.socket, announce_leaving: Callable[[], None]) -> None:
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor says it all
+    poll = select.poll()
+    poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
+    poll.register(wake_read, select.POLLIN)
+
+    def wait() -> None:
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor != wake_read:
+                    _end_group()
+                os.read(wake_read, 64)
+                announce_leaving()
+
+    threading.Thread(target=wait, name="watch-master", daemon=True).start()
+
+
+def _end_group() -> None:
+    """Kill this process and everything it started, if it leads its own group."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]  # a user's directory must not shadow what the servable imports
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Loads a servable into this process: its declaration, its models, and a program per method.
+
+Knows nothing of channels: a worker that owns no models gets a `RemoteModels` to ask instead.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from mindspore_serving import backends
+from mindspore_serving.backends import run as model_run
+from mindspore_serving.backends.base import Array, Backend, ModelSource
+from mindspore_serving.batching import assemble
+from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import StartError
+from mindspore_serving.execution.functions import FunctionCaller
+from mindspore_serving.execution.job import Job, Outcome, Program, Step
+from mindspore_serving.ipc.messages import MethodReport, ModelReport, Setup
+from mindspore_serving.servable import model as model_api
+from mindspore_serving.servable import repository
+from mindspore_serving.servable.builtins import BUILTINS
+
+DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
+LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
+
+
+class RemoteModels(Protocol):
+    """Where a worker without a device has its models run."""
+
+    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None: ...
+
+    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]: ...
+
+
+@dataclass(slots=True)
+class Host:
+    """A loaded servable."""
+
+    declaration: Declaration
+    version: int
+    device_type: str
+    programs: dict[str, Program] = field(default_factory=dict)
+    models: dict[str, ModelReport] = field(default_factory=dict)
+    backends: dict[str, Backend] = field(default_factory=dict)
+
+    def method_reports(self) -> list[MethodReport]:
+        reports = []
+        for name, program in self.programs.items():
+            method = program.method
+            inputs, outputs = list(method.inputs), list(method.outputs)
+            size, is_only = program.batch_size, method.has_only_models
+            reports.append(MethodReport(name, inputs, outputs, size, method.retry, is_only))
+        return reports
+
+    def run_model(
+        self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]
+    ) -> list[Outcome]:
+        spec = self.declaration.models[key]
+        return list(model_run.run_model(self.backends[key], spec, subgraph, rows))
+
+    def close(self) -> None:
+        for backend in self.backends.values():
+            backend.close()
+
+
+def load(setup: Setup, remote: RemoteModels) -> Host:
+    """Everything a worker needs to serve.  Raises StartError (or another ServingError)."""
+    if setup.device_id is not None:
+        os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
+    declaration, version = repository.make_declaration(
+        setup.servable_directory, setup.servable_name, setup.version
+    )
+    if declaration.distributed is not None:
+        raise StartError(
+            f"servable '{setup.servable_name}' is declared as distributed servable: "
+            "start it with distributed.start_servable"
+        )
+    formats = sorted({spec.format for spec in declaration.models.values()})
+    host = Host(declaration, version, setup.device_type)
+    host.models = dict(setup.models)
+    if setup.owns_models:
+        host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
+        _check_device(setup, host)
+        for spec in declaration.models.values():
+            _load_model(host, spec, setup)
+    _add_predict(host)
+    _add_programs(host, setup, remote)
+    model_api.bind_runner(_runner(host, setup, remote))
+    return host
+
+
+def _check_device(setup: Setup, host: Host) -> None:
+    if host.declaration.models and setup.device_id is None and host.device_type != "cpu":
+        raise StartError(
+            f"Servable '{setup.servable_name}' has models declared by declare_model, but parameter "
+            "'device_ids' of ServableStartConfig is not set in Serving startup script when the "
+            "device target is not CPU"
+        )
+
+
+def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
+    root = (setup.servable_directory, setup.servable_name)
+    source = ModelSource(
+        spec=spec,
+        paths=repository.model_paths(*root, host.version, spec),
+        device_type=host.device_type,
+        device_id=setup.device_id or 0,
+        dec_key=setup.dec_key,
+        dec_mode=setup.dec_mode,
+        config_file=repository.config_path(*root, spec),
+        options=spec.options,
+    )
+    backend = backends.open_backend(source)
+    host.backends[spec.key] = backend
+    graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
+    host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
+
+
+def _add_predict(host: Host) -> None:
+    """A bare directory of models gets its method from the model's own signature."""
+    declaration = host.declaration
+    if declaration.methods or not host.backends:
+        return
+    (key,) = host.backends
+    declaration.methods["predict"] = repository.predict_method(key, host.backends[key].signature[0])
+
+
+def _add_programs(host: Host, setup: Setup, remote: RemoteModels) -> None:
+    for name, method in host.declaration.methods.items():
+        if not setup.owns_models and method.has_only_models:
+            continue  # a worker that owns the model does it with one hop less
+        host.programs[name] = _program(host, method, remote if not setup.owns_models else None)
+    if setup.owns_models and setup.device_id is not None:
+        for key, report in host.models.items():
+            for subgraph, (num_inputs, num_outputs) in enumerate(report.graphs):
+                method = _call_method(key, subgraph, num_inputs, num_outputs)
+                host.programs[method.name] = _program(host, method, None)
+
+
+def call_name(key: str, subgraph: int) -> str:
+    """The method by which other workers run a model here."""
+    return f"@call_{key}_{subgraph}"
+
+
+def _call_method(key: str, subgraph: int, num_inputs: int, num_outputs: int) -> Method:
+    slots = tuple(range(num_inputs, num_inputs + num_outputs))
+    stage = Stage(
+        StageKind.MODEL, key, tuple(range(num_inputs)), slots, f"Model '{key}'", subgraph=subgraph
+    )
+    inputs = tuple(f"x{i}" for i in range(num_inputs))
+    outputs = tuple(f"y{i}" for i in range(num_outputs))
+    return Method(call_name(key, subgraph), inputs, outputs, (stage,), slots)
+
+
+def _program(host: Host, method: Method, remote: RemoteModels | None) -> Program:
+    label = f"servable {host.declaration.name}, method {method.name}"
+    program = Program(method, label)
+    for stage in method.stages:
+        if stage.kind is StageKind.MODEL:
+            program.steps.append(_model_step(host, stage, remote))
+        else:
+            program.steps.append(_function_step(host, method, stage))
+    return program
+
+
+def _model_step(host: Host, stage: Stage, remote: RemoteModels | None) -> Step:
+    report = host.models.get(stage.target)
+    if report is None:
+        raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
+    _check_counts(stage, report)
+    limit = report.batch_size or DYNAMIC_BATCH
+    step = Step(stage.inputs, limit)
+    key, subgraph = stage.target, stage.subgraph
+    if remote is not None:
+        step.start = lambda jobs: remote.start(key, subgraph, jobs, stage)
+        return step
+    step.run = lambda jobs: host.run_model(key, subgraph, [job.arguments(step) for job in jobs])
+    return step
+
+
+def _check_counts(stage: Stage, report: ModelReport) -> None:
+    declared = report.graphs[stage.subgraph]
+    for what, given, known in (
+        ("inputs", len(stage.inputs), declared[0]),
+        ("outputs", len(stage.outputs), declared[1]),
+    ):
+        if given != known:
+            raise StartError(
+                f"The {what} count {given} in register_method not equal to the count {known} "
+                f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"
+            )
+
+
+def _function_step(host: Host, method: Method, stage: Stage) -> Step:
+    if stage.kind is StageKind.BUILTIN:
+        function = BUILTINS[stage.target][0]
+    else:
+        function = host.declaration.functions[stage.target]
+    caller = FunctionCaller(function, stage.target, len(stage.outputs))
+    if stage.batch_size is None:
+        step, call = Step(stage.inputs, LOOP_BATCH, gains_from_batch=False), caller.call_each
+    else:
+        limit = stage.batch_size or _model_batch(host, method, stage)
+        step, call = Step(stage.inputs, limit), caller.call_batch
+    step.run = lambda jobs: call([job.arguments(step) for job in jobs])
+    return step
+
+
+def _model_batch(host: Host, method: Method, stage: Stage) -> int:
+    """The size for batch_size=0: the smallest model batch before the models, the largest after."""
+    sizes = [
+        host.models[other.target].batch_size or DYNAMIC_BATCH
+        for other in method.stages
+        if other.kind is StageKind.MODEL and other.target in host.models
+    ]
+    if not sizes:
+        return 1
+    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
+    return min(sizes) if is_first else max(sizes)
+
+
+def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
+    """What `Model.call` does in this worker."""
+
+    def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
+        call = host.run_model if setup.owns_models else remote.call
+        results: list[tuple[Array, ...]] = []
+        for outcome in call(key, subgraph, rows):
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(cast(tuple[Array, ...], outcome))  # models make nothing else
+        return results
+
+    return run

@@ -1,0 +1,81 @@
+"""What the executor moves: a part of a request, its instances, and the prepared method they follow.
+
+No I/O and no clock.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mindspore_serving.core.graph import Method
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import ServingError
+
+Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
+"""What a stage made of one instance."""
+
+
+class Step:
+    """A stage made ready to run: how many jobs it takes at once, and what it does to them.
+
+    `run` answers at once; `start` sends the jobs away, to come back by `Executor.resume`.
+    """
+
+    __slots__ = ("gains_from_batch", "inputs", "limit", "run", "start")
+
+    def __init__(self, inputs: Sequence[int], limit: int, *, gains_from_batch: bool = True) -> None:
+        self.inputs = tuple(inputs)
+        self.limit = limit
+        self.gains_from_batch = gains_from_batch
+        self.run: Callable[[list[Job]], list[Outcome]] | None = None
+        self.start: Callable[[list[Job]], None] | None = None
+
+
+@dataclass(slots=True)
+class Program:
+    """A method with its steps.  `batch_size` is the most instances that gain by being together."""
+
+    method: Method
+    label: str  # names servable and method in errors
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def batch_size(self) -> int:
+        return max((step.limit for step in self.steps if step.gains_from_batch), default=1)
+
+
+class Part:
+    """Some instances of one request, answered together."""
+
+    __slots__ = ("codec", "deadline", "faults", "id", "is_cancelled", "left", "outputs", "program")
+
+    def __init__(self, id: int, program: Program, codec: Any, deadline: float | None) -> None:  # noqa: A002
+        self.id = id
+        self.program = program
+        self.codec = codec
+        self.deadline = deadline
+        self.is_cancelled = False
+        self.left = 0
+        self.outputs: list[bytes] = []
+        self.faults: list[ServingError | None] | None = None
+
+    def fail(self, index: int, error: ServingError) -> None:
+        if self.faults is None:
+            self.faults = [None] * len(self.outputs)
+        self.faults[index] = error
+
+
+class Job:
+    """One instance on its way: `values` holds one slot per input and stage output."""
+
+    __slots__ = ("index", "part", "position", "values")
+
+    def __init__(self, part: Part, index: int, values: list[Any]) -> None:
+        self.part = part
+        self.index = index
+        self.values = values
+        self.position = 0
+
+    def arguments(self, step: Step) -> tuple[Value, ...]:
+        values = self.values
+        return tuple([values[slot] for slot in step.inputs])

@@ -1,0 +1,81 @@
+"""Has models run by a worker that owns a device: parks jobs until the answer comes, or waits.
+
+Speaks only in messages; the worker's loop owns the channel.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from mindspore_serving import errors
+from mindspore_serving.core.graph import Stage
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import ServingError
+from mindspore_serving.execution.host import call_name
+from mindspore_serving.execution.job import Job, Outcome
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.wire import native
+
+
+class RemoteCaller:
+    """Calls in flight to the models of other workers.
+
+    `send` puts a message on the channel, `wait_for` blocks until the reply with that id is there,
+    `release` says that a reply's shared memory was copied.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Call], None],
+        wait_for: Callable[[int], WorkReply],
+        arena: Arena | NoArena,
+        view: ArenaView | NoArena,
+        release: Callable[[WorkReply], None],
+    ) -> None:
+        self._send = send
+        self._wait_for = wait_for
+        self._arena = arena
+        self._view = view
+        self._release = release
+        self._ids = count(1)
+        self._parked: dict[int, list[Job]] = {}
+        self.servable = ""
+        self.version = 0
+
+    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
+        rows = [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
+        self._parked[self._ask(key, subgraph, rows)] = jobs
+
+    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
+        reply = self._wait_for(self._ask(key, subgraph, rows))
+        outcomes = self._outcomes(reply, len(rows))
+        self._release(reply)
+        return outcomes
+
+    def take(self, reply: WorkReply) -> tuple[list[Job], list[Outcome]]:
+        """The parked jobs that `reply` answers, and what became of them."""
+        jobs = self._parked.pop(reply.id)
+        return jobs, self._outcomes(reply, len(jobs))
+
+    def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
+        if reply.rejected is not None:
+            return [errors.from_code(reply.rejected.code, reply.rejected.text)] * expected
+        outcomes: list[Outcome] = []
+        for index, payload in enumerate(reply.instances):
+            fault = reply.faults[index] if reply.faults else None
+            if fault is not None:
+                outcomes.append(errors.from_code(fault.code, fault.text))
+            else:
+                outcomes.append(native.decode_values(bytes(self._view.get(payload))))
+        if len(outcomes) != expected:
+            text = f"{expected} instances were sent to a model, {len(outcomes)} came back"
+            return [ServingError(text)] * expected
+        return outcomes
+
+    def _ask(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
+        """No timeout: the worker that runs the model answers, or the master does if it dies."""
+        call_id = next(self._ids)
+        chunks = [self._arena.put(native.encode_values(row)) for row in rows]
+        item = WorkItem(call_id, call_name(key, subgraph), "native", chunks, None)
+        self._send(Call(self.servable, self.version, item))
+        return call_id

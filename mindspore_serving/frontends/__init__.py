@@ -1,0 +1,1 @@
+"""The servers clients talk to: decode, submit, encode."""

@@ -1,0 +1,70 @@
+"""`ip:port` and `unix:path`, checked; and a bound listening socket.  Knows no protocol."""
+
+import socket
+from dataclasses import dataclass
+
+from mindspore_serving.errors import InvalidInputs, StartError
+
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: `host` and `port`, or `path` of a unix socket."""
+
+    text: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+
+def parse(text: str, tag: str, *, allow_unix: bool) -> Address:
+    """`text` as an address; `tag` ("Serving gRPC", "RESTful server") names it in errors.
+
+    Raises InvalidInputs saying which part is wrong.
+    """
+    if text.startswith("unix:"):
+        if not allow_unix:
+            raise InvalidInputs(
+                f"Serving Error: {tag} does not support binding to unix domain socket, "
+                f"given '{text}', expected 'ip:port'"
+            )
+        if not text[5:]:
+            raise InvalidInputs("Serving Error: Empty grpc server unix domain socket address")
+        return Address(text, path=text[5:])
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        raise InvalidInputs(
+            f"Serving Error: The format of the {tag} address '{text}' is illegal, "
+            "expected 'ip:port'" + (" or 'unix:path'" if allow_unix else "")
+        )
+    if not host or not port:
+        raise InvalidInputs(f"Serving Error: Missing ip or port of the {tag} address '{text}'")
+    if not (port.isascii() and port.isdigit()):
+        raise InvalidInputs(
+            f"Serving Error: The type of {tag} address '{text}' port is not a number"
+        )
+    if not 1 <= int(port) <= 65535:
+        raise InvalidInputs(
+            f"Serving Error: The port of the {tag} address '{text}' is out of legal range "
+            "[1 ~ 65535]"
+        )
+    return Address(text, host=host.strip("[]"), port=int(port))
+
+
+def listen(address: Address) -> socket.socket:
+    """A listening TCP socket.  Raises StartError if the address is taken or not ours."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            f"Serving Error: RESTful server start failed, bind to the socket address "
+            f"{address.text} failed: {error.strerror or error}"
+        ) from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,210 @@
+"""uvicorn's HTTP protocol with a short way for `POST /model/...`.
+
+An ASGI application costs a task, two queues and a dozen dictionaries per request.  The classic
+RESTful calls need none of that: their body goes to the dispatcher when it is complete, and the
+answer is written when it comes.  Everything else takes uvicorn's ordinary way.  Parsing, limits
+on headers, pipelining and keep-alive are uvicorn's and httptools'.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from mindspore_serving import log
+from mindspore_serving.core.service import Call, Inference, Reply
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.frontends import rest_ms
+
+IDLE_TIMEOUT = 100.0  # seconds without a byte before a connection is closed
+_PREFIX = b"/model/"
+_OK = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_OTHER = b"%bcontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _NoEvent:
+    """In place of the event by which uvicorn wakes an application."""
+
+    def set(self) -> None:
+        """Nobody waits for it."""
+
+
+class DirectCycle:
+    """One request on the short way, in the shape uvicorn's protocol expects of a cycle."""
+
+    __slots__ = (
+        "_is_called",
+        "body",
+        "call",
+        "error",
+        "is_accepted",
+        "keep_alive",
+        "message_event",
+        "more_body",
+        "protocol",
+        "response_complete",
+        "route",
+        "timeout",
+    )
+    _EVENT = _NoEvent()
+
+    def __init__(self, protocol: "ServingProtocol", *, keep_alive: bool) -> None:
+        self.protocol = protocol
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.more_body = True
+        self.response_complete = False
+        self.message_event = self._EVENT
+        self.is_accepted = False  # its turn on the connection has come
+        self.error: ServingError | None = None
+        self.route: Any = None
+        self.timeout: float | None = None
+        self.call: Call | None = None
+        self._is_called = False
+
+    @property
+    def disconnected(self) -> bool:
+        return self.response_complete
+
+    @disconnected.setter
+    def disconnected(self, value: bool) -> None:
+        self.response_complete = True
+        if self.call is not None:
+            self.call.cancel()
+
+    def proceed(self) -> None:
+        """Submit when the body is there and earlier answers are out."""
+        if self._is_called or not self.is_accepted or (self.more_body and self.error is None):
+            return
+        self._is_called = True
+        if self.error is None:
+            try:
+                request = rest_ms.to_request(self.route, bytes(self.body), self.timeout)
+                self.body = bytearray()
+                self.call = self.protocol.inference.submit(request, self._on_reply)
+                return
+            except ServingError as error:
+                self.error = error
+            except Exception:
+                log.error("submitting a request", exc_info=True)
+                self.error = ServingError("Predict failed")
+        self._write(*rest_ms.to_error(self.error))
+
+    def _on_reply(self, reply: Reply) -> None:
+        try:
+            status, body = rest_ms.to_body(reply)
+        except Exception:
+            log.error("answering a request", exc_info=True)
+            status, body = rest_ms.to_error(ServingError("Failed to construct the response"))
+        self._write(status, body)
+
+    def _write(self, status: int, body: bytes) -> None:
+        protocol = self.protocol
+        if self.response_complete or protocol.transport.is_closing():
+            return
+        self.response_complete = True
+        if self.more_body:
+            self.keep_alive = False  # refused before it was read
+        if not protocol.use_status_codes:
+            status = 200
+        if status == 200 and self.keep_alive:
+            protocol.transport.write(_OK % (len(body), body))
+        else:
+            close = b"" if self.keep_alive else b"connection: close\r\n"
+            protocol.transport.write(_OTHER % (STATUS_LINE[status], close, len(body), body))
+        if not self.keep_alive:
+            protocol.transport.close()
+        protocol.on_response_complete()
+
+
+class ServingProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    inference: Inference
+    use_status_codes = False
+    max_body = 100 << 20
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_data()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body:
+            self._await_data()
+
+    def _await_data(self) -> None:
+        """Close the connection if nothing more comes: it waits for us to read, not to answer."""
+        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                IDLE_TIMEOUT, self.timeout_keep_alive_handler
+            )
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"POST":
+            self._take_long_way()
+            return
+        earlier = self.cycle
+        is_1_1 = self.parser.get_http_version() != "1.0"
+        cycle = DirectCycle(self, keep_alive=is_1_1 and self.parser.should_keep_alive())
+        self.cycle = cycle  # type: ignore[assignment]
+        try:
+            self._read_headers(cycle)
+        except InvalidInputs as error:
+            cycle.error = error
+        if earlier is None or earlier.response_complete:
+            self._start_asgi_task(cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
+
+    def _read_headers(self, cycle: DirectCycle) -> None:
+        cycle.route = rest_ms.find_route(self.url)
+        for name, value in self.headers:
+            if name == b"content-length" and int(value) > self.max_body:
+                raise rest_ms.too_big(self.max_body)
+            if name == b"x-request-timeout":
+                cycle.timeout = rest_ms.to_timeout(value)
+        if self.expect_100_continue:
+            self.transport.write(_CONTINUE)
+
+    def _take_long_way(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers.extend(headers)
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if type(cycle) is DirectCycle:
+            cycle.is_accepted = True
+            cycle.proceed()
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is not DirectCycle:
+            super().on_body(body)
+        elif cycle.error is None and not cycle.response_complete:
+            if len(cycle.body) + len(body) > self.max_body:
+                cycle.error = rest_ms.too_big(self.max_body)
+                cycle.body = bytearray()
+                cycle.proceed()
+            else:
+                cycle.body += body
+
+    def on_message_complete(self) -> None:
+        cycle: Any = self.cycle
+        if type(cycle) is not DirectCycle:
+            super().on_message_complete()
+        elif not cycle.response_complete:
+            cycle.more_body = False
+            cycle.proceed()

@@ -1,0 +1,69 @@
+"""Listens for HTTP: one socket, uvicorn's protocol, start and graceful stop.  Knows no route."""
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from mindspore_serving.core.service import Inference
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.http_protocol import IDLE_TIMEOUT, ServingProtocol
+from mindspore_serving.frontends.tls import Tls, to_context
+
+
+class HttpServer:
+    """An HTTP server of `app`, with the short way to `inference`."""
+
+    def __init__(
+        self, address: addresses.Address, app: Any, inference: Inference, *, max_body: int
+    ) -> None:
+        self.address = address
+        self.use_status_codes = False
+        self._app = app
+        self._inference = inference
+        self._max_body = max_body
+        self._state = ServerState()
+        self._server: asyncio.AbstractServer | None = None
+
+    async def start(self, tls: Tls | None) -> None:
+        """Raises StartError if the address cannot be bound or the certificates do not fit."""
+        context = to_context(tls) if tls is not None else None
+        listener = addresses.listen(self.address)
+        config = Config(
+            self._app,
+            http=ServingProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=int(IDLE_TIMEOUT),
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> ServingProtocol:
+            made = ServingProtocol(config, self._state, {}, loop)
+            made.inference = self._inference
+            made.use_status_codes = self.use_status_codes
+            made.max_body = self._max_body
+            return made
+
+        self._server = await loop.create_server(protocol, sock=listener, ssl=context)
+
+    async def stop(self, grace: float) -> None:
+        """Free the port, let running requests finish within `grace` seconds, close the rest."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        end = asyncio.get_running_loop().time() + grace
+        while self._state.connections and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        self._server = None

@@ -1,0 +1,163 @@
+"""Every message between the master and its workers: tagged frozen structs, grouped by direction.
+
+Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The base of all: compact, untracked by the garbage collector."""
+
+
+class Slice(Message, frozen=True, tag=1):
+    """`length` bytes at `offset` of the sender's shared-memory arena."""
+
+    offset: int
+    length: int
+
+
+Payload: TypeAlias = bytes | Slice
+
+
+# --- what the messages are made of ------------------------------------------------------------
+
+
+class WorkItem(Message, frozen=True):
+    """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
+
+    `timeout` is the seconds left to answer, or None.
+    """
+
+    id: int
+    method: str
+    codec: str
+    chunks: list[Payload]
+    timeout: float | None
+
+
+class Fault(Message, frozen=True):
+    """Why an instance, or a whole part, has no answer: an `errors.Code` and its text."""
+
+    code: int
+    text: str
+
+
+class WorkReply(Message, frozen=True):
+    """The answer to one `WorkItem`.
+
+    Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
+    (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
+    streaming method has more to say.
+    """
+
+    id: int
+    instances: list[Payload]
+    faults: list[Fault | None] | None = None
+    rejected: Fault | None = None
+    is_last: bool = True
+
+
+class MethodReport(Message, frozen=True):
+    """A method that a worker can run.
+
+    `batch_size` is the most instances one of its stages takes at once; `retry` whether it may be
+    run again elsewhere if the worker dies.
+    """
+
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    batch_size: int
+    retry: bool
+    is_only_models: bool
+
+
+class ModelReport(Message, frozen=True):
+    """A loaded model: its batch size (0: any) and the (inputs, outputs) counts of its graphs."""
+
+    batch_size: int
+    graphs: list[tuple[int, int]]
+
+
+# --- master to worker -------------------------------------------------------------------------
+
+
+class Setup(Message, frozen=True, tag=10):
+    """The first message: what to load.  The key of encrypted models travels only here."""
+
+    servable_directory: str
+    servable_name: str
+    version: int
+    device_type: str
+    device_id: int | None  # None: a Python-only worker beside those that own a device
+    owns_models: bool
+    dec_key: bytes | None
+    dec_mode: str
+    enable_lite: bool
+    models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
+
+
+class Work(Message, frozen=True, tag=11):
+    """Instances to run, and what the worker sent that it may forget."""
+
+    items: list[WorkItem]
+    freed: list[int] = []
+
+
+class Cancel(Message, frozen=True, tag=12):
+    """Nobody waits for these any more."""
+
+    ids: list[int]
+
+
+class CallReply(Message, frozen=True, tag=13):
+    """The answer to a `Call`."""
+
+    reply: WorkReply
+
+
+class Exit(Message, frozen=True, tag=14):
+    """Finish what runs, then leave."""
+
+
+# --- worker to master -------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True, tag=20):
+    """The servable is loaded and warm."""
+
+    version: int
+    methods: list[MethodReport]
+    models: dict[str, ModelReport]
+
+
+class Failed(Message, frozen=True, tag=21):
+    """The servable could not be loaded; the worker leaves."""
+
+    text: str
+
+
+class Done(Message, frozen=True, tag=22):
+    """Answers, and what the master sent that it may forget (a part's chunks go with its answer)."""
+
+    replies: list[WorkReply]
+    freed: list[int] = []
+
+
+class Call(Message, frozen=True, tag=23):
+    """A worker asks for a method of some servable: a model on another worker's device, say."""
+
+    servable: str
+    version: int
+    item: WorkItem
+
+
+class Leaving(Message, frozen=True, tag=24):
+    """The worker was told by a signal to go; it is not to be restarted."""
+
+
+ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
+ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving

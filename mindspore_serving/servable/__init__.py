@@ -1,0 +1,1 @@
+"""How user code becomes a declaration: register functions, method graphs, directories."""

@@ -1,0 +1,151 @@
+"""Checks of what users pass: the wrong type or value raises InvalidInputs (a RuntimeError).
+
+Every message names the parameter, what was given and what is accepted.  Knows no parameter itself.
+"""
+
+import re
+from typing import TypeVar
+
+from mindspore_serving.errors import InvalidInputs
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_T = TypeVar("_T")
+
+
+def check_str(name: str, value: object) -> str:
+    """`value`, if it is a str that is not empty."""
+    if not isinstance(value, str):
+        raise InvalidInputs(f"Parameter '{name}' should be str, but actually {type(value)}")
+    if not value:
+        raise InvalidInputs(f"Parameter '{name}' should not be empty str")
+    return value
+
+
+def check_bytes(name: str, value: object) -> bytes:
+    """`value`, if it is bytes and not empty."""
+    if not isinstance(value, bytes):
+        raise InvalidInputs(f"Parameter '{name}' should be bytes, but actually {type(value)}")
+    if not value:
+        raise InvalidInputs(f"Parameter '{name}' should not be empty bytes")
+    return value
+
+
+def check_bool(name: str, value: object) -> bool:
+    """`value`, if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInputs(f"Parameter '{name}' should be bool, but actually {type(value)}")
+    return value
+
+
+def check_int(
+    name: str, value: object, minimum: int | None = None, maximum: int | None = None
+) -> int:
+    """`value`, if it is an int (a bool is not) within the bounds, both included."""
+    return _check_int(f"Parameter '{name}'", value, minimum, maximum)
+
+
+def check_port(name: str, value: object) -> int:
+    """`value`, if it is a port number."""
+    return check_int(name, value, 1, 65535)
+
+
+def check_int_tuple(
+    name: str, value: object, minimum: int | None = None, maximum: int | None = None
+) -> tuple[int, ...]:
+    """A tuple or list of different ints, as a tuple."""
+    if not isinstance(value, tuple | list):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be tuple/list of int, but actually {type(value)}"
+        )
+    for item in value:
+        prefix = f"The item value '{item}' in parameter '{name}'"
+        _check_int(prefix, item, minimum, maximum)
+    return _distinct(name, tuple(value))
+
+
+def as_int_tuple(
+    name: str, value: object, minimum: int | None = None, maximum: int | None = None
+) -> tuple[int, ...]:
+    """An int, or a tuple or list of different ints, as a tuple."""
+    if isinstance(value, tuple | list):
+        return check_int_tuple(name, value, minimum, maximum)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be int or tuple/list of int, but actually {type(value)}"
+        )
+    return check_int_tuple(name, (value,), minimum, maximum)
+
+
+def as_str_tuple(name: str, value: object) -> tuple[str, ...]:
+    """A str, or a tuple or list of different strs, none empty, as a tuple of one or more."""
+    if isinstance(value, str):
+        return (check_str(name, value),)
+    if not isinstance(value, tuple | list):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be str or tuple/list of str, but actually {type(value)}"
+        )
+    if not value:
+        raise InvalidInputs(f"Parameter '{name}' should not be an empty tuple or list")
+    for item in value:
+        if not isinstance(item, str):
+            raise InvalidInputs(
+                f"The item of parameter '{name}' should be str, but actually {type(item)}"
+            )
+        if not item:
+            raise InvalidInputs(f"The item of parameter '{name}' should not be empty str")
+    return _distinct(name, tuple(value))
+
+
+def as_nested_str_tuple(name: str, value: object) -> tuple[tuple[str, ...], ...]:
+    """A str, or a tuple or list whose items are strs or tuples/lists of strs, as tuples."""
+    if not isinstance(value, tuple | list):
+        return (as_str_tuple(name, value),)
+    if not value:
+        raise InvalidInputs(f"Parameter '{name}' should not be an empty tuple or list")
+    return tuple(
+        as_str_tuple(name, item if isinstance(item, tuple | list) else (item,)) for item in value
+    )
+
+
+def check_servable_name(name: str, value: object) -> str:
+    """`value`, if it can name a servable: it is a directory, part of URLs, file and log names."""
+    text = check_str(name, value)
+    if not _NAME.fullmatch(text):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be 1 to 128 letters, digits, '_', '-' or '.' and not begin "
+            f"with '.', but actually {text[:160]!r}"
+        )
+    return text
+
+
+def check_dec(dec_key: object, dec_mode: object) -> None:
+    """Check the key of an encrypted model, None or bytes, and the mode of its cipher."""
+    if dec_key is not None and (length := len(check_bytes("dec_key", dec_key))) not in (16, 24, 32):
+        raise InvalidInputs(f"Parameter 'dec_key' length {length} expected to be 16, 24 or 32")
+    if check_str("dec_mode", dec_mode) not in ("AES-GCM", "AES-CBC"):
+        raise InvalidInputs(
+            f"Parameter 'dec_mode' expected to be 'AES-GCM' or 'AES-CBC', but actually '{dec_mode}'"
+        )
+
+
+def _check_int(prefix: str, value: object, minimum: int | None, maximum: int | None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInputs(f"{prefix} should be int, but actually {type(value)}")
+    if minimum is not None and value < minimum or maximum is not None and value > maximum:
+        raise InvalidInputs(f"{prefix} should be {_range(minimum, maximum)}, but actually {value}")
+    return value
+
+
+def _range(minimum: int | None, maximum: int | None) -> str:
+    if minimum is None:
+        return f"<= {maximum}"
+    return f">= {minimum}" if maximum is None else f"in range [{minimum},{maximum}]"
+
+
+def _distinct(name: str, items: tuple[_T, ...]) -> tuple[_T, ...]:
+    for index, item in enumerate(items):
+        if item in items[:index]:
+            raise InvalidInputs(
+                f"The item value '{item}' in parameter '{name}' should not be repeated"
+            )
+    return items

@@ -1,0 +1,112 @@
+"""Import one servable_config.py and return what it declared.
+
+It knows modules and where user code failed, not versions, devices or models.
+"""
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.errors import StartError
+from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.current import declaring
+
+CONFIG_FILE = "servable_config.py"
+
+_imported: set[str] = set()  # names of the packages that are servables of earlier loads
+
+
+def load(servable_directory: str, servable_name: str) -> Declaration:
+    """Import `{servable_name}.servable_config` afresh and return its declaration.
+
+    The servable's directory is a package while and after it is imported: `from . import sibling`
+    and `import {servable_name}.sibling` work, and modules beside the servable can be imported.  A
+    servable called like a module that exists already (say, "json") is imported under another name,
+    so that neither hides the other; relative imports work there as well.
+
+    Raises InvalidInputs for a bad name; StartError if there is no servable_config.py, if anything
+    in it fails (the text has the error, and the file and line of the user's code), or if it
+    registers no method.
+    """
+    check_servable_name("servable_name", servable_name)
+    directory = os.path.abspath(servable_directory)
+    path = os.path.join(directory, servable_name)
+    if not os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        raise StartError(
+            f"import {servable_name}.servable_config failed, there is no file "
+            f"'{os.path.join(path, CONFIG_FILE)}'"
+        )
+    declaration = Declaration(servable_name)
+    with declaring(declaration):
+        try:
+            _import_config(directory, servable_name)
+        except (Exception, SystemExit) as error:
+            raise StartError(
+                f"import {servable_name}.servable_config failed, {error} "
+                f"({type(error).__name__}{_where(error, path)})"
+            ) from error
+    if not declaration.methods:
+        raise StartError(
+            f"There is no method registered for servable '{servable_name}', decorate a function "
+            f"of '{os.path.join(path, CONFIG_FILE)}' by register_method"
+        )
+    return declaration
+
+
+def _import_config(directory: str, servable_name: str) -> None:
+    if servable_name in _imported:
+        _forget(servable_name)
+    importlib.invalidate_caches()
+    if directory not in sys.path:
+        sys.path.append(directory)  # the end: nothing in it may hide an installed module
+    path = os.path.join(directory, servable_name)
+    package = _package_name(servable_name, path)
+    _forget(package)
+    _imported.add(package)
+    _open_package(package, path)
+    importlib.import_module(f"{package}.servable_config")
+
+
+def _forget(package: str) -> None:
+    """Drop the modules of an earlier load, so that this one runs them again."""
+    for module in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
+        del sys.modules[module]
+
+
+def _package_name(servable_name: str, path: str) -> str:
+    """The servable's own name, unless it cannot be imported or belongs to another module."""
+    if "." not in servable_name and servable_name not in sys.modules:
+        spec = find_spec(servable_name)
+        origin = spec.origin if spec is not None else None
+        if origin is None or os.path.dirname(os.path.abspath(origin)) == path:
+            return servable_name
+    return "servable_" + re.sub(r"\W", "_", servable_name)
+
+
+def _open_package(package: str, path: str) -> None:
+    """Put the package in sys.modules, bound to this directory and no other of the same name."""
+    init = os.path.join(path, "__init__.py")
+    if os.path.isfile(init):
+        spec = spec_from_file_location(package, init, submodule_search_locations=[path])
+    else:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [path]
+    assert spec is not None
+    module = sys.modules[package] = module_from_spec(spec)
+    if spec.loader is not None and spec.origin is not None:
+        spec.loader.exec_module(module)
+
+
+def _where(error: BaseException, path: str) -> str:
+    """The innermost line of the servable's own files on the way to `error`, if there is one."""
+    if isinstance(error, SyntaxError) and (error.filename or "").startswith(path + os.sep):
+        return f", {error.filename}, line {error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(path + os.sep):
+            return f", {frame.filename}, line {frame.lineno}"
+    return ""

@@ -1,0 +1,199 @@
+"""`register_method` and `add_stage`: a user's function, run once with placeholders, gives a graph.
+
+What a stage computes is not known here, nor when.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.builtins import BUILTINS
+from mindspore_serving.servable.check import as_str_tuple, check_int, check_str
+from mindspore_serving.servable.current import current
+from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.tracing import MethodBuilder, building
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def register_method(
+    output_names: str | Sequence[str],
+) -> Callable[[_Function], _Function]:
+    """Decorator: make a method, which clients call, of a function in servable_config.py.
+
+    The method has the function's name, its inputs are the function's parameters, its outputs have
+    `output_names` (a str, or a tuple or list of different ones).  The body runs once, when
+    servable_config.py is imported, with placeholders in place of data: it passes them to
+    `add_stage` and returns as many as there are output names.  Inputs may be returned as they are.
+
+        @register.register_method(output_names=["y"])
+        def add_cast(x1, x2):
+            x1, x2 = register.add_stage(to_float32, x1, x2, outputs_count=2)
+            y = register.add_stage(model, x1, x2, outputs_count=1)
+            return y
+
+    Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, something else than
+    placeholders returned, a wrong number of them, a name registered before.  The function itself
+    is returned.
+    """
+    outputs = as_str_tuple("output_names", output_names)
+
+    def register(function: _Function) -> _Function:
+        declaration = current("register_method")
+        builder = MethodBuilder(declaration, function, input_names(function), outputs)
+        returns = builder.run()
+        if len(returns) != len(outputs):
+            raise builder.failure(
+                f"Method return output size {len(returns)} not match registered {len(outputs)}"
+            )
+        stages = tuple(builder.stages)
+        record(declaration, Method(builder.name, builder.inputs, outputs, stages, returns))
+        return function
+
+    return register
+
+
+def add_stage(
+    stage: Model | Callable[..., Any] | str,
+    *args: Any,
+    outputs_count: int,
+    batch_size: int | None = None,
+    tag: str | None = None,
+) -> Any:
+    """Add a step to the method being registered; returns placeholders for its outputs.
+
+    Args:
+        stage: A `Model`, a Python function, or the name of a built-in stage: "argmax_cpp" (index
+            of the largest element).  Callable objects, methods and C functions are not accepted:
+            wrap them in a function.
+        args: Placeholders: inputs of the method or outputs of earlier stages.
+        outputs_count: Number of outputs, int >= 1.
+        batch_size: For functions.  None: the function gets the inputs of one instance as separate
+            arguments and returns its outputs.  An int: it gets a tuple of instances, each a tuple
+            of inputs, and returns or yields the outputs of each in order; >= 1 is the most
+            instances of one call, 0 leaves that to the server, which follows the batch size of
+            the method's models.
+        tag: How errors call this stage; default "Function 'servable.name'" or "Model 'key'".
+
+    Returns one placeholder, or a tuple of them if `outputs_count` is more than 1.
+
+    A function is known as "servable.name".  A second, different function of the same name (say, a
+    second lambda) is known as "servable.name#2", a third as "servable.name#3".  Raises
+    RuntimeError if a function's inputs, outputs or use of batches differ from an earlier use.
+    """
+    builder = building("add_stage")
+    return stage_on(
+        builder,
+        stage,
+        args,
+        outputs_count=check_int("outputs_count", outputs_count, 1),
+        batch_size=None if batch_size is None else check_int("batch_size", batch_size, 0),
+        tag=None if tag is None else check_str("tag", tag),
+    )
+
+
+def stage_on(
+    builder: MethodBuilder,
+    target: object,
+    args: Sequence[object],
+    *,
+    outputs_count: int,
+    batch_size: int | None = None,
+    tag: str | None = None,
+    subgraph: int = 0,
+) -> Any:
+    """`add_stage` with checked arguments, and for any sub-graph."""
+    slots = builder.slots_of(args, "Each value of parameter *args")
+    outputs = builder.next_slots(outputs_count)
+    if isinstance(target, Model):
+        key = _declared_key(builder, target)
+        label = tag or f"Model '{key}'"
+        return builder.add(Stage(StageKind.MODEL, key, slots, outputs, label, subgraph=subgraph))
+    if isinstance(target, str):
+        _check_builtin(builder, target, len(slots), outputs_count)
+        label = tag or f"Function '{target}'"
+        return builder.add(Stage(StageKind.BUILTIN, target, slots, outputs, label))
+    if not inspect.isfunction(target):
+        raise builder.failure(
+            "the parameter 'stage' of add_stage must be function or Model returned by "
+            f"declare_model, now is {type(target)}; wrap any other callable in a function"
+        )
+    _check_arity(target, len(slots), batch_size)
+    name = function_id(builder.declaration, target)
+    label = tag or f"Function '{name}'"
+    return builder.add(Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size))
+
+
+def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
+    """The id of `function` in its servable, given at first use: two functions never share one."""
+    base = f"{declaration.name}.{function.__name__}"
+    for number in count(1):
+        name = base if number == 1 else f"{base}#{number}"
+        if declaration.functions.setdefault(name, function) is function:
+            break
+    return name
+
+
+def input_names(function: object) -> tuple[str, ...]:
+    """The parameters of a method's function; raises InvalidInputs for *args and the like."""
+    if not inspect.isfunction(function):
+        raise InvalidInputs(f"A method should be a Python function, but actually {type(function)}")
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+            parameter.KEYWORD_ONLY,
+        ):
+            raise InvalidInputs(
+                f"'{function.__name__}' input {name} cannot be {parameter.kind.name} !"
+            )
+    return tuple(parameters)
+
+
+def record(declaration: Declaration, method: Method) -> None:
+    """Add `method`; raises InvalidInputs if its name is taken."""
+    if method.name in declaration.methods:
+        raise InvalidInputs(f"Method {method.name} has been registered more than once.")
+    declaration.methods[method.name] = method
+
+
+def _declared_key(builder: MethodBuilder, model: Model) -> str:
+    declaration = builder.declaration
+    is_distributed = declaration.distributed and model.model_key == declaration.name
+    if model.model_key not in declaration.models and not is_distributed:
+        raise builder.failure(
+            "the parameter 'stage' of add_stage must be function or Model returned by "
+            f"declare_model, now is Model('{model.model_key}'), which is not declared"
+        )
+    return model.model_key
+
+
+def _check_builtin(builder: MethodBuilder, name: str, num_inputs: int, num_outputs: int) -> None:
+    if name not in BUILTINS:
+        known = ", ".join(f"'{known}'" for known in BUILTINS)
+        raise builder.failure(f"Function '{name}' is not defined, built-in stages are {known}")
+    _, inputs, outputs = BUILTINS[name]
+    if (num_inputs, num_outputs) != (inputs, outputs):
+        raise builder.failure(
+            f"Function '{name}' has {inputs} input(s) and {outputs} output(s), but add_stage was "
+            f"given {num_inputs} and {num_outputs}"
+        )
+
+
+def _check_arity(function: Callable[..., Any], num_inputs: int, batch_size: int | None) -> None:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*range(num_inputs if batch_size is None else 1))
+    except TypeError as error:
+        expected = f"the count {num_inputs} registered in method"
+        if batch_size is not None:
+            expected = "the one argument that 'batch_size' gives it, the tuple of instances"
+        raise InvalidInputs(
+            f"function {function.__name__} input args count {len(signature.parameters)} not match "
+            f"{expected}"
+        ) from error

@@ -1,0 +1,240 @@
+"""`declare_model` records what is to be loaded; `Model.call` runs it from inside a stage function.
+
+Loads nothing and runs nothing: a worker binds the function that does (`bind_runner`).
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.servable.check import (
+    as_int_tuple,
+    as_str_tuple,
+    check_bool,
+    check_int,
+    check_str,
+)
+from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
+from mindspore_serving.servable.current import current
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
+
+_FORMATS = {  # as written in any case: as recorded
+    "om": "om",
+    "mindir": "mindir",
+    "mindir_lite": "mindir_lite",
+    "mindir_opt": "mindir_lite",
+    "onnx": "onnx",
+    "pytorch": "pytorch",
+    "python": "python",
+}
+_runner: Runner | None = None
+
+
+def bind_runner(runner: Runner | None) -> None:
+    """Set what `Model.call` runs; None takes it away.
+
+    `runner(model_key, subgraph, instances)` gets one tuple of inputs per instance and returns one
+    tuple of output arrays per instance, in order.  It raises ServingError for a model that is not
+    loaded, a sub-graph that does not exist, and wrong counts, shapes or dtypes.
+    """
+    global _runner
+    _runner = runner
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A declared model: a stage for `add_stage`, or something a stage function calls.
+
+    Made by `declare_model`; `model_key` is its file names joined by ";".
+    """
+
+    model_key: str
+
+    def __post_init__(self) -> None:
+        check_str("model_key", self.model_key)
+
+    def call(self, *args: Any, subgraph: int = 0) -> Any:
+        """Run the model now, from inside a stage function, and wait for the outputs.
+
+        `call(x1, x2)` runs one instance and returns its outputs: an array if the model has one
+        output, else a tuple of arrays.  `call([[x1, x2], [x1, x2]])`, one argument that is a list
+        or tuple, runs any number of instances and returns a tuple with one tuple of outputs for
+        each; they are split into the model's batches by the server.  An input is an array, a
+        number, a str or bytes, of the shape of one instance (without the batch dimension, if the
+        model was declared with one); outputs are arrays of such shapes.
+
+        `subgraph` counts the files given to `declare_model` from 0.
+
+        Raises RuntimeError: no inputs, an empty list, an instance that is not a list or tuple, a
+        model or sub-graph that does not exist, inputs that do not fit the model.
+        """
+        check_int("subgraph", subgraph, 0)
+        if not args:
+            self._fail(
+                subgraph,
+                "no inputs provided, the inputs can be call(x1, x2) for one instance or "
+                "call([[x1, x2], [x1, x2]]) for several instances",
+            )
+        if len(args) == 1 and isinstance(args[0], list | tuple):
+            return tuple(self._run(args[0], subgraph))
+        (outputs,) = self._run([args], subgraph)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _run(self, instances: Sequence[Any], subgraph: int) -> list[tuple[Array, ...]]:
+        if not instances:
+            self._fail(subgraph, "Input instances count is 0")
+        for index, instance in enumerate(instances):
+            if not isinstance(instance, list | tuple):
+                self._fail(
+                    subgraph,
+                    "inputs format invalid, one list or tuple argument is a list of instances, "
+                    f"each a list or tuple of inputs, but instance {index} is {type(instance)}",
+                )
+        if _runner is None:
+            self._fail(
+                subgraph,
+                "no model is loaded in this process; call it inside a stage function, which runs "
+                "in a worker of the server",
+            )
+        try:
+            values = [tuple(to_value(value) for value in instance) for instance in instances]
+            return [tuple(outputs) for outputs in _runner(self.model_key, subgraph, values)]
+        except ServingError as error:
+            raise type(error)(f"{self._label(subgraph)} failed: {error}") from error
+        except Exception as error:
+            raise StageFailed(f"{self._label(subgraph)} failed: {error}") from error
+
+    def _label(self, subgraph: int) -> str:
+        suffix = f", subgraph={subgraph}" if subgraph else ""
+        return f"Model({self.model_key}{suffix}).call()"
+
+    def _fail(self, subgraph: int, reason: str) -> NoReturn:
+        raise InvalidInputs(f"{self._label(subgraph)} failed: {reason}")
+
+
+def declare_model(  # noqa: PLR0917  (the order is the original's)
+    model_file: str | Sequence[str] | Callable[..., Any],
+    model_format: str,
+    with_batch_dim: bool = True,
+    options: AclOptions | GpuOptions | None = None,
+    without_batch_dim_inputs: int | Sequence[int] | None = None,
+    context: Context | None = None,
+    config_file: str | None = None,
+) -> Model:
+    """Declare a model in servable_config.py; every worker that needs it loads it at start.
+
+    Args:
+        model_file: A file name in the version directory, or a tuple or list of different names:
+            the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
+        model_format: "MindIR", "MindIR_Lite" ("MindIR_Opt" is the same), "OM", "ONNX", "PyTorch"
+            (a torch.export .pt2 or a TorchScript file), "Python", or a name that an installed
+            package registers under the entry point group "mindspore_serving.backends".  Case does
+            not matter.
+        with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
+        options: Deprecated, use `context`.
+        without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
+        context: Threads, and options per kind of device.
+        config_file: A configuration file for the backend; relative to the servable's directory.
+
+    Returns:
+        The model, to be given to `add_stage` or called.
+
+    Raises RuntimeError for a wrong argument, a file that another model uses, and when it is not
+    called while a servable_config.py is imported.
+    """
+    declaration = current("declare_model")
+    name = _checked_format(model_format)
+    factory, files = _factory_or_files(model_file, name)
+    key = factory.__name__ if factory is not None else ";".join(files)
+    _check_unused(declaration, key, files)
+    without: tuple[int, ...] = ()
+    if without_batch_dim_inputs is not None:
+        without = as_int_tuple("without_batch_dim_inputs", without_batch_dim_inputs, 0)
+    declaration.models[key] = ModelSpec(
+        key=key,
+        format=name,
+        files=files,
+        factory=factory,
+        with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
+        without_batch_dim_inputs=without,
+        options=_checked_options(context, options),
+        config_file=None if config_file is None else check_str("config_file", config_file),
+    )
+    return Model(key)
+
+
+def _checked_format(model_format: object) -> str:
+    given = check_str("model_format", model_format)
+    name = given.lower()
+    if name in _FORMATS:
+        return _FORMATS[name]
+    others = _registered_formats()
+    if name in others:
+        return name
+    raise InvalidInputs(
+        "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
+        f"case ignored, or {', '.join(['ONNX', 'PyTorch', 'Python', *sorted(others)])}, but given "
+        f"'{given}'"
+    )
+
+
+def _registered_formats() -> set[str]:
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return {entry.name.lower() for entry in entry_points(group="mindspore_serving.backends")}
+
+
+def _factory_or_files(
+    model_file: object, name: str
+) -> tuple[Callable[..., Any] | None, tuple[str, ...]]:
+    if name != "python":
+        return None, as_str_tuple("model_file", model_file)
+    if inspect.isfunction(model_file) or inspect.isclass(model_file):
+        return model_file, ()
+    raise InvalidInputs(
+        "Parameter 'model_file' should be a Python function or class when 'model_format' is "
+        f"Python, but actually {type(model_file)}"
+    )
+
+
+def _check_unused(declaration: Declaration, key: str, files: tuple[str, ...]) -> None:
+    if declaration.distributed is not None:
+        raise InvalidInputs(
+            "Declare model failed, servable has already been declared as distributed servable"
+        )
+    used = {file for spec in declaration.models.values() for file in spec.files}
+    for file in files:
+        if file in used:
+            raise InvalidInputs(
+                f"Declare model [{key}] failed, model file '{file}' has already been used"
+            )
+    if key in declaration.models:
+        raise InvalidInputs(
+            f"Declare model [{key}] failed, the same model has already been declared"
+        )
+
+
+def _checked_options(context: object, options: object) -> dict[str, Any]:
+    if context is not None and not isinstance(context, Context):
+        raise InvalidInputs(f"Parameter 'context' should be Context, but gotten {type(context)}")
+    if options is not None and not isinstance(options, GpuOptions | AclOptions):
+        raise InvalidInputs(
+            "Parameter 'options' should be None, GpuOptions or AclOptions, but gotten "
+            f"{type(options)}"
+        )
+    if context is not None:
+        if options is not None:
+            log.warning(
+                "'context' and 'options' are both given to declare_model; 'options' is ignored"
+            )
+        return context.to_options()
+    return options.context.to_options() if options is not None else {}

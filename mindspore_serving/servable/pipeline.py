@@ -1,0 +1,87 @@
+"""The pipeline of versions 1.3 and 1.4: a method whose one stage calls methods of other servables.
+
+Deprecated since 1.5.  How the other servable is reached is bound by the worker (`bind_pipeline`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.check import (
+    as_str_tuple,
+    check_int,
+    check_servable_name,
+    check_str,
+)
+from mindspore_serving.servable.current import current
+from mindspore_serving.servable.legacy import warn_deprecated
+from mindspore_serving.servable.method import function_id, input_names, record
+
+Runner: TypeAlias = Callable[[str, str, int, list[tuple[Value, ...]]], list[tuple[Value, ...]]]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_runner: Runner | None = None
+
+
+def bind_pipeline(runner: Runner | None) -> None:
+    """Set what `PipelineServable.run` calls; None takes it away.
+
+    `runner(servable, method, version, instances)` gets one tuple of inputs per instance, in the
+    order of the method's input names (which are not known here), and returns one tuple of outputs
+    per instance.  It raises ServingError.
+    """
+    global _runner
+    _runner = runner
+
+
+def register_pipeline(
+    output_names: str | Sequence[str],
+) -> Callable[[_Function], _Function]:
+    """Deprecated decorator: make a method whose function runs as it is, once per instance.
+
+    Unlike `register_method`, the body sees data, and may call `PipelineServable.run`.
+    """
+    warn_deprecated("register_pipeline", "1.5.0", "register_method")
+    outputs = as_str_tuple("output_names", output_names)
+
+    def register(function: _Function) -> _Function:
+        declaration = current("register_pipeline")
+        inputs = input_names(function)
+        slots = tuple(range(len(inputs)))
+        returns = tuple(range(len(inputs), len(inputs) + len(outputs)))
+        name = function_id(declaration, function)
+        stage = Stage(StageKind.FUNCTION, name, slots, returns, tag="Pipeline")
+        record(declaration, Method(function.__name__, inputs, outputs, (stage,), returns))
+        return function
+
+    return register
+
+
+class PipelineServable:
+    """Deprecated: a method of a servable of the same server, to be run inside a pipeline.
+
+    `version_number` 0 is the newest version that runs.
+    """
+
+    def __init__(self, servable_name: str, method: str, version_number: int = 0) -> None:
+        warn_deprecated("PipelineServable", "1.5.0", "Model.call")
+        self.servable_name = check_servable_name("servable_name", servable_name)
+        self.method = check_str("method", method)
+        self.version_number = check_int("version_number", version_number, 0)
+
+    def run(self, *args: Any) -> Any:
+        """Run one instance; its outputs: one value, or a tuple if the method has several.
+
+        Inputs are in the order of the method's parameters.  Raises RuntimeError if the method
+        fails, and outside a worker.
+        """
+        if _runner is None:
+            raise InvalidInputs(
+                f"PipelineServable('{self.servable_name}', '{self.method}').run() failed: it may "
+                "only be called in a function decorated by register_pipeline, which runs in a "
+                "worker of the server"
+            )
+        instance = tuple(to_value(value) for value in args)
+        (outputs,) = _runner(self.servable_name, self.method, self.version_number, [instance])
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)

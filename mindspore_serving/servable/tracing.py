@@ -1,0 +1,132 @@
+"""A method while its function runs: placeholders for values, and the stages made so far.
+
+It knows slots and counts, not what a stage is made of: `servable.method` does.
+"""
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.graph import Stage, StageKind
+from mindspore_serving.errors import InvalidInputs
+
+
+class Placeholder:
+    """Stands for a value of a request while a method is registered; it has no content yet."""
+
+    __slots__ = ("builder", "slot")
+
+    def __init__(self, builder: "MethodBuilder", slot: int) -> None:
+        self.builder, self.slot = builder, slot
+
+    def __bool__(self) -> bool:
+        raise self.builder.failure(
+            "a placeholder has no value yet, so it cannot decide a condition: the body of a method "
+            "runs once, at registration; test values inside a stage function"
+        )
+
+
+@dataclass(slots=True)
+class MethodBuilder:
+    """The method being registered; slots 0 .. n-1 are its inputs."""
+
+    declaration: Declaration
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    stages: list[Stage] = field(default_factory=list)
+    deprecated_calls: list[str] = field(default_factory=list)  # kept by `servable.legacy`
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    def run(self) -> tuple[int, ...]:
+        """Run the function on placeholders; the slots it returns."""
+        token = _building.set(self)
+        try:
+            returned = self.function(*(Placeholder(self, slot) for slot in range(len(self.inputs))))
+        finally:
+            _building.reset(token)
+        results = returned if isinstance(returned, tuple | list) else (returned,)
+        return self.slots_of(results, "Each value returned")
+
+    def next_slots(self, number: int) -> tuple[int, ...]:
+        """The slots that a stage with so many outputs is to fill."""
+        first = len(self.inputs) + sum(len(stage.outputs) for stage in self.stages)
+        return tuple(range(first, first + number))
+
+    def slots_of(self, values: Sequence[object], what: str) -> tuple[int, ...]:
+        """The slots of placeholders of this method; raises InvalidInputs for anything else."""
+        slots = []
+        for value in values:
+            if not isinstance(value, Placeholder) or value.builder is not self:
+                raise self.failure(
+                    f"{what} is a placeholder for data and must come from the method inputs or the "
+                    f"outputs of add_stage, but actually {type(value)}"
+                )
+            slots.append(value.slot)
+        return tuple(slots)
+
+    def add(self, stage: Stage) -> Placeholder | tuple[Placeholder, ...]:
+        """Append `stage`; a placeholder, or a tuple of them if it has several outputs.
+
+        Raises InvalidInputs if an earlier use of its model or function does not agree.
+        """
+        methods = self.declaration.methods.values()
+        for earlier in (*(stage for method in methods for stage in method.stages), *self.stages):
+            if _target(earlier) == _target(stage):
+                _check_agreement(self.name, stage, earlier)
+        self.stages.append(stage)
+        made = tuple(Placeholder(self, slot) for slot in stage.outputs)
+        return made[0] if len(made) == 1 else made
+
+    def failure(self, reason: str) -> InvalidInputs:
+        """The error that says `reason` of this method."""
+        return InvalidInputs(f"Check failed in method '{self.name}', {reason}")
+
+
+_building: ContextVar[MethodBuilder | None] = ContextVar("method", default=None)
+
+
+def building(caller: str) -> MethodBuilder:
+    """The method being registered; raises InvalidInputs naming `caller` if there is none."""
+    builder = _building.get()
+    if builder is None:
+        raise InvalidInputs(
+            f"'{caller}' may only be called in a function decorated by register_method, while "
+            "servable_config.py is imported"
+        )
+    return builder
+
+
+def _target(stage: Stage) -> tuple[StageKind, str, int]:
+    return stage.kind, stage.target, stage.subgraph
+
+
+def _check_agreement(method: str, stage: Stage, earlier: Stage) -> None:
+    """A model or function has the same inputs, outputs and use of batches wherever it is used."""
+    _check_count(method, stage, "inputs", (len(stage.inputs), len(earlier.inputs)))
+    _check_count(method, stage, "outputs", (len(stage.outputs), len(earlier.outputs)))
+    if (stage.batch_size is None) != (earlier.batch_size is None):
+        raise InvalidInputs(
+            f"Failed to add stage function {stage.target}: parameter 'batch_size' in multiple "
+            "'add_stage' should be enabled or disabled consistently"
+        )
+
+
+def _check_count(method: str, stage: Stage, what: str, counts: tuple[int, int]) -> None:
+    new, old = counts
+    if new == old:
+        return
+    if stage.kind is StageKind.MODEL:
+        raise InvalidInputs(
+            f"RegisterInputOutputInfo failed, {what} count {new} not match old count {old}, "
+            f"model: {stage.target}"
+        )
+    raise InvalidInputs(
+        f"Stage function '{stage.target}' {what} count {new} not match last registered count "
+        f"{old}, method name '{method}'"
+    )

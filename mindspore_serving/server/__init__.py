@@ -1,0 +1,79 @@
+"""The public API.  Names are resolved on first use, so that a worker that imports
+`server.register` loads no server.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mindspore_serving.server import distributed, master, register
+    from mindspore_serving.server.config import ServableStartConfig, SSLConfig
+    from mindspore_serving.server.register import (
+        AscendDeviceInfo,
+        Context,
+        CPUDeviceInfo,
+        GPUDeviceInfo,
+        Model,
+        add_stage,
+        declare_model,
+        register_method,
+    )
+    from mindspore_serving.server.startup import (
+        start_grpc_server,
+        start_restful_server,
+        start_servables,
+        stop,
+    )
+
+_STARTUP = ("start_servables", "start_grpc_server", "start_restful_server", "stop")
+_CONFIG = ("ServableStartConfig", "SSLConfig")
+_REGISTER = (
+    "declare_model",
+    "Model",
+    "AscendDeviceInfo",
+    "CPUDeviceInfo",
+    "GPUDeviceInfo",
+    "Context",
+    "register_method",
+    "add_stage",
+)
+_DISTRIBUTED = ("start_servable", "startup_agents", "declare_servable")
+_MODULES = ("register", "distributed", "master", "worker", "common")
+_HOME = {
+    **dict.fromkeys(_STARTUP, "startup"),
+    **dict.fromkeys(_CONFIG, "config"),
+    **dict.fromkeys(_REGISTER, "register"),
+    **dict.fromkeys(_DISTRIBUTED, "distributed"),
+}
+
+__all__ = [
+    "AscendDeviceInfo",
+    "CPUDeviceInfo",
+    "Context",
+    "GPUDeviceInfo",
+    "Model",
+    "SSLConfig",
+    "ServableStartConfig",
+    "add_stage",
+    "declare_model",
+    "distributed",
+    "register",
+    "register_method",
+    "start_grpc_server",
+    "start_restful_server",
+    "start_servables",
+    "stop",
+    "master",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})

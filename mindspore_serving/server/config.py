@@ -1,0 +1,230 @@
+"""What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
+
+Checks arguments and turns them into `core.deployment.Deployment`.  It starts nothing and imports no
+user code; of the file system it sees only which directories exist.
+"""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.check import (
+    as_int_tuple,
+    check_bool,
+    check_dec,
+    check_int,
+    check_servable_name,
+    check_str,
+)
+from mindspore_serving.servable.merging import merge
+from mindspore_serving.servable.repository import check_servable
+
+_DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
+
+
+def get_abs_path(path: str) -> str:
+    """`path` as an absolute path; a relative one is relative to the directory of the start-up
+    script, or to the working directory where there is no script (a notebook, `python -c`)."""
+    script = sys.argv[0] if sys.argv else ""
+    has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
+    base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
+    return os.path.realpath(os.path.join(base, path))
+
+
+class ServableStartConfig:
+    """How to start one version of one servable; given to `start_servables`.
+
+    Args:
+        servable_directory: The directory that holds the servable's directory.  A relative path is
+            relative to the start-up script.
+        servable_name: The servable's directory in it, which holds servable_config.py and version
+            directories such as 1/ with the model files; without servable_config.py, 1/model.mindir,
+            1/model.onnx, 1/model.pt2 or 1/model.pt is served as it is.
+        device_ids: An int, or a tuple or list of different ints >= 0: one worker process for each.
+        version_number: The version, or 0 for the newest directory at start.
+        device_type: "Ascend", "GPU", "CPU" (case does not matter), or None for the first that
+            works.
+        num_parallel_workers: 0 to 64: as many worker processes in all; those beyond `device_ids`
+            run Python stages (and, on CPU, models).  Without `device_ids`, 0 means 1.
+        dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
+        dec_mode: "AES-GCM" or "AES-CBC".
+        max_batch_delay_ms: How long, in milliseconds, a request may wait for others to be batched
+            with.  0 (default) takes whatever is queued.
+        preferred_batch_size: With a delay, send a batch as soon as it has as many instances; 0 is
+            the batch size of the model.
+        retry: Whether instances that a dying worker had are sent to another one.
+
+    Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
+    """
+
+    __slots__ = ("_deployment",)
+
+    def __init__(  # noqa: PLR0917  (the order is the original's)
+        self,
+        servable_directory: str,
+        servable_name: str,
+        device_ids: int | Sequence[int] | None = None,
+        version_number: int = 0,
+        device_type: str | None = None,
+        num_parallel_workers: int = 0,
+        dec_key: bytes | None = None,
+        dec_mode: str = "AES-GCM",
+        *,
+        max_batch_delay_ms: float = 0,
+        preferred_batch_size: int = 0,
+        retry: bool = True,
+    ) -> None:
+        check_str("servable_directory", servable_directory)
+        check_servable_name("servable_name", servable_name)
+        devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
+        num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
+        check_dec(dec_key, dec_mode)
+        self._deployment = Deployment(
+            servable_directory=get_abs_path(servable_directory),
+            servable_name=servable_name,
+            version=check_int("version_number", version_number, 0),
+            device_type=_check_device_type(device_type),
+            device_ids=devices,
+            num_parallel_workers=num_workers or int(not devices),
+            dec_key=dec_key,
+            dec_mode=dec_mode,
+            batching=BatchPolicy(
+                max_wait=_check_delay(max_batch_delay_ms) / 1000,
+                preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
+            ),
+            retry=check_bool("retry", retry),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"ServableStartConfig({self.servable_directory!r}, {self.servable_name!r}, "
+            f"device_ids={self.device_ids}, version_number={self.version_number})"
+        )
+
+    @property
+    def servable_directory(self) -> str:
+        """Absolute."""
+        return self._deployment.servable_directory
+
+    @property
+    def servable_name(self) -> str:
+        return self._deployment.servable_name
+
+    @property
+    def version_number(self) -> int:
+        """0 is the newest."""
+        return self._deployment.version
+
+    @property
+    def device_type(self) -> str:
+        """In lower case: "none", "ascend", "gpu" or "cpu"."""
+        return self._deployment.device_type
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        return self._deployment.device_ids
+
+    @property
+    def num_parallel_workers(self) -> int:
+        return self._deployment.num_parallel_workers
+
+    @property
+    def dec_key(self) -> bytes | None:
+        return self._deployment.dec_key
+
+    @property
+    def dec_mode(self) -> str:
+        return self._deployment.dec_mode
+
+    @property
+    def max_batch_delay_ms(self) -> float:
+        return self._deployment.batching.max_wait * 1000
+
+    @property
+    def preferred_batch_size(self) -> int:
+        return self._deployment.batching.preferred_size
+
+    @property
+    def retry(self) -> bool:
+        return self._deployment.retry
+
+
+@dataclass(frozen=True, slots=True)
+class SSLConfig:
+    """TLS of a server; the arguments are paths of PEM files.
+
+    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
+    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
+    argument; a file that does not exist is found when the server starts (FileNotFoundError).
+    """
+
+    certificate: str
+    private_key: str
+    custom_ca: str | None = None
+    verify_client: bool = False
+
+    def __post_init__(self) -> None:
+        check_str("certificate", self.certificate)
+        check_str("private_key", self.private_key)
+        if check_bool("verify_client", self.verify_client):
+            check_str("custom_ca", self.custom_ca)
+
+
+def check_configs(configs: object) -> list[ServableStartConfig]:
+    """The argument of `start_servables`, one config or a tuple or list of them, as a list.
+
+    Raises InvalidInputs for anything else, StartError for a servable that is not there.
+    """
+    found = list(configs) if isinstance(configs, tuple | list) else [configs]
+    checked = [config for config in found if isinstance(config, ServableStartConfig)]
+    if not found or len(checked) < len(found):
+        wrong = next((item for item in found if item not in checked), configs)
+        raise InvalidInputs(
+            "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
+            f"ServableStartConfig, but actually {type(wrong)}"
+        )
+    for config in checked:
+        check_servable(config.servable_directory, config.servable_name)
+    return checked
+
+
+def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
+    """One config for each version of each servable: see `servable.merging.merge`."""
+    return [_config_of(deployment) for deployment in merge(map(to_deployment, configs))]
+
+
+def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:
+    """What `config` asks for, as the dispatcher and the launchers take it."""
+    return replace(config._deployment, enable_lite=enable_lite)
+
+
+def _check_device_type(device_type: str | None) -> str:
+    if device_type is None:
+        return "none"
+    name = check_str("device_type", device_type).lower()
+    if name not in _DEVICE_TYPES:
+        raise InvalidInputs(
+            f"Unsupported device type '{device_type}', only support 'Ascend', 'GPU', 'CPU' and "
+            "None, case ignored"
+        )
+    return name
+
+
+def _check_delay(delay: object) -> float:
+    name = "max_batch_delay_ms"
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be int or float, but actually {type(delay)}"
+        )
+    if not 0 <= delay < float("inf"):
+        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {delay}")
+    return float(delay)
+
+
+def _config_of(deployment: Deployment) -> ServableStartConfig:
+    config = ServableStartConfig.__new__(ServableStartConfig)
+    config._deployment = deployment  # checked when it was first made
+    return config

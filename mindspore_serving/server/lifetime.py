@@ -1,0 +1,88 @@
+"""How long the process lives: a thread keeps it alive while servables run, signals end it.
+
+Knows nothing of serving: it is given the function that shuts down.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Lifetime:
+    """Between `begin` and `over` the process stays alive, also when the user's script has ended.
+
+    SIGINT and SIGTERM shut down in the background; then the process exits with status 0, or, after
+    SIGINT in a script that still runs, KeyboardInterrupt is raised there.  A second signal ends
+    the process at once.
+    """
+
+    def __init__(self, shut_down: Callable[[], None]) -> None:
+        self._shut_down = shut_down
+        self._ended = threading.Event()  # somebody wants the end
+        self._over = threading.Event()  # it is done
+        self._thread: threading.Thread | None = None
+        self._signal = 0
+        self._previous: dict[int, Any] = {}
+
+    def begin(self) -> None:
+        """From here on the process stays alive and handles signals."""
+        if self._thread is not None:
+            return
+        self._ended.clear()
+        self._over.clear()
+        self._signal = 0
+        self._install()
+        self._thread = threading.Thread(target=self._wait, name="serving-lifetime")
+        self._thread.start()
+
+    def end(self) -> None:
+        """Shut down in the background, from any thread."""
+        self._ended.set()
+
+    def over(self) -> None:
+        """Everything is shut down: the process may end."""
+        self._over.set()
+        self._ended.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+        if not self._signal:
+            self._restore()
+
+    def _wait(self) -> None:
+        self._ended.wait()
+        if not self._over.is_set():
+            self._shut_down()
+            if self._signal and threading.main_thread().is_alive():
+                signal.pthread_kill(threading.main_thread().ident or 0, self._signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._over.is_set():  # the second round, raised by `_wait` in the user's script
+            self._restore()
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise SystemExit(0)
+        if self._signal:
+            os._exit(128 + number)
+        self._signal = number
+        self._ended.set()
+
+    def _install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # only the main thread may; an embedding program has its own way to end
+        for number in _SIGNALS:
+            current = signal.getsignal(number)
+            if current in (signal.SIG_DFL, signal.default_int_handler):
+                self._previous[number] = current
+                signal.signal(number, self._on_signal)
+
+    def _restore(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        while self._previous:
+            signal.signal(*self._previous.popitem())

@@ -1,0 +1,13 @@
+"""Limits of the running server."""
+
+from mindspore_serving.servable import check
+from mindspore_serving.server import startup
+
+
+def set_max_enqueued_requests(max_enqueued_requests: int) -> None:
+    """The most requests in flight, 10000 unless set; one more is refused with a clear error.
+
+    Raises RuntimeError if it is not an int of at least 1.
+    """
+    check.check_int("max_enqueued_requests", max_enqueued_requests, 1, None)
+    startup.set_max_enqueued_requests(max_enqueued_requests)

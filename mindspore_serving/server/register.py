@@ -1,0 +1,38 @@
+"""The names used in a servable_config.py, gathered from `mindspore_serving.servable`.
+
+    from mindspore_serving.server import register
+
+Importing it loads no server.  The names that are not in `__all__` are deprecated and still work.
+"""
+
+# ruff: noqa: F401  (the deprecated names)
+from mindspore_serving.servable.context import (
+    AclOptions,
+    AscendDeviceInfo,
+    Context,
+    CPUDeviceInfo,
+    GPUDeviceInfo,
+    GpuOptions,
+)
+from mindspore_serving.servable.legacy import (
+    call_postprocess,
+    call_postprocess_pipeline,
+    call_preprocess,
+    call_preprocess_pipeline,
+    call_servable,
+    declare_servable,
+)
+from mindspore_serving.servable.method import add_stage, register_method
+from mindspore_serving.servable.model import Model, declare_model
+from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
+
+__all__ = [
+    "AscendDeviceInfo",
+    "CPUDeviceInfo",
+    "Context",
+    "GPUDeviceInfo",
+    "Model",
+    "add_stage",
+    "declare_model",
+    "register_method",
+]

@@ -1,0 +1,101 @@
+"""One running server: the master and its front ends, started in order and stopped in reverse.
+
+Lives on the event loop; `startup` is the public face.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from mindspore_serving import metrics
+from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.master import Master
+from mindspore_serving.errors import Code, StartError
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends import grpc_ms
+from mindspore_serving.frontends.grpc_server import MEGABYTE, GrpcServer
+from mindspore_serving.frontends.http_app import make_app
+from mindspore_serving.frontends.http_server import HttpServer
+from mindspore_serving.frontends.tls import Tls
+
+CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
+
+
+class Serving:
+    """What `start_*` starts and `stop` stops."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._grpc: GrpcServer | None = None
+        self._http: HttpServer | None = None
+        self.is_deployed = False
+
+    @classmethod
+    async def create(cls, limit: int, on_all_gone: Callable[[], None]) -> "Serving":
+        serving = cls(Master(LocalLauncher(), on_all_gone))
+        serving.set_limit(limit)
+        return serving
+
+    def set_limit(self, limit: int) -> None:
+        """The most requests in flight."""
+        self._master.dispatcher.limit = limit
+
+    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+        self.is_deployed = True
+        await self._master.deploy(deployments)
+
+    async def start_grpc(self, address: str, max_message_mb: int, tls: Tls | None) -> None:
+        if self._grpc is not None:
+            raise StartError("Serving Error: Serving gRPC server is already running")
+        where = addresses.parse(address, "Serving gRPC", allow_unix=True)
+        server = GrpcServer(where, [grpc_ms.handler(self._master.dispatcher)])
+        await server.start(max_message_mb, tls)
+        self._grpc = server
+
+    async def start_http(
+        self, address: str, max_message_mb: int, tls: Tls | None, *, use_status_codes: bool
+    ) -> None:
+        if self._http is not None:
+            raise StartError("Serving Error: RESTful server is already running")
+        where = addresses.parse(address, "RESTful server", allow_unix=False)
+        max_body = max_message_mb * MEGABYTE
+        dispatcher = self._master.dispatcher
+        app = make_app(
+            dispatcher,
+            self._master,
+            self._metrics,
+            max_body=max_body,
+            use_status_codes=use_status_codes,
+        )
+        server = HttpServer(where, app, dispatcher, max_body=max_body)
+        server.use_status_codes = use_status_codes
+        await server.start(tls)
+        self._http = server
+
+    async def stop(self, drain: float) -> None:
+        """Stop accepting, give what runs `drain` seconds, then end everything."""
+        closing = [
+            asyncio.ensure_future(server.stop(max(drain, CLOSE_GRACE)))
+            for server in (self._grpc, self._http)
+            if server is not None
+        ]
+        if drain:
+            await self._master.drain(drain)
+        await self._master.stop()
+        if closing:
+            await asyncio.wait(closing)
+        self._grpc = self._http = None
+
+    def _metrics(self) -> bytes:
+        registry = self._master.registry
+        in_flight = {("", ""): float(self._master.dispatcher.num_in_flight)}
+        workers = {(s.name, str(s.version)): float(len(s.workers)) for s in registry}
+        waiting = {
+            (s.name, str(s.version)): float(sum(len(n.batcher) for n in s.lines.values()))
+            for s in registry
+        }
+        return metrics.render(
+            lambda: [line.series for service in registry for line in service.lines.values()],
+            lambda: {"requests_in_flight": in_flight, "workers": workers, "waiting": waiting},
+            lambda code: Code(code).name.lower(),
+        )

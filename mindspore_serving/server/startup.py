@@ -1,0 +1,173 @@
+"""start_servables, start_grpc_server, start_restful_server, stop: where all is wired.
+
+These are plain functions over one `Serving` on a background event loop.  They may be called in
+any order, and again after `stop`.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable import check
+from mindspore_serving.server.config import (
+    ServableStartConfig,
+    SSLConfig,
+    merge_config,
+    to_deployment,
+)
+from mindspore_serving.server.lifetime import Lifetime
+
+if TYPE_CHECKING:
+    from mindspore_serving.server.serving import Serving
+
+DRAIN_LIMIT = 30.0  # seconds that running requests have after SIGTERM
+
+_loop = BackgroundLoop()
+_lock = threading.Lock()
+_serving: "Serving | None" = None
+_lifetime = Lifetime(lambda: _shut_down(DRAIN_LIMIT))
+_max_enqueued_requests = 10_000
+
+
+def start_servables(
+    servable_configs: "ServableStartConfig | Sequence[ServableStartConfig]",
+    enable_lite: bool = False,
+) -> None:
+    """Start the worker processes of one or several servables and wait until all can be called.
+
+    Afterwards the process stays alive, also when the script has ended, until `stop` or a signal:
+    SIGTERM and SIGINT let running requests finish first.
+
+    Args:
+        servable_configs: what to start; configs of the same servable and version are merged.
+        enable_lite: run MindIR models with MindSpore Lite.
+
+    Raises:
+        RuntimeError: an argument is wrong, servables run already, or a worker could not start;
+            then nothing is left running, and the text says which worker and why.
+    """
+    configs = _to_configs(servable_configs)
+    check.check_bool("enable_lite", enable_lite)
+    deployments = [
+        to_deployment(config, enable_lite=enable_lite) for config in merge_config(configs)
+    ]
+    serving = _get()
+    if serving.is_deployed:
+        raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
+    _lifetime.begin()
+    try:
+        _loop.run(serving.deploy(deployments))
+    except BaseException:
+        stop()
+        raise
+
+
+def start_grpc_server(
+    address: str, max_msg_mb_size: int = 100, ssl_config: SSLConfig | None = None
+) -> None:
+    """Serve clients over gRPC.  May be called before or after `start_servables`.
+
+    Args:
+        address: `ip:port` or `unix:path`.
+        max_msg_mb_size: largest message in megabytes, sent or received, 1 to 512.
+        ssl_config: certificates for TLS; None for plain text.
+
+    Raises:
+        RuntimeError: an argument is wrong, the address cannot be bound, or a gRPC server runs.
+    """
+    _check_server_arguments(address, max_msg_mb_size, ssl_config)
+    _loop.run(_get().start_grpc(address, max_msg_mb_size, ssl_config))
+    print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
+
+
+def start_restful_server(
+    address: str,
+    max_msg_mb_size: int = 100,
+    ssl_config: SSLConfig | None = None,
+    *,
+    use_status_codes: bool = False,
+) -> None:
+    """Serve clients over HTTP.  May be called before or after `start_servables`.
+
+    Args:
+        address: `ip:port`.
+        max_msg_mb_size: largest request body in megabytes, 1 to 512.
+        ssl_config: certificates for HTTPS; None for plain text.
+        use_status_codes: answer errors with 4xx and 5xx; by default the status is always 200, as
+            clients of the original expect, and only the body tells.
+
+    Raises:
+        RuntimeError: an argument is wrong, the address cannot be bound, or a server runs.
+    """
+    _check_server_arguments(address, max_msg_mb_size, ssl_config)
+    check.check_bool("use_status_codes", use_status_codes)
+    _loop.run(
+        _get().start_http(address, max_msg_mb_size, ssl_config, use_status_codes=use_status_codes)
+    )
+    print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
+
+
+def stop() -> None:
+    """Stop everything at once: pending requests are answered with an error, ports are free.
+
+    Everything can be started again afterwards.  Harmless if nothing runs.
+    """
+    _shut_down(0.0)
+
+
+def set_max_enqueued_requests(number: int) -> None:
+    """See `server.master.context`."""
+    global _max_enqueued_requests
+    _max_enqueued_requests = number
+    if _serving is not None:
+        _serving.set_limit(number)
+
+
+def _get() -> "Serving":
+    global _serving
+    from mindspore_serving.server.serving import Serving
+
+    with _lock:
+        if _serving is None:
+            _serving = _loop.run(Serving.create(_max_enqueued_requests, _lifetime.end))
+        return _serving
+
+
+def _shut_down(drain: float) -> None:
+    global _serving
+    with _lock:
+        serving, _serving = _serving, None
+    if serving is not None:
+        _loop.run(serving.stop(drain))
+    _lifetime.over()
+
+
+def _to_configs(
+    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
+) -> list[ServableStartConfig]:
+    if isinstance(configs, ServableStartConfig):
+        return [configs]
+    if isinstance(configs, tuple | list) and configs:
+        for config in configs:
+            if not isinstance(config, ServableStartConfig):
+                break
+        else:
+            return list(configs)
+        configs = config
+    raise InvalidInputs(
+        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
+        f"ServableStartConfig, but actually {type(configs)}"
+    )
+
+
+def _check_server_arguments(
+    address: str, max_msg_mb_size: int, ssl_config: SSLConfig | None
+) -> None:
+    check.check_str("address", address)
+    check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
+    if ssl_config is not None and not isinstance(ssl_config, SSLConfig):
+        raise InvalidInputs(
+            f"The type of ssl_config should be type of SSLConfig, but actually {type(ssl_config)}"
+        )

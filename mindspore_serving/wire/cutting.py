@@ -1,0 +1,35 @@
+"""How the master takes a request body apart without reading its values.
+
+One row per codec of a front end: how to cut it at the instances, the codec of the pieces, and
+whether it may travel whole when one worker gets all of it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from mindspore_serving.wire import ms_json, ms_proto
+
+Chunk: TypeAlias = "bytes | memoryview"
+
+
+class _Row(NamedTuple):
+    split: Callable[[bytes], Sequence[Chunk]]
+    pieces: str
+    can_be_whole: bool
+
+
+_TABLE = {
+    "ms_proto": _Row(ms_proto.split, "ms_proto", False),
+    "ms_json": _Row(ms_json.split, "ms_json_items", True),
+}
+
+
+def split(codec: str, body: bytes) -> tuple[str, Sequence[Chunk]]:
+    """The codec of the pieces, and one piece per instance.  Raises InvalidInputs."""
+    row = _TABLE[codec]
+    return row.pieces, row.split(body)
+
+
+def whole(codec: str, body: bytes) -> tuple[str, Sequence[Chunk]]:
+    """As `split`, but in one piece if the codec allows it."""
+    return (codec, (body,)) if _TABLE[codec].can_be_whole else split(codec, body)

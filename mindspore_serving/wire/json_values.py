@@ -1,0 +1,218 @@
+"""One JSON value of a classic RESTful body to a Value, and back.
+
+Numbers become int32 and float32 as they always did; any other type travels as an object with its
+bytes in base64.  Knows nothing of instances, methods or URLs.
+"""
+
+import base64
+import binascii
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.dtype import DType
+from mindspore_serving.core.value import BoxedBytes, BoxedStr, Value
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.wire import tensor
+
+_INT32: "np.dtype[Any]" = np.dtype("<i4")
+_FLOAT32: "np.dtype[Any]" = np.dtype("<f4")
+_BOOL: "np.dtype[Any]" = np.dtype("?")
+_FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # the least double that float32 rounds to infinity
+
+_TYPES = {row.name: row for row in dtypes.TABLE} | {
+    f"fp{bits}": dtypes.BY_NAME[f"float{bits}"] for bits in (16, 32, 64)
+}
+_KEYS = ("b64", "type", "shape")
+
+
+def to_value(value: Any) -> Value:
+    """A decoded JSON value as an array, str or bytes.
+
+    Scalars have shape (); nested lists keep theirs.  Raises InvalidInputs with the original's words
+    for whatever is not in the table of the RESTful reference.
+    """
+    if type(value) is list:
+        return _from_list(value)
+    if type(value) is str:
+        return value
+    if type(value) is dict:
+        row, shape, data = _parse_object(value)
+        return _from_bytes(row, shape, data)
+    if value is None:
+        raise InvalidInputs("json value is null, it is not supported")
+    return _numbers([value], type(value), ())
+
+
+def to_plain(value: Value) -> Any:
+    """What JSON can hold: nested lists, a str, or {"b64": ...}; in a list of one if boxed."""
+    if isinstance(value, np.ndarray):
+        tensor.dtype_of(value)
+        return value.tolist()
+    if isinstance(value, str):
+        return [value] if isinstance(value, BoxedStr) else value
+    item = {"b64": base64.b64encode(value).decode("ascii")}
+    return [item] if isinstance(value, BoxedBytes) else item
+
+
+# --------------------------------------------------------------------- lists
+
+
+def _from_list(value: list[Any]) -> Value:
+    flat, shape = _flatten(value)
+    kinds = set(map(type, flat))
+    if len(kinds) > 1:
+        return _refuse_mixture(kinds)
+    kind = kinds.pop()
+    if kind is str or kind is dict:
+        return _from_single(flat, shape)
+    if kind is type(None) or kind is list:
+        raise InvalidInputs("json array, data should be number, bool, string or bytes")
+    return _numbers(flat, kind, shape)
+
+
+def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
+    """The leaves, in order, and the shape that the first elements show and all must have."""
+    if not value:
+        raise InvalidInputs("json array, shape is empty")
+    shape = [len(value)]
+    flat = value
+    while type(flat[0]) is list:
+        size = len(flat[0])
+        if size == 0:
+            raise InvalidInputs("json array, data type is unknown")
+        if len(shape) == tensor.MAX_RANK:
+            raise InvalidInputs(f"json array, more than {tensor.MAX_RANK} dimensions")
+        for row in flat:
+            if type(row) is not list:
+                raise InvalidInputs("invalid json array: json type is not array")
+            if len(row) != size:
+                raise InvalidInputs(
+                    f"invalid json array: json size is {len(row)}, the dim {len(shape)} expected "
+                    f"to be {size}"
+                )
+        flat = list(chain.from_iterable(flat))
+        shape.append(size)
+    return flat, tuple(shape)
+
+
+def _refuse_mixture(kinds: set[type]) -> Value:
+    if kinds & {type(None), list}:
+        raise InvalidInputs("json array, data should be number, bool, string or bytes")
+    names = {int: "integer", float: "float", bool: "bool", str: "string", dict: "object"}
+    found = sorted(names[kind] for kind in kinds)
+    hint = "; write 1.0, not 1, beside floats" if kinds == {int, float} else ""
+    raise InvalidInputs(f"json array, elements type is not equal: {', '.join(found)}{hint}")
+
+
+def _numbers(flat: list[Any], kind: type, shape: tuple[int, ...]) -> Value:
+    if kind is float:
+        if max(flat) >= _FLOAT32_LIMIT or min(flat) <= -_FLOAT32_LIMIT:
+            raise InvalidInputs("json value, number is out of the range of float32")
+        dtype = _FLOAT32
+    elif kind is int:
+        if max(flat) > 2**31 - 1 or min(flat) < -(2**31):
+            raise InvalidInputs(
+                "json value, integer is out of the range of int32; send other types as "
+                '{"b64": ..., "type": "int64", "shape": [...]}'
+            )
+        dtype = _INT32
+    else:
+        dtype = _BOOL
+    array = np.array(flat, dtype)
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+def _from_single(flat: list[Any], shape: tuple[int, ...]) -> Value:
+    """A string, or an object that holds one, in as many lists as `shape` has dimensions."""
+    if len(flat) != 1:
+        raise InvalidInputs("json array, string or bytes type only support one item")
+    item = flat[0]
+    if type(item) is str:
+        return _text_of(item, shape)
+    row, _, data = _parse_object(item)
+    if row.numpy is not None:
+        raise InvalidInputs(
+            "json array, item is object type, object only support string or bytes type"
+        )
+    return tensor.to_text(data, row, shape)
+
+
+def _text_of(item: str, shape: tuple[int, ...]) -> Value:
+    if len(shape) > 1:
+        tensor.to_text(b"", dtypes.STR, shape)  # raises: such a shape is refused for any text
+    return BoxedStr(item)
+
+
+# --------------------------------------------------------------------- objects
+
+
+def _parse_object(item: dict[str, Any]) -> tuple[DType, tuple[int, ...], bytes]:
+    _check_keys(item)
+    name = item.get("type", "bytes")
+    if type(name) is not str:
+        raise InvalidInputs("json object, key is 'type', value should be string type")
+    row = _TYPES.get(name)
+    if row is None:
+        raise InvalidInputs(
+            f"json object, specified type:'{name[:64]}' is illegal, accepted are "
+            f"{', '.join(_TYPES)}"
+        )
+    shape = _to_shape(item.get("shape", []))
+    if row.numpy is None and tensor.count_elements(shape) != 1:
+        raise InvalidInputs(
+            "json object, only support scalar when data type is string or bytes, please check "
+            "'type' or 'shape'"
+        )
+    return row, shape, _decode_base64(item["b64"])
+
+
+def _check_keys(item: dict[str, Any]) -> None:
+    if "b64" not in item:
+        raise InvalidInputs("json object, 'b64' should be specified only one time")
+    if len(item) > 3:
+        raise InvalidInputs(
+            f"json object, items size is more than 3, only support specified {list(_KEYS)}"
+        )
+    for key in item:
+        if key not in _KEYS:
+            raise InvalidInputs(f"json object, key is not {list(_KEYS)}, fail key:{key[:64]}")
+
+
+def _to_shape(shape: Any) -> tuple[int, ...]:
+    if type(shape) is not list:
+        raise InvalidInputs("json object, key is 'shape', value should be array type")
+    if any(type(dim) is not int or dim < 0 for dim in shape):
+        raise InvalidInputs("json object, key is 'shape', array value should be unsigned integer")
+    if tensor.count_elements(shape) is None:
+        raise InvalidInputs(
+            f"json object, key is 'shape', invalid shape value {shape[: tensor.MAX_RANK]}; at "
+            f"most {tensor.MAX_RANK} dimensions, none after a 0"
+        )
+    return tuple(shape)
+
+
+def _decode_base64(text: Any) -> bytes:
+    if type(text) is not str:
+        raise InvalidInputs("get scalar data failed, type is string, but json is not string type")
+    try:
+        if len(text) % 4 == 0:
+            return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):  # the latter if not ASCII
+        pass
+    shown = text if len(text) <= 64 else f"{text[:64]}..."
+    raise InvalidInputs(f"'{shown}' is illegal b64 encode string")
+
+
+def _from_bytes(row: DType, shape: tuple[int, ...], data: bytes) -> Value:
+    if row.numpy is None:
+        return tensor.to_text(data, row, shape)
+    count = tensor.count_elements(shape)
+    if count is None or len(data) != count * row.size:
+        raise InvalidInputs(
+            f"size is not matched, decode base64 size:{len(data)}; Given info: type:{row.name}; "
+            f"type size:{row.size}; element nums:{count}"
+        )
+    return tensor.to_array(data, row, shape)

@@ -1,0 +1,191 @@
+"""Instance messages to values and back: what a worker does with the chunks of a PredictRequest.
+
+A message is read by protobuf's library.  It copies numbers twice before they can be used, so a
+message that is laid out byte for byte as we would lay out one we have just seen, which is what a
+client sends again and again, is cut at the known places instead.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.dtype import DType
+from mindspore_serving.core.graph import Method
+from mindspore_serving.core.value import Instance, Value
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.proto import ms_service_pb2 as pb
+from mindspore_serving.wire import tensor
+from mindspore_serving.wire.varint import sized, to_varint
+
+_MAX_LAYOUTS = 1024
+
+
+class _Item(NamedTuple):
+    """An array's place in a message: `size` bytes after `prefix`."""
+
+    name: str
+    prefix: bytes
+    size: int
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+# The layout last seen of messages with these inputs and this length.
+_layouts: dict[tuple[tuple[str, ...], int], tuple[_Item, ...]] = {}
+
+
+def decode(
+    chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
+) -> list[Instance]:
+    """The inputs of `method` out of Instance messages; other items are ignored.
+
+    Arrays are writable, and own their memory.  Raises InvalidInputs, naming the input, if any
+    instance cannot be used.
+    """
+    if not chunks:
+        raise InvalidInputs(
+            f"Instances count of request cannot be 0, servable: {servable_label}, "
+            f"method: {method.name}"
+        )
+    return [_cut(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
+
+
+def encode(outputs: Instance) -> bytes:
+    """One Instance message.  Raises StageFailed for a value that cannot be sent."""
+    parts: list[Any] = []
+    for name, value in outputs.items():
+        if isinstance(value, np.ndarray):
+            parts.append(_array_prefix(name, value.dtype, value.shape))
+            parts.append(value if value.flags.c_contiguous else value.tobytes())
+        else:
+            parts.append(_encode_text(name, value))
+    return b"".join(parts)
+
+
+# --------------------------------------------------------------------- by known places
+
+
+def _cut(chunk: bytes | memoryview, method: Method) -> Instance | None:
+    """None if `chunk` is not laid out as the last one of its length."""
+    layout = _layouts.get((method.inputs, len(chunk)))
+    if layout is None:
+        return None
+    view = memoryview(chunk)
+    instance: Instance = {}
+    pos = 0
+    for name, prefix, size, dtype, shape in layout:
+        start = pos + len(prefix)
+        if view[pos:start] != prefix:
+            return None
+        pos = start + size
+        instance[name] = tensor.to_array(view[start:pos], dtype, shape)
+    return instance
+
+
+def _learn(chunk: bytes | memoryview, instance: Instance, method: Method) -> None:
+    """Remember where the arrays of `chunk` are, if they fill it and it is written as we would."""
+    waiting = [
+        _Item(name, _array_prefix(name, v.dtype, v.shape), v.nbytes, tensor.dtype_of(v), v.shape)
+        for name, v in instance.items()
+        if isinstance(v, np.ndarray)
+    ]
+    layout: list[_Item] = []
+    pos = 0
+    while waiting:
+        found = [item for item in waiting if chunk[pos : pos + len(item.prefix)] == item.prefix]
+        if not found:
+            return
+        layout.append(found[0])
+        waiting.remove(found[0])
+        pos += len(found[0].prefix) + found[0].size
+    if pos == len(chunk) and layout:
+        if len(_layouts) >= _MAX_LAYOUTS:
+            _layouts.clear()
+        _layouts[method.inputs, len(chunk)] = tuple(layout)
+
+
+# --------------------------------------------------------------------- by the library
+
+
+def _parse(chunk: bytes | memoryview, method: Method, label: str) -> Instance:
+    try:
+        message = pb.Instance.FromString(chunk)  # type: ignore[arg-type]  # takes any buffer
+    except DecodeError:
+        raise InvalidInputs("An instance of the request is not an Instance message") from None
+    if message.output_buffers:
+        raise InvalidInputs("Instances check failed: output_buffers are not taken from clients")
+    items = message.items
+    instance: Instance = {}
+    for name in method.inputs:
+        item = items.get(name)
+        if item is None:
+            raise tensor.missing_input(name, method, label)
+        try:
+            instance[name] = _to_value(item)
+        except InvalidInputs as error:
+            raise tensor.bad_input(name, error) from None
+    _learn(chunk, instance, method)
+    return instance
+
+
+def _to_value(item: pb.Tensor) -> Value:
+    if item.HasField("shm_data"):
+        raise InvalidInputs("Tensor check failed: shm_data is not taken from clients, send data")
+    row = dtypes.BY_PROTO.get(item.dtype)
+    shape = _to_shape(item)
+    if row is not None and row.numpy is None:
+        if len(item.bytes_val) != 1:
+            raise InvalidInputs(
+                "Instance tensor check failed: bytes or string type shape batch size can only be 1"
+            )
+        return tensor.to_text(item.bytes_val[0], row, shape)
+    count = tensor.count_elements(shape)
+    if count is None:
+        raise InvalidInputs(f"Tensor check failed: input  shape {list(shape)} invalid")
+    if row is None:
+        name = f"proto::{pb.DataType.Name(0)}" if item.dtype == 0 else f"number {item.dtype}"
+        raise InvalidInputs(f"Tensor check failed: input data type {name} invalid")
+    data = item.data
+    if len(data) != count * row.size:
+        raise InvalidInputs(
+            f"Tensor check failed: input data size {len(data)} invalid, shape {list(shape)} of "
+            f"{row.name} has {count * row.size} bytes"
+        )
+    return tensor.to_array(data, row, shape)
+
+
+def _to_shape(item: pb.Tensor) -> tuple[int, ...]:
+    dims = item.shape.dims
+    if len(dims) > tensor.MAX_RANK:
+        raise InvalidInputs(
+            f"Tensor check failed: input  shape of {len(dims)} dimensions invalid, at most "
+            f"{tensor.MAX_RANK} are taken"
+        )
+    return tuple(dims)
+
+
+# --------------------------------------------------------------------- writing
+
+
+@lru_cache(maxsize=4096)
+def _array_prefix(name: str, dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> bytes:
+    """All of an item up to its numbers: the same for every array of this type and shape."""
+    row = tensor.dtype_of(np.empty(0, dtype))
+    size = dtype.itemsize
+    for dim in shape:
+        size *= dim
+    start = sized(0x0A, sized(0x0A, b"".join(map(to_varint, shape)))) if shape else b""
+    start += bytes((0x10, row.proto)) + b"\x1a" + to_varint(size)
+    item = sized(0x0A, name.encode()) + b"\x12" + to_varint(len(start) + size) + start
+    return b"\x0a" + to_varint(len(item) + size) + item
+
+
+def _encode_text(name: str, value: str | bytes) -> bytes:
+    shape = b"\x0a\x03\x0a\x01\x01" if tensor.shape_of(value) else b""
+    dtype = bytes((0x10, tensor.dtype_of(value).proto))
+    item = shape + dtype + sized(0x22, tensor.from_text(value))
+    return sized(0x0A, sized(0x0A, name.encode()) + sized(0x12, item))

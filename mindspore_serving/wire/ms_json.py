@@ -1,0 +1,207 @@
+"""The body of a classic RESTful request and its reply.
+
+The master may pass a body on whole, or `split` it for several replicas; it never reads a value.
+`decode` and `encode` are the worker's.  Of equal keys the last counts.  Knows nothing of HTTP.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from mindspore_serving.core.graph import Method
+from mindspore_serving.core.value import Instance
+from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge
+from mindspore_serving.wire import json_values, status, tensor
+from mindspore_serving.wire.ms_path import Route, parse_path
+from mindspore_serving.wire.status import Failure
+
+__all__ = [
+    "Route",
+    "assemble",
+    "assemble_error",
+    "decode",
+    "decode_items",
+    "decode_whole",
+    "encode",
+    "parse_path",
+    "split",
+]
+
+_PREFIX = "Parser request failed, "
+
+
+class _Body(msgspec.Struct):
+    instances: Any = msgspec.UNSET
+
+
+class _RawBody(msgspec.Struct):
+    instances: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_body = msgspec.json.Decoder(_Body)
+_raw_body = msgspec.json.Decoder(_RawBody)
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_any = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+# --------------------------------------------------------------------- master
+
+
+def split(body: bytes) -> list[memoryview]:
+    """The JSON text of every instance, not copied.
+
+    Raises InvalidInputs for what is no JSON, has no instances, or has instances that are no
+    objects; what is inside of them is for the worker.
+    """
+    instances = _parse(_raw_body, body).instances
+    if instances is msgspec.UNSET:
+        raise _no_instances()
+    text = memoryview(instances)
+    if text[0] == ord("{"):
+        return [text]
+    if text[0] != ord("["):
+        raise _bad("instances no key mode is not supported")
+    items = [memoryview(item) for item in _parse(_raw_list, text)]
+    _check_items([item[0] == ord("{") for item in items])
+    return items
+
+
+def assemble(instances: Sequence[bytes], errors: Sequence[Failure] | None = None) -> bytes:
+    """The body of a reply; `errors`, if any, has one entry per instance.
+
+    If all of them failed alike, the reply holds that error alone.
+    """
+    common = status.common_failure(errors) if errors else None
+    if common is not None:
+        return assemble_error(common[1])
+    if errors and any(errors):
+        instances = [
+            assemble_error(failure[1]) if failure else instance
+            for instance, failure in zip(instances, errors, strict=True)
+        ]
+    return b'{"instances":[' + b",".join(instances) + b"]}"
+
+
+def assemble_error(text: str) -> bytes:
+    """The body of a request, or the item of an instance, that failed."""
+    clean = (text or "Predict failed").encode("utf-8", "backslashreplace").decode()
+    return _encoder.encode({"error_msg": clean})
+
+
+# --------------------------------------------------------------------- worker
+
+
+def decode(body: bytes | memoryview, method: Method, servable_label: str) -> list[Instance]:
+    """The inputs of `method` in every instance of a body; other items are ignored.
+
+    Arrays are writable.  Raises InvalidInputs if the body or any instance cannot be used.
+    """
+    instances = _parse(_body, body).instances
+    if type(instances) is dict:
+        return [_to_instance(instances, method, servable_label, "json object, value is empty")]
+    if instances is msgspec.UNSET:
+        raise _no_instances()
+    if type(instances) is not list:
+        raise _bad("instances no key mode is not supported")
+    _check_items([type(item) is dict for item in instances])
+    return _to_instances(instances, method, servable_label)
+
+
+def decode_whole(
+    chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
+) -> list[Instance]:
+    """As `decode`, of a list that holds just the body."""
+    (body,) = chunks
+    return decode(body, method, servable_label)
+
+
+def decode_items(
+    chunks: Sequence[bytes | memoryview], method: Method, servable_label: str
+) -> list[Instance]:
+    """As `decode`, of instances that `split` cut."""
+    items = [_parse(_any, chunk) for chunk in chunks]
+    _check_items([type(item) is dict for item in items])
+    return _to_instances(items, method, servable_label)
+
+
+def encode(outputs: Instance) -> bytes:
+    """One JSON object, keys sorted; NaN and infinities are null, bytes are {"b64": ...}.
+
+    Raises StageFailed for a value that cannot be sent.
+    """
+    try:
+        return _encoder.encode(
+            {name: json_values.to_plain(value) for name, value in outputs.items()}
+        )
+    except UnicodeEncodeError as error:
+        raise StageFailed(f"Failed to construct the response: {error}") from None
+
+
+def _to_instances(items: list[Any], method: Method, label: str) -> list[Instance]:
+    empty = "json array, instance is object type, but no value"
+    return [_to_instance(item, method, label, empty) for item in items]
+
+
+def _to_instance(item: dict[str, Any], method: Method, label: str, if_empty: str) -> Instance:
+    if not item:
+        raise _bad(if_empty)
+    if "" in item:
+        raise _bad("string key is empty")
+    instance: Instance = {}
+    for name in method.inputs:
+        if name not in item:
+            raise tensor.missing_input(name, method, label)
+        try:
+            instance[name] = json_values.to_value(item[name])
+        except tensor.BadTensor as error:
+            raise tensor.bad_input(name, error) from None
+        except InvalidInputs as error:
+            raise _bad(f"{error} (input {name})") from None
+    return instance
+
+
+# --------------------------------------------------------------------- both
+
+
+def _parse(decoder: "msgspec.json.Decoder[Any]", text: bytes | memoryview) -> Any:
+    if not text:
+        raise InvalidInputs("http message invalid")
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _refuse(text, error)
+    except RecursionError:
+        raise InvalidInputs("Illegal JSON format. It is nested too deeply") from None
+
+
+def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
+    """Say what is wrong: no JSON, or JSON that is no object."""
+    if isinstance(error, msgspec.ValidationError):
+        try:
+            _any.decode(text)
+        except ValueError as nearer:
+            error = nearer
+        else:
+            raise _no_instances()
+    raise InvalidInputs(f"Illegal JSON format. {error}") from None
+
+
+def _check_items(are_objects: list[bool]) -> None:
+    if not are_objects:
+        raise _bad("instances value is array type, but no value")
+    if len(are_objects) > tensor.MAX_INSTANCES:
+        raise TooLarge(f"A request has at most {tensor.MAX_INSTANCES} instances")
+    if not are_objects[0]:
+        raise _bad("instances no key mode is not supported")
+    if not all(are_objects):
+        raise _bad("json array, instance is not object type")
+
+
+def _no_instances() -> InvalidInputs:
+    return _bad("key 'instances' expects to exist once, but actually 0 times")
+
+
+def _bad(reason: str) -> InvalidInputs:
+    return InvalidInputs(_PREFIX + reason)

@@ -1,0 +1,154 @@
+"""PredictRequest and PredictReply, the gRPC messages of ms_service.proto.
+
+The master reads no tensors: `peek` and `split` cut a request at its top level, `assemble` puts a
+reply together from encoded instances.  The worker's half, `decode` and `encode`, is in
+`ms_instance`.  Nothing here knows gRPC.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from mindspore_serving.errors import InvalidInputs, TooLarge
+from mindspore_serving.proto import ms_service_pb2 as pb
+from mindspore_serving.wire import status
+from mindspore_serving.wire.ms_instance import decode, encode
+from mindspore_serving.wire.status import Failure
+from mindspore_serving.wire.tensor import MAX_INSTANCES
+from mindspore_serving.wire.varint import from_varint, head, sized, to_varint
+
+__all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "split"]
+
+_SPEC, _INSTANCES = 0x0A, 0x12  # tags in PredictRequest: field << 3 | wire type, 2 = sized
+_REPLY_INSTANCES, _REPLY_ERRORS = 0x1A, 0x22
+_MAX_SPEC_BYTES = 4096
+_MAX_SPECS = 1024
+
+_specs: dict[bytes, "Spec"] = {}
+
+
+class Spec(NamedTuple):
+    """What a request is for.  `raw` is the ServableSpec message, returned with the reply."""
+
+    name: str
+    method: str
+    version: int
+    raw: bytes
+
+
+def peek(body: bytes) -> Spec:
+    """The servable, method and version of a PredictRequest.
+
+    Raises InvalidInputs for what is no PredictRequest, as far as its top level and the spec tell.
+    """
+    # Several spec fields are one message in parts, and parts are merged by joining their bytes.
+    raw = b"".join([body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC])
+    spec = _specs.get(raw)
+    return spec if spec is not None else _parse_spec(raw)
+
+
+def split(body: bytes) -> list[memoryview]:
+    """The Instance messages of a PredictRequest, not copied and not looked into.
+
+    Raises InvalidInputs if there is none: such a request has no answer.
+    """
+    view = memoryview(body)
+    chunks = [view[start:stop] for tag, start, stop in _fields(body) if tag == _INSTANCES]
+    if not chunks:
+        raise InvalidInputs("Instances count of request cannot be 0")
+    return chunks
+
+
+def assemble(
+    spec_raw: bytes, instances: Sequence[bytes], errors: Sequence[Failure] | None = None
+) -> bytes:
+    """A PredictReply of encoded instances; `errors`, if any, has one entry per instance.
+
+    If all of them failed alike, the reply holds that error alone.  What `instances` holds for a
+    failed one is not used.
+    """
+    common = status.common_failure(errors) if errors else None
+    if common is not None:
+        return assemble_error(spec_raw, *common)
+    parts = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
+    failures = errors if errors and any(errors) else ()
+    for index, instance in enumerate(instances):
+        kept = b"" if failures and failures[index] else instance
+        parts += head(_REPLY_INSTANCES, len(kept)), kept
+    parts += [sized(_REPLY_ERRORS, _error_message(failure)) for failure in failures]
+    return b"".join(parts)
+
+
+def assemble_error(spec_raw: bytes, code: int, text: str) -> bytes:
+    """The PredictReply of a request that failed as a whole."""
+    spec = sized(_SPEC, spec_raw) if spec_raw else b""
+    return spec + sized(_REPLY_ERRORS, _error_message((code, text)))
+
+
+def _fields(body: bytes) -> list[tuple[int, int, int]]:
+    """(tag, start, stop) of every spec and instance, in order; other fields are left out."""
+    fields: list[tuple[int, int, int]] = []
+    pos, end = 0, len(body)
+    try:
+        while pos < end:
+            tag, size, start = body[pos], body[pos + 1], pos + 2
+            if (tag != _SPEC and tag != _INSTANCES) or size > 0x7F:  # else: no varint to read
+                tag, start = from_varint(body, pos)
+                if tag != _SPEC and tag != _INSTANCES:
+                    pos = _skip(body, tag, start)
+                    continue
+                size, start = from_varint(body, start)
+            pos = start + size
+            fields.append((tag, start, pos))
+            if len(fields) > MAX_INSTANCES:
+                raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
+    except ValueError as error:
+        raise _not_a_request(str(error)) from None
+    except IndexError:
+        pos = end + 1
+    if pos > end:
+        raise _not_a_request("it is cut short")
+    return fields
+
+
+def _skip(body: bytes, tag: int, pos: int) -> int:
+    """Where the field after an unknown one starts."""
+    wire_type, field = tag & 7, tag >> 3
+    if 0 < field < 1 << 29:
+        if wire_type == 0:
+            return from_varint(body, pos, 10)[1]
+        if wire_type == 1:
+            return pos + 8
+        if wire_type == 2:
+            size, pos = from_varint(body, pos)
+            return pos + size
+        if wire_type == 5:
+            return pos + 4
+    raise ValueError(f"it has a field with tag {tag}")
+
+
+def _not_a_request(reason: str) -> InvalidInputs:
+    return InvalidInputs(f"The request is not a PredictRequest message: {reason}")
+
+
+def _parse_spec(raw: bytes) -> Spec:
+    if len(raw) > _MAX_SPEC_BYTES:
+        raise TooLarge(f"servable_spec has {len(raw)} bytes, at most {_MAX_SPEC_BYTES} are taken")
+    try:
+        message = pb.ServableSpec.FromString(raw)
+    except DecodeError:
+        raise _not_a_request("servable_spec is not a ServableSpec") from None
+    spec = Spec(message.name, message.method_name, message.version_number, raw)
+    if len(_specs) >= _MAX_SPECS:  # reached only by requests for what does not exist
+        _specs.clear()
+    _specs[raw] = spec
+    return spec
+
+
+def _error_message(failure: Failure) -> bytes:
+    if failure is None:
+        return b""
+    code, text = failure
+    message = (text or "Predict failed").encode("utf-8", "backslashreplace")
+    return b"\x08" + to_varint(status.of(code).mindspore) + sized(0x12, message)

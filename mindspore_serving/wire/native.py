@@ -1,0 +1,117 @@
+"""Our own encoding of values, between our processes: a header, then the raw bytes of each value.
+
+    uint32 size of the header | msgpack [[dtype number, shape, size], ...] | padding | bytes | ...
+
+Every value starts at a multiple of 16, so reading makes arrays that are views of the message.
+Numbers are little-endian in C order.  There is no pickle and no code in it.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.graph import Method
+from mindspore_serving.core.value import Instance, Value
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.wire import tensor
+
+_ALIGNMENT = 16
+_LENGTH = struct.Struct("<I")
+_PADDING = tuple(bytes(-size % _ALIGNMENT) for size in range(_ALIGNMENT))
+
+
+class _Part(msgspec.Struct, array_like=True, frozen=True):
+    dtype: int
+    shape: tuple[int, ...]
+    size: int
+
+
+_header_encoder = msgspec.msgpack.Encoder()
+_header_decoder = msgspec.msgpack.Decoder(list[_Part])
+
+
+def encode_values(values: Sequence[Value]) -> bytes:
+    """The message of `values`.  Raises StageFailed for a value that cannot be sent."""
+    header: list[_Part] = []
+    parts: list[Any] = [b"", b"", b""]
+    for value in values:
+        payload = _payload_of(value)
+        size = value.nbytes if isinstance(value, np.ndarray) else len(payload)
+        header.append(_Part(tensor.dtype_of(value).proto, tensor.shape_of(value), size))
+        parts += payload, _PADDING[size % _ALIGNMENT]
+    encoded = _header_encoder.encode(header)
+    parts[0] = _LENGTH.pack(len(encoded))
+    parts[1] = encoded
+    parts[2] = _PADDING[(_LENGTH.size + len(encoded)) % _ALIGNMENT]
+    return b"".join(parts)
+
+
+def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
+    """The values of a message; its arrays are views of `buffer`, writable if that is.
+
+    Raises InvalidInputs if the message is not whole or not of this format.
+    """
+    view = memoryview(buffer)
+    try:
+        (size,) = _LENGTH.unpack_from(view)
+        pos = _LENGTH.size + size
+        header = _header_decoder.decode(view[_LENGTH.size : pos])
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"The message of values has no valid header: {error}") from None
+    values: list[Value] = []
+    for part in header:
+        start = pos + -pos % _ALIGNMENT
+        pos = start + part.size
+        if part.size < 0 or pos > len(view):
+            raise InvalidInputs(f"The message of values is cut short: {len(view)} bytes")
+        values.append(_to_value(part, view[start:pos]))
+    return tuple(values)
+
+
+def decode(
+    chunks: Sequence[bytes | bytearray | memoryview], method: Method, servable_label: str
+) -> list[Instance]:
+    """One instance per message, whose values are the inputs of `method` in order.
+
+    Arrays are writable: views of a chunk that is, else of a copy of it.  Raises InvalidInputs.
+    """
+    instances: list[Instance] = []
+    for chunk in chunks:
+        values = decode_values(bytearray(chunk) if memoryview(chunk).readonly else chunk)
+        if len(values) != len(method.inputs):
+            raise InvalidInputs(
+                f"{len(values)} values given, servable {servable_label}, method {method.name} has "
+                f"{len(method.inputs)} inputs: {', '.join(method.inputs)}"
+            )
+        instances.append(dict(zip(method.inputs, values, strict=True)))
+    return instances
+
+
+def encode(outputs: Instance) -> bytes:
+    """The message of the outputs, in their order: names are not sent, the caller knows them."""
+    return encode_values(tuple(outputs.values()))
+
+
+def _payload_of(value: Value) -> Any:
+    if not isinstance(value, np.ndarray):
+        return tensor.from_text(value)
+    return value if value.flags.c_contiguous else value.tobytes()
+
+
+def _to_value(part: _Part, data: memoryview) -> Value:
+    row = dtypes.BY_PROTO.get(part.dtype)
+    if row is None:
+        raise InvalidInputs(f"The message of values has a type number {part.dtype}")
+    if row.numpy is None:
+        return tensor.to_text(bytes(data), row, part.shape)
+    count = tensor.count_elements(part.shape)
+    if count is None or part.size != count * row.size:
+        raise InvalidInputs(
+            f"The message of values has {part.size} bytes for shape "
+            f"{list(part.shape[: tensor.MAX_RANK])} of {row.name}"
+        )
+    return np.ndarray(part.shape, row.numpy, data)

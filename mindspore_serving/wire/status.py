@@ -1,0 +1,50 @@
+"""What a `Code` is called by each protocol, and when many errors are told as one.
+
+One row per code.  gRPC statuses are names, so this needs no gRPC.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from mindspore_serving.errors import Code
+
+# The (code, text) of a failed instance; None for a good one.
+Failure: TypeAlias = "tuple[int, str] | None"
+
+
+class Status(NamedTuple):
+    """`mindspore`: error_code of an ErrorMsg; `http`: status; `grpc`: name in grpc.StatusCode."""
+
+    mindspore: int
+    http: int
+    grpc: str
+
+
+TABLE = {
+    Code.OK: Status(0, 200, "OK"),
+    Code.FAILED: Status(1, 500, "UNKNOWN"),
+    Code.INVALID_INPUTS: Status(2, 400, "INVALID_ARGUMENT"),
+    Code.SYSTEM_ERROR: Status(3, 500, "INTERNAL"),
+    Code.WORKER_UNAVAILABLE: Status(4, 503, "UNAVAILABLE"),
+    Code.SERVABLE_UNAVAILABLE: Status(5, 503, "UNAVAILABLE"),
+    # The original knew 0 to 5 only; its clients get the number they got then.
+    Code.NOT_FOUND: Status(2, 404, "NOT_FOUND"),
+    Code.TOO_LARGE: Status(2, 413, "RESOURCE_EXHAUSTED"),
+    Code.OVERLOADED: Status(1, 429, "RESOURCE_EXHAUSTED"),
+    Code.DEADLINE_EXCEEDED: Status(1, 504, "DEADLINE_EXCEEDED"),
+    Code.CANCELLED: Status(1, 499, "CANCELLED"),
+}
+
+
+def of(code: int) -> Status:
+    """The row of `code`; a number that is no Code counts as FAILED."""
+    return TABLE.get(code, TABLE[Code.FAILED])  # type: ignore[call-overload, no-any-return]
+
+
+def common_failure(failures: Sequence[Failure]) -> Failure:
+    """The failure that every instance shares, code and text; None if there is no such one.
+
+    The reply of a classic request then holds this one error and no instances.
+    """
+    first = failures[0] if failures else None
+    return first if first is not None and all(other == first for other in failures) else None
