@@ -28,7 +28,7 @@ class ModelSource:
     paths: tuple[str, ...]
     device_type: str = "cpu"
     device_id: int = 0
-    dec_key: bytes | None = None
+    dec_key: bytes | None = field(default=None, repr=False)  # not into logs and tracebacks
     dec_mode: str = "AES-GCM"
     config_file: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

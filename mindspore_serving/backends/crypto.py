@@ -18,6 +18,7 @@ MAGIC = {"AES-GCM": 0x7F3A5ED8, "AES-CBC": 0x7F3A5ED9}
 _TAG_SIZE = 16
 _KEY_SIZES = (16, 24, 32)
 _MAX_IV = 128
+_GCM_NONCE_SIZE = 12  # the iv field is longer; what writes the files uses no more of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def _gcm(key: bytes) -> Any:
 
     def open_block(block: _Block) -> bytes:
         try:
-            return cipher.decrypt(block.iv, block.cipher + block.tag, None)
+            return cipher.decrypt(block.iv[:_GCM_NONCE_SIZE], block.cipher + block.tag, None)
         except (InvalidTag, ValueError) as error:
             raise _wrong_key() from error
 

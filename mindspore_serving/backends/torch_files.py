@@ -85,8 +85,13 @@ def _exported(source: ModelSource, path: str, device: str) -> Program:
         args, kwargs = pytree.tree_unflatten(list(tensors), in_spec)
         return module(*args, **kwargs)
 
-    writes = bool(program.graph_signature.user_inputs_to_mutate)
-    return Program(call, _exported_signature(source, path, program), writes)
+    return Program(call, _exported_signature(source, path, program), _writes(program.graph))
+
+
+def _writes(graph: Any) -> bool:
+    """Whether any operator works in place; on what, is not followed."""
+    schemas = (getattr(node.target, "_schema", None) for node in graph.nodes)
+    return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:

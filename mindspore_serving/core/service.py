@@ -28,7 +28,7 @@ class Request:
         method: str,
         version: int,
         codec: str,
-        body: bytes,
+        body: bytes | bytearray,
         *,
         timeout: float | None = None,
     ) -> None:

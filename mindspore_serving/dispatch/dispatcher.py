@@ -86,7 +86,9 @@ class Dispatcher:
         for call in list(self._calls):
             call.fail(error)
 
-    def _parts(self, call: CallState, line: Line, codec: str, body: bytes) -> list[Part]:
+    def _parts(
+        self, call: CallState, line: Line, codec: str, body: bytes | bytearray
+    ) -> list[Part]:
         """The body as it is where one worker gets it all; else cut at the instances."""
         if len(line.workers) == 1 and not line.batcher.policy.preferred_size:
             return [Part(call, 0, *cutting.whole(codec, body))]

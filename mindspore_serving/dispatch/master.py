@@ -14,7 +14,7 @@ from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Registry, Service
-from mindspore_serving.dispatch.supervisor import Keeper
+from mindspore_serving.dispatch.supervisor import Keeper, exit_text
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import Call, ModelReport, Ready, Setup
 
@@ -147,7 +147,8 @@ class Master:
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error
             if not link.has_spoken:
-                raise StartError(f"{error}, exit status {status}: {words[-800:]}") from error
+                last = f": {words[-800:]}" if words else ""
+                raise StartError(f"{error}, {exit_text(status)}{last}") from error
             raise
         if owns_models:
             self._models[(name, deployment.version)] = ready.models

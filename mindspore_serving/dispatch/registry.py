@@ -94,22 +94,24 @@ class Registry:
 
     def find(self, servable: str, version: int, method: str) -> Line:
         """The line for a request.  Raises NotFound or ServableUnavailable."""
-        versions = self._services.get(servable)
+        service = self._find_service(servable, version)
+        line = service.lines.get(method) if service else None
+        if line is not None and line.workers:
+            return line
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
-        if not versions:
-            raise NotFound(f"{label}, servable is not available")
-        if version:
-            service = versions.get(version)
-        else:
-            running = [v for v, service in versions.items() if service.workers]
-            service = versions[max(running or versions)]
         if service is None:
             raise NotFound(f"{label}, servable is not available")
-        line = service.lines.get(method)
         if line is None:
             raise NotFound(f"{label}, method is not available")
-        if not line.workers:
-            reason = f": {service.reason}" if service.reason else ""
-            raise ServableUnavailable(f"{label}, servable is not available{reason}")
-        return line
+        reason = f": {service.reason}" if service.reason else ""
+        raise ServableUnavailable(f"{label}, servable is not available{reason}")
+
+    def _find_service(self, servable: str, version: int) -> Service | None:
+        versions = self._services.get(servable)
+        if not versions:
+            return None
+        if version or len(versions) == 1:
+            return versions.get(version or next(iter(versions)))
+        running = [number for number, service in versions.items() if service.workers]
+        return versions[max(running or versions)]

@@ -108,7 +108,7 @@ class Keeper:
         link.process.kill()
         status = await link.process.wait()
         words = link.process.last_words() if status not in (0, -signal.SIGKILL) else ""
-        return f"{_exit_text(status)}{': ' + words if words else ''}"
+        return f"{exit_text(status)}{': ' + words if words else ''}"
 
     async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
         """The next worker; None to give up or if it is not wanted any more."""
@@ -130,7 +130,8 @@ class Keeper:
         return None
 
 
-def _exit_text(status: int) -> str:
+def exit_text(status: int) -> str:
+    """How a process ended."""
     if status < 0:
         return f"ended by signal {signal.Signals(-status).name}"
     return f"exit status {status}"

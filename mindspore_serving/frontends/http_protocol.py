@@ -52,7 +52,7 @@ class DirectCycle:
     def __init__(self, protocol: "ServingProtocol", *, keep_alive: bool) -> None:
         self.protocol = protocol
         self.keep_alive = keep_alive
-        self.body = bytearray()
+        self.body: bytes | bytearray = b""
         self.more_body = True
         self.response_complete = False
         self.message_event = self._EVENT
@@ -80,8 +80,8 @@ class DirectCycle:
         self._is_called = True
         if self.error is None:
             try:
-                request = rest_ms.to_request(self.route, bytes(self.body), self.timeout)
-                self.body = bytearray()
+                request = rest_ms.to_request(self.route, self.body, self.timeout)
+                self.body = b""
                 self.call = self.protocol.inference.submit(request, self._on_reply)
                 return
             except ServingError as error:
@@ -115,7 +115,10 @@ class DirectCycle:
             protocol.transport.write(_OTHER % (STATUS_LINE[status], close, len(body), body))
         if not self.keep_alive:
             protocol.transport.close()
-        protocol.on_response_complete()
+        if protocol.pipeline:  # not by recursion: there may be many
+            protocol.loop.call_soon(protocol.on_response_complete)
+        else:
+            protocol.on_response_complete()
 
 
 class ServingProtocol(HttpToolsProtocol):
@@ -124,10 +127,16 @@ class ServingProtocol(HttpToolsProtocol):
     inference: Inference
     use_status_codes = False
     max_body = 100 << 20
+    active: Any = None  # the cycle whose answer is next
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_data()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if type(self.active) is DirectCycle and not self.active.response_complete:
+            self.active.disconnected = True
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -183,6 +192,7 @@ class ServingProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.active = cycle
         if type(cycle) is DirectCycle:
             cycle.is_accepted = True
             cycle.proceed()
@@ -196,10 +206,14 @@ class ServingProtocol(HttpToolsProtocol):
         elif cycle.error is None and not cycle.response_complete:
             if len(cycle.body) + len(body) > self.max_body:
                 cycle.error = rest_ms.too_big(self.max_body)
-                cycle.body = bytearray()
+                cycle.body = b""
                 cycle.proceed()
-            else:
+            elif cycle.body:
+                if isinstance(cycle.body, bytes):
+                    cycle.body = bytearray(cycle.body)
                 cycle.body += body
+            else:
+                cycle.body = body
 
     def on_message_complete(self) -> None:
         cycle: Any = self.cycle

@@ -22,7 +22,7 @@ def find_route(target: bytes) -> ms_json.Route:
     return route
 
 
-def to_request(route: ms_json.Route, body: bytes, timeout: float | None) -> Request:
+def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
     """The request for `body`.  Raises InvalidInputs if it is empty."""
     if not body:
         raise InvalidInputs("http message invalid")

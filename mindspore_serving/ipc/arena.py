@@ -33,7 +33,7 @@ class Arena:
         self._free: dict[int, list[int]] = {}  # size -> offsets
         self._size_at: dict[int, int] = {}  # offset -> size, of what is in use
 
-    def put(self, data: "bytes | memoryview") -> Payload:
+    def put(self, data: "bytes | bytearray | memoryview") -> Payload:
         """Where `data` now lies; or `data` itself if it is small or there is no room."""
         length = len(data)
         if length < INLINE_LIMIT:
@@ -94,7 +94,7 @@ class ArenaView:
 class NoArena:
     """For a channel to another machine: everything travels inline."""
 
-    def put(self, data: "bytes | memoryview") -> Payload:
+    def put(self, data: "bytes | bytearray | memoryview") -> Payload:
         return cast(bytes, data)
 
     def get(self, payload: Payload) -> bytes:

@@ -73,7 +73,11 @@ def connect(address: str) -> socket.socket:
         return socket.socket(fileno=int(rest))
     if kind == "unix":
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stream.connect(rest)
+        try:
+            stream.connect(rest)
+        except OSError:
+            stream.close()
+            raise
         return stream
     if kind == "tcp":
         host, _, port = rest.rpartition(":")

@@ -18,7 +18,7 @@ def merge(deployments: Iterable[Deployment]) -> list[Deployment]:
     Version 0 is replaced by the newest directory, if there is one.  Of deployments of one version,
     the device ids are united, the largest number of workers is taken, and all else must agree.  The
     device type of a servable is that of its first deployment.  Raises InvalidInputs if deployments
-    of one servable contradict each other.
+    of one servable contradict each other, or two use one device of type "ascend".
     """
     first: dict[str, Deployment] = {}
     merged: dict[tuple[str, int], Deployment] = {}
@@ -27,22 +27,8 @@ def merge(deployments: Iterable[Deployment]) -> list[Deployment]:
         deployment = _follow(leader, given)
         key = (deployment.servable_name, deployment.version)
         merged[key] = _unite(merged[key], deployment) if key in merged else deployment
+    _check_ascend_devices(merged.values())
     return list(merged.values())
-
-
-def check_ascend_devices(deployments: Iterable[Deployment]) -> None:
-    """Raise InvalidInputs if two deployments use one Ascend device, which serves one process."""
-    used: set[int] = set()
-    for deployment in deployments:
-        if deployment.device_type != "ascend":
-            continue
-        for device_id in deployment.device_ids:
-            if device_id in used:
-                raise InvalidInputs(
-                    f"Ascend 910 device id {device_id} is used repeatedly in servable "
-                    f"{deployment.servable_name}"
-                )
-            used.add(device_id)
 
 
 def _follow(leader: Deployment, deployment: Deployment) -> Deployment:
@@ -83,3 +69,18 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
         device_ids=tuple(dict.fromkeys(old.device_ids + new.device_ids)),
         num_parallel_workers=max(old.num_parallel_workers, new.num_parallel_workers),
     )
+
+
+def _check_ascend_devices(deployments: Iterable[Deployment]) -> None:
+    """An Ascend device serves one process; others may be shared."""
+    used: set[int] = set()
+    for deployment in deployments:
+        if deployment.device_type != "ascend":
+            continue
+        for device_id in deployment.device_ids:
+            if device_id in used:
+                raise InvalidInputs(
+                    f"Ascend 910 device id {device_id} is used repeatedly in servable "
+                    f"{deployment.servable_name}"
+                )
+            used.add(device_id)

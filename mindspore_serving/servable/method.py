@@ -12,7 +12,7 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
-from mindspore_serving.servable.check import as_str_tuple, check_int, check_str
+from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
 from mindspore_serving.servable.current import current
 from mindspore_serving.servable.model import Model
 from mindspore_serving.servable.tracing import MethodBuilder, building
@@ -21,7 +21,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register_method(
-    output_names: str | Sequence[str],
+    output_names: str | Sequence[str], *, retry: bool = True
 ) -> Callable[[_Function], _Function]:
     """Decorator: make a method, which clients call, of a function in servable_config.py.
 
@@ -36,11 +36,15 @@ def register_method(
             y = register.add_stage(model, x1, x2, outputs_count=1)
             return y
 
+    With `retry=False`, a request whose worker died is not sent to another worker: for a method
+    whose work must not be done twice.
+
     Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, something else than
     placeholders returned, a wrong number of them, a name registered before.  The function itself
     is returned.
     """
     outputs = as_str_tuple("output_names", output_names)
+    check_bool("retry", retry)
 
     def register(function: _Function) -> _Function:
         declaration = current("register_method")
@@ -51,7 +55,7 @@ def register_method(
                 f"Method return output size {len(returns)} not match registered {len(outputs)}"
             )
         stages = tuple(builder.stages)
-        record(declaration, Method(builder.name, builder.inputs, outputs, stages, returns))
+        record(declaration, Method(builder.name, builder.inputs, outputs, stages, returns, retry))
         return function
 
     return register

@@ -192,6 +192,8 @@ def _servable(servable_directory: str, servable_name: str) -> str:
 
 
 def _versions(path: str) -> list[int]:
+    if not os.path.isdir(path):
+        return []
     names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
     digits = [name for name in names if name.isascii() and name.isdigit()]
     return sorted(int(name) for name in digits if not name.startswith("0"))

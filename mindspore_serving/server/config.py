@@ -173,27 +173,15 @@ class SSLConfig:
             check_str("custom_ca", self.custom_ca)
 
 
-def check_configs(configs: object) -> list[ServableStartConfig]:
-    """The argument of `start_servables`, one config or a tuple or list of them, as a list.
-
-    Raises InvalidInputs for anything else, StartError for a servable that is not there.
-    """
-    found = list(configs) if isinstance(configs, tuple | list) else [configs]
-    checked = [config for config in found if isinstance(config, ServableStartConfig)]
-    if not found or len(checked) < len(found):
-        wrong = next((item for item in found if item not in checked), configs)
-        raise InvalidInputs(
-            "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-            f"ServableStartConfig, but actually {type(wrong)}"
-        )
-    for config in checked:
-        check_servable(config.servable_directory, config.servable_name)
-    return checked
-
-
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
-    """One config for each version of each servable: see `servable.merging.merge`."""
-    return [_config_of(deployment) for deployment in merge(map(to_deployment, configs))]
+    """One config for each version of each servable: see `servable.merging.merge`.
+
+    Raises InvalidInputs if configs contradict each other, StartError if a servable is not there.
+    """
+    merged = merge(map(to_deployment, configs))
+    for deployment in merged:
+        check_servable(deployment.servable_directory, deployment.servable_name)
+    return [_config_of(deployment) for deployment in merged]
 
 
 def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:

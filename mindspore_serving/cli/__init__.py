@@ -1,0 +1,97 @@
+"""The command `mindspore-serving`: serve a directory of models, call a method, look at the machine.
+
+Reads arguments and picks what to do; what a subcommand needs is imported when it runs, so that
+`--help` and `--version` are quick.  Exit status: 0 done, 1 it failed, 2 wrong arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from mindspore_serving import __version__
+from mindspore_serving.cli.settings import (
+    DoctorSettings,
+    PredictSettings,
+    ServeSettings,
+    add_options,
+    to_settings,
+)
+from mindspore_serving.errors import ServingError
+
+_OVERVIEW = """\
+Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
+
+  mindspore-serving serve models/        serve every servable in models/
+  mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
+  mindspore-serving doctor               what works on this machine
+
+A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
+without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
+"""
+_SERVE = """\
+Serve everything found at PATH until Ctrl-C.  PATH is
+
+  NAME/                 with servable_config.py (and model files in NAME/1/), or
+  NAME/                 with 1/model.mindir, 1/model.onnx, 1/model.pt2 or 1/model.pt, or
+  a directory           that holds any number of such directories
+
+The newest version directory of each is served.  A start-up script with ServableStartConfig does
+the same with settings per servable.
+"""
+_PREDICT = """\
+Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
+http://IP:PORT (https://...) for REST.  INPUTS is one JSON object, or an array of them, one for each
+instance; "-" reads it from the standard input.  Numbers are int32 and float32; other types are
+written {"b64": ..., "type": "int64", "shape": [2]}.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with `argv` (default: the process's arguments); returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    settings = to_settings(arguments.settings, arguments)
+    try:
+        return _run(settings)
+    except ServingError as error:
+        print(f"mindspore-serving: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(settings: "ServeSettings | PredictSettings | DoctorSettings") -> int:
+    if isinstance(settings, ServeSettings):
+        from mindspore_serving.cli import serve
+
+        return serve.run(settings)
+    if isinstance(settings, PredictSettings):
+        from mindspore_serving.cli import predict
+
+        return predict.run(settings)
+    from mindspore_serving.cli import doctor
+
+    return doctor.run(settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mindspore-serving",
+        description=_OVERVIEW,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, short, long, kind in (
+        ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
+        ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
+        ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
+    ):
+        command = commands.add_parser(
+            name,
+            help=short,
+            description=long or f"{short.capitalize()}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_options(command, kind)
+        command.set_defaults(settings=kind)
+    return parser

@@ -1,0 +1,85 @@
+"""`mindspore-serving doctor`: which models can be served here, on what, and what is in the way.
+
+Looks without changing anything; imports no runtime unless told to probe.
+"""
+
+import os
+import platform
+import socket
+from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from mindspore_serving import __version__
+from mindspore_serving.backends import devices
+from mindspore_serving.backends.devices import Availability
+from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT, DoctorSettings
+
+_HEADER = ("model format", "library", "version", "runs on")
+
+
+def run(settings: DoctorSettings) -> int:
+    """Print the findings; 1 if no model format at all can be served."""
+    rows = devices.available(settings.probe)
+    for line in _report(rows):
+        print(line)
+    return int(not any(row.problem is None for row in rows if row.library))
+
+
+def _report(rows: Sequence[Availability]) -> Iterator[str]:
+    yield (
+        f"mindspore-serving {__version__}, Python {platform.python_version()}, "
+        f"numpy {_version('numpy') or 'missing'}, {platform.system()} {platform.machine()}"
+    )
+    found = ", ".join(devices.SHOWN[device] for device in devices.present())
+    yield f"devices of this machine: {found} ({os.cpu_count()} cores)"
+    yield ""
+    yield from table([_HEADER, *map(_cells, rows)])
+    yield ""
+    for row in rows:
+        if row.problem is not None:
+            yield f"{row.format}: {row.problem}"
+    yield ""
+    for port, purpose in ((HTTP_PORT, "REST"), (GRPC_PORT, "gRPC")):
+        yield f"port {port} ({purpose}): {port_state(port)}"
+    yield f"numpy: {numpy_note(_version('numpy'), _version('mindspore'))}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines with the columns aligned."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def port_state(port: int) -> str:
+    """Whether a server could listen on `port` of the loopback interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return f"cannot be used ({error.strerror}); choose another with --{{http,grpc}}-port"
+    return "free"
+
+
+def numpy_note(numpy: str, mindspore: str) -> str:
+    """MindSpore's wheel accepts numpy 2 and then fails to import with it."""
+    if not numpy:
+        return "missing; install it with: pip install 'numpy<2'"
+    if int(numpy.split(".")[0]) < 2:
+        return f"{numpy} is fine for every backend"
+    if mindspore:
+        return f"{numpy} breaks MindSpore {mindspore}, run: pip install 'numpy<2'"
+    return f"{numpy} is fine, but MindSpore, should you install it, needs numpy < 2"
+
+
+def _cells(row: Availability) -> tuple[str, str, str, str]:
+    where = ", ".join(devices.SHOWN[device] for device in row.devices) or "no, see below"
+    return row.format, row.library or "-", row.version or "-", where
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,92 @@
+"""`mindspore-serving predict`: one request, over REST or gRPC, and its reply as JSON.
+
+Both read and write the same JSON; over gRPC it is turned into tensors here, over REST by the
+server.
+"""
+
+import json
+import sys
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from mindspore_serving.cli.settings import PredictSettings
+from mindspore_serving.errors import InvalidInputs, ServingError
+
+
+def run(settings: PredictSettings) -> int:
+    """Print the reply; 1 if the request or an instance of it failed.
+
+    Raises ServingError if there is no reply, or INPUTS or WHERE cannot be used.
+    """
+    instances = _instances(settings)
+    is_http = settings.where.startswith(("http://", "https://"))
+    reply = _post(settings, instances) if is_http else _call(settings, instances)
+    print(json.dumps(reply))
+    has_failed = "error_msg" in reply or any("error_msg" in one for one in reply["instances"])
+    return int(has_failed)
+
+
+def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
+    text = sys.stdin.read() if settings.inputs == "-" else settings.inputs
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputs(f"INPUTS is no JSON: {error}") from error
+    instances = parsed if isinstance(parsed, list) else [parsed]
+    if not instances or not all(isinstance(one, dict) for one in instances):
+        raise InvalidInputs(
+            'INPUTS should be an object such as {"x": [1.0, 2.0]}, or an array of such objects'
+        )
+    return instances
+
+
+def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    url = urlsplit(settings.where)
+    version = f"/version/{settings.servable_version}" if settings.servable_version else ""
+    path = f"/model/{quote(settings.servable)}{version}:{quote(settings.method)}"
+    connection: HTTPConnection
+    if url.scheme == "https":
+        import ssl
+
+        trusted = ssl.create_default_context(cafile=settings.tls_ca)
+        connection = HTTPSConnection(url.netloc, timeout=settings.timeout, context=trusted)
+    else:
+        connection = HTTPConnection(url.netloc, timeout=settings.timeout)
+    try:
+        connection.request(
+            "POST", url.path.rstrip("/") + path, json.dumps({"instances": instances})
+        )
+        reply = json.loads(connection.getresponse().read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise ServingError(f"no reply from {settings.where}: {error}") from error
+    finally:
+        connection.close()
+    if not isinstance(reply, dict) or not {"instances", "error_msg"} & set(reply):
+        raise ServingError(f"{settings.where} answered, but it is no server of servables: {reply}")
+    return reply
+
+
+def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
+    from mindspore_serving.client import Client, SSLConfig
+    from mindspore_serving.wire import json_values
+
+    values = [
+        {name: json_values.to_value(value) for name, value in one.items()} for one in instances
+    ]
+    tls = SSLConfig(custom_ca=settings.tls_ca) if settings.tls or settings.tls_ca else None
+    names = (settings.where, settings.servable, settings.method, settings.servable_version)
+    with Client(*names, tls, timeout=settings.timeout) as client:
+        results = client.infer(values)
+    if isinstance(results, dict):
+        return {"error_msg": results["error"]}
+    return {"instances": [_to_plain(one) for one in results]}
+
+
+def _to_plain(outputs: dict[str, Any]) -> Any:
+    from mindspore_serving.wire import ms_json
+
+    if set(outputs) == {"error"} and type(outputs["error"]) is str:
+        return {"error_msg": outputs["error"]}
+    return json.loads(ms_json.encode(outputs))

@@ -1,0 +1,74 @@
+"""What `serve` tells people, as text: where it listens, what can be called, and how.  No I/O."""
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote
+
+from mindspore_serving.cli.running import Method, Servable
+from mindspore_serving.cli.settings import ServeSettings
+
+_EVERYWHERE = ("0.0.0.0", "::", "[::]")
+_LOOPBACK = ("localhost", "::1", "[::1]")
+
+
+def address(host: str, port: int) -> str:
+    """`host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def warning(settings: ServeSettings) -> str | None:
+    """What to say if others than this machine can reach the server and read along."""
+    host = settings.host
+    if settings.tls_cert or host in _LOOPBACK or host.startswith("127."):
+        return None
+    return (
+        f"WARNING: listening on {host} without TLS: whoever reaches this address can call every "
+        "servable and read the traffic; there is no login.  Use --host 127.0.0.1, a firewall, or "
+        "--tls-cert, --tls-key and --tls-ca."
+    )
+
+
+def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float) -> str:
+    """The text that is shown once everything is loaded."""
+    return "\n".join(_lines(settings, list(servables), seconds))
+
+
+def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -> Iterator[str]:
+    yield f"Ready after {seconds:.1f} s."
+    if not settings.no_http:
+        yield f"  REST  {_url(settings)}  (GET /health, /metrics, /servables)"
+    if not settings.no_grpc:
+        yield f"  gRPC  {address(settings.host, settings.grpc_port)}"
+    for servable in servables:
+        yield ""
+        workers = "1 worker" if servable.num_workers == 1 else f"{servable.num_workers} workers"
+        yield f"{servable.name}, version {servable.version}, {workers}"
+        for method in servable.methods:
+            yield f"  {method.name}({', '.join(method.inputs)}) -> {', '.join(method.outputs)}"
+            yield f"    {call_line(settings, servable.name, method)}"
+    yield ""
+    yield "Put your own values in place of 1.0.  Ctrl-C stops."
+
+
+def call_line(settings: ServeSettings, servable: str, method: Method) -> str:
+    """A shell command that calls `method`."""
+    instance = dict.fromkeys(method.inputs, 1.0)
+    if settings.no_http:
+        where = address(_reachable(settings.host), settings.grpc_port)
+        words = ["mindspore-serving", "predict", where, servable, method.name]
+        words += ["--tls"] if settings.tls_cert else []
+        return shlex.join([*words, json.dumps(instance)])
+    words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method.name)}"]
+    words += ["--cacert", settings.tls_cert] if settings.tls_cert else []
+    words += ["--cert", "CLIENT.pem", "--key", "CLIENT-KEY.pem"] if settings.tls_ca else []
+    return shlex.join([*words, "-d", json.dumps({"instances": [instance]})])
+
+
+def _url(settings: ServeSettings) -> str:
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{address(_reachable(settings.host), settings.http_port)}"
+
+
+def _reachable(host: str) -> str:
+    return "127.0.0.1" if host in _EVERYWHERE else host

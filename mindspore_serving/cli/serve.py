@@ -1,0 +1,137 @@
+"""`mindspore-serving serve`: find servables, serve them, and tell what can be called.
+
+Uses the public API as a start-up script does.  The ports are taken first: a port in use is told at
+once, and /health answers "not ready" while models load.
+"""
+
+import sys
+import threading
+import time
+
+from mindspore_serving import server
+from mindspore_serving.cli import report, running
+from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable import repository
+from mindspore_serving.server.master import context
+
+_POLL_SECONDS = 0.1
+
+
+def run(settings: ServeSettings) -> int:
+    """Serve until a signal (returns 0), or until every worker has ended for good (returns 1).
+
+    Raises ServingError if nothing can be served; then nothing is left running.
+    """
+    tls = _tls(settings)
+    configs = to_configs(settings)
+    _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
+    for config in configs:
+        _say(f"  {config.servable_name}  from {config.servable_directory}")
+    began = time.monotonic()
+    try:
+        _listen(settings, tls)
+        with _Progress(began):
+            server.start_servables(configs)
+    except BaseException:
+        server.stop()
+        raise
+    _say(report.ready(settings, running.servables(), time.monotonic() - began))
+    _warn(settings)
+    return _wait()
+
+
+def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
+    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
+    found = [place for path in settings.paths for place in repository.discover(path)]
+    workers = settings.num_parallel_workers
+    return [
+        server.ServableStartConfig(
+            directory,
+            name,
+            settings.device_ids or (None if workers else 0),
+            device_type=settings.device_type,
+            num_parallel_workers=workers,
+            max_batch_delay_ms=settings.max_batch_delay_ms,
+            preferred_batch_size=settings.preferred_batch_size,
+        )
+        for directory, name in dict.fromkeys(found)
+    ]
+
+
+def _tls(settings: ServeSettings) -> server.SSLConfig | None:
+    if settings.no_http and settings.no_grpc:
+        raise InvalidInputs("--no-http and --no-grpc together leave nothing to listen on")
+    if settings.tls_cert is None or settings.tls_key is None:
+        if settings.tls_cert or settings.tls_key or settings.tls_ca:
+            raise InvalidInputs("--tls-cert and --tls-key go together, and --tls-ca needs both")
+        return None
+    return server.SSLConfig(
+        settings.tls_cert, settings.tls_key, settings.tls_ca, settings.tls_ca is not None
+    )
+
+
+def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+    _warn(settings)
+    context.set_max_enqueued_requests(settings.max_enqueued_requests)
+    if not settings.no_http:
+        server.start_restful_server(
+            report.address(settings.host, settings.http_port),
+            settings.max_msg_mb,
+            tls,
+            use_status_codes=settings.http_status_codes,
+        )
+    if not settings.no_grpc:
+        where = report.address(settings.host, settings.grpc_port)
+        server.start_grpc_server(where, settings.max_msg_mb, tls)
+
+
+def _warn(settings: ServeSettings) -> None:
+    text = report.warning(settings)
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _wait() -> int:
+    """SIGINT and SIGTERM are the server's: it drains, then raises one of these here."""
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.main_thread() and not thread.daemon:
+                thread.join()
+    except (KeyboardInterrupt, SystemExit):
+        _say("Stopped.")
+        return 0
+    print("mindspore-serving: every worker has ended, see serving_logs/", file=sys.stderr)
+    return 1
+
+
+class _Progress:
+    """Says which servable is loaded, while the main thread waits for all of them."""
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen: set[tuple[str, int]] = set()
+        is_last = False
+        while not is_last:
+            is_last = self._done.wait(_POLL_SECONDS)  # one more look at the end
+            for servable in running.servables():
+                key = (servable.name, servable.version)
+                if servable.num_workers and key not in seen:
+                    seen.add(key)
+                    seconds = time.monotonic() - self._began
+                    _say(f"  {servable.name}  version {servable.version} loaded, {seconds:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

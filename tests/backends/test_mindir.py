@@ -1,0 +1,257 @@
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from mindspore_serving.errors import StageFailed, StartError
+
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.filterwarnings("ignore:getName\\(\\) is deprecated:DeprecationWarning"),
+]
+KEY16, KEY32 = b"0123456789abcdef", b"0123456789abcdef0123456789abcdef"
+
+
+def f32(*rows):
+    return np.array(rows, np.float32)
+
+
+def test_a_fixed_model_adds(mindir, opened):
+    backend = opened("mindir", mindir / "add.mindir")
+    (result,) = backend.run([f32([1, 2], [3, 4]), f32([10, 20], [30, 40])])
+    np.testing.assert_array_equal(result, f32([11, 22], [33, 44]))
+
+
+def test_the_signature_has_the_names_types_and_shapes_of_the_cell(mindir, opened):
+    (signature,) = opened("mindir", mindir / "add.mindir").signature
+    assert [(spec.name, spec.dtype, spec.shape) for spec in signature.inputs] == [
+        ("x1", np.float32, (2, 2)),
+        ("x2", np.float32, (2, 2)),
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in signature.outputs] == [
+        ("output0", np.float32, (2, 2))
+    ]
+
+
+def test_open_dimensions_are_minus_one_and_every_output_is_told(mindir, opened):
+    (signature,) = opened("mindir", mindir / "two_open.mindir").signature
+    assert [spec.shape for spec in signature.inputs] == [(-1, -1), (-1, -1)]
+    assert [(spec.name, spec.shape) for spec in signature.outputs] == [
+        ("output0", (-1, -1)),
+        ("output1", (-1, -1)),
+    ]
+
+
+def test_a_model_of_open_shapes_runs_with_many_shapes_and_compiles_once(mindir, opened):
+    backend = opened("mindir", mindir / "two_open.mindir")
+    cell = backend._cells[0]
+    compiled = len(cell.compile_cache)
+    for shape in ((1, 1), (2, 3), (7, 2), (0, 4)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        total, difference = backend.run([x, x + 1])
+        np.testing.assert_array_equal(total, 2 * x + 1)
+        np.testing.assert_array_equal(difference, -np.ones(shape, np.float32))
+    assert compiled == len(cell.compile_cache) == 1
+
+
+def test_a_loop_and_a_branch_run(mindir, opened):
+    backend = opened("mindir", mindir / "loop.mindir")
+    (result,) = backend.run([f32([1, 2], [3, 4])])
+    np.testing.assert_array_equal(result, f32([5, 9], [13, 17]))  # doubled twice, plus one
+    (result,) = backend.run([f32([-1, 2], [3, 4])])
+    np.testing.assert_array_equal(result, f32([-5, 7], [11, 15]))  # or minus one
+    assert backend.signature[0].outputs[0].shape == (2, 2)
+
+
+def test_a_convolution_runs_and_oneDNN_is_limited_to_what_is_fast(mindir, opened, monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    backend = opened("mindir", mindir / "convolve.mindir")
+    image = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
+    (result,) = backend.run([image])
+    window_sums = [[image[0, 0, i : i + 3, j : j + 3].sum() for j in range(3)] for i in range(3)]
+    np.testing.assert_allclose(result, np.array([[window_sums] * 2], np.float32))
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX2"
+
+
+def test_the_users_own_limit_for_oneDNN_is_kept(mindir, opened, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    opened("mindir", mindir / "convolve.mindir")
+    assert os.environ["ONEDNN_MAX_CPU_ISA"] == "SSE41"
+
+
+def test_without_convolutions_oneDNN_is_left_alone(mindir, opened, monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    opened("mindir", mindir / "add.mindir")
+    assert "ONEDNN_MAX_CPU_ISA" not in os.environ
+
+
+def test_several_files_are_sub_graphs(mindir, opened):
+    backend = opened("mindir", mindir / "add.mindir", mindir / "two_open.mindir")
+    ones = np.ones((2, 2), np.float32)
+    assert [len(signature.outputs) for signature in backend.signature] == [1, 2]
+    assert len(backend.run([ones, ones], 0)) == 1
+    np.testing.assert_array_equal(backend.run([ones, ones], 1)[1], np.zeros((2, 2)))
+
+
+def test_nested_outputs_are_flattened_and_bfloat16_becomes_float32(mindir, opened):
+    backend = opened("mindir", mindir / "nested.mindir")
+    results = backend.run([f32([1, 2], [3, 4])])
+    assert [spec.dtype for spec in backend.signature[0].outputs] == [np.float32] * 3
+    for result, expected in zip(results, ([1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4]), strict=True):
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result.ravel(), expected)
+
+
+def test_a_graph_that_writes_to_its_input_leaves_the_array_alone(mindir, opened):
+    backend = opened("mindir", mindir / "in_place.mindir")
+    given = f32([1, 2], [3, 4])
+    for _ in range(2):
+        (result,) = backend.run([given])
+        np.testing.assert_array_equal(result, f32([4, 6], [8, 10]))
+    np.testing.assert_array_equal(given, f32([1, 2], [3, 4]))
+
+
+def test_read_only_and_unaligned_arrays_are_accepted(mindir, opened):
+    backend = opened("mindir", mindir / "add.mindir")
+    values = f32([1, 2], [3, 4])
+    read_only = np.frombuffer(values.tobytes(), np.float32).reshape(2, 2)
+    unaligned = np.frombuffer(b"\0" + values.tobytes(), np.float32, 4, 1).reshape(2, 2)
+    assert not unaligned.flags.aligned
+    (result,) = backend.run([read_only, unaligned])
+    np.testing.assert_array_equal(result, 2 * values)
+
+
+@pytest.mark.parametrize(("name", "key"), [("gcm", KEY16), ("cbc", KEY32)])
+def test_an_encrypted_model_runs_with_its_key(mindir, opened, name, key):
+    backend = opened(
+        "mindir", mindir / f"add_{name}.mindir", dec_key=key, dec_mode=f"AES-{name.upper()}"
+    )
+    assert [spec.name for spec in backend.signature[0].inputs] == ["x1", "x2"]
+    ones = np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(backend.run([ones, ones])[0], 2 * ones)
+
+
+@pytest.mark.parametrize(
+    ("file", "lock", "text"),
+    [
+        ("add_gcm", (None, "AES-GCM"), "the file is encrypted, pass its key as dec_key"),
+        ("add_gcm", (b"x" * 16, "AES-GCM"), "the dec_key is wrong or the file is damaged"),
+        ("add_cbc", (b"x" * 16, "AES-CBC"), "the dec_key is wrong or the file is damaged"),
+        (
+            "add_gcm",
+            (KEY16, "AES-CBC"),
+            "it is encrypted with AES-GCM, but the dec_mode is AES-CBC",
+        ),
+        ("add_gcm", (b"short", "AES-GCM"), "The dec_key has 5 bytes, accepted are 16, 24 or 32"),
+        (
+            "add_gcm",
+            (KEY16, "SM4-CBC"),
+            "'SM4-CBC' is not supported, accepted are AES-GCM, AES-CBC",
+        ),
+        ("add", (KEY16, "AES-GCM"), "it is not encrypted, but a dec_key is given"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_one_readable_error(mindir, opened, file, lock, text):
+    key, mode = lock
+    with pytest.raises(StartError, match=f"(?s){file}.mindir.*{text}") as caught:
+        opened("mindir", mindir / f"{file}.mindir", dec_key=key, dec_mode=mode)
+    assert "\n" not in str(caught.value)
+    assert "short" not in str(caught.value)
+
+
+def test_a_missing_an_empty_a_cut_and_a_garbage_file_are_each_one_readable_error(
+    mindir, opened, tmp_path
+):
+    whole = (mindir / "add.mindir").read_bytes()
+    contents = {"empty": b"", "garbage": b"what is this?", "cut": whole[: len(whole) // 2]}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.mindir").write_bytes(content)
+    for name in ("missing", *contents):
+        path = tmp_path / f"{name}.mindir"
+        with pytest.raises(StartError, match="Load model failed, model file: ") as caught:
+            opened("mindir", path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_graph_that_talks_to_other_ranks_is_refused_without_them(mindir, opened):
+    with pytest.raises(StartError, match=r"talks to other ranks \(AllReduce\)"):
+        opened("mindir", mindir / "ranks.mindir")
+
+
+def test_a_run_that_fails_says_why_and_the_model_goes_on(mindir, opened):
+    backend = opened("mindir", mindir / "add.mindir")
+    ones = np.ones((2, 2), np.float32)
+    with pytest.raises(StageFailed, match="number of parameters") as caught:
+        backend.run([ones])
+    assert "C++ Call Stack" not in str(caught.value)
+    np.testing.assert_array_equal(backend.run([ones, ones])[0], 2 * ones)
+
+
+def test_two_models_run_in_two_threads_at_once(mindir, opened):
+    backends = [opened("mindir", mindir / f"{name}.mindir") for name in ("add", "add_open")]
+    wrong = []
+
+    def work(backend, value):
+        x = np.full((2, 2), value, np.float32)
+        for _ in range(100):
+            if not np.array_equal(backend.run([x, x])[0], 2 * x):
+                wrong.append(value)
+
+    threads = [
+        threading.Thread(target=work, args=(backend, value))
+        for value, backend in enumerate(backends, start=1)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_the_number_of_threads_is_set_once_and_other_options_are_named_as_ignored(
+    mindir, opened, monkeypatch
+):
+    from mindspore_serving import log
+    from mindspore_serving.backends import source as source_module
+
+    messages = []
+    monkeypatch.setattr(source_module, "_reported", set())
+    monkeypatch.setattr(log, "warning", lambda text, *args: messages.append(text % args))
+    options = {
+        "thread_num": 2,
+        "thread_affinity_core_list": [0],
+        "device_list": [
+            {"device_type": "cpu", "precision_mode": "fp16"},
+            {"device_type": "ascend", "output_type": "FP16"},
+        ],
+    }
+    for _ in range(2):
+        opened("mindir", mindir / "add.mindir", options=options)
+    named = sorted(text.split(" ")[1].split("=")[0] for text in messages)
+    assert named == ["precision_mode", "thread_affinity_core_list"]
+
+
+def test_an_om_file_is_refused_with_the_way_out(opened, tmp_path):
+    (tmp_path / "model.om").write_bytes(b"om")
+    with pytest.raises(StartError, match="format OM is not supported.*export the model as MindIR"):
+        opened("om", tmp_path / "model.om")
+
+
+def test_the_signature_is_read_without_importing_mindspore(mindir):
+    code = (
+        "import sys\n"
+        "from mindspore_serving.backends.base import ModelSource\n"
+        "from mindspore_serving.backends.mindir_signature import read_graph_file\n"
+        "from mindspore_serving.core.declaration import ModelSpec\n"
+        "source = ModelSource(ModelSpec('k', 'mindir'), (sys.argv[1],))\n"
+        "file = read_graph_file(source, sys.argv[1])\n"
+        "print(file.has_convolution, 'mindspore' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, str(mindir / "convolve.mindir")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False"]

@@ -1,0 +1,54 @@
+"""Fixtures around `harness`; every test here starts real processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving import server
+from tests.e2e.harness import Calls, Script, config, serving, write_servable
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Calls]]:
+    """serve(source, **options of ServableStartConfig): a servable "toy", served until the end."""
+    with ExitStack() as stack:
+
+        def start(source: str, **options: Any) -> Calls:
+            write_servable(tmp_path, "toy", source)
+            return stack.enter_context(serving(tmp_path, config(tmp_path, "toy", **options)))
+
+        yield start
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory, and no server left behind in this process."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    server.stop()
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Iterator[Callable[..., Script]]:
+    """run_script(source): runs it as the script server.py, and kills it at the end."""
+    scripts: list[Script] = []
+
+    def run(source: str, **environment: str) -> Script:
+        path = tmp_path / "server.py"
+        path.write_text(source)
+        scripts.append(Script(path, environment))
+        return scripts[-1]
+
+    yield run
+    for script in scripts:
+        script.end()

@@ -1,0 +1,241 @@
+"""Real servers for tests: in this process or as a user's script; ports, servables, /proc, polling.
+
+A test never sleeps: it waits on a condition by `eventually`.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mindspore_serving import server
+from mindspore_serving.client import Client
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 20.0  # seconds until a condition that should hold soon is a failure
+HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], seconds: float = PATIENCE, what: str = "") -> T:
+    """The first true value of `condition`, which is asked again until `seconds` are over."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.01)  # between two looks
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write_servable(directory: Path, name: str, source: str, versions: Sequence[int] = ()) -> None:
+    """servable_config.py of `source` below HEADER, and empty version directories."""
+    for version in versions:
+        (directory / name / str(version)).mkdir(parents=True)
+    (directory / name).mkdir(exist_ok=True)
+    (directory / name / "servable_config.py").write_text(HEADER + source)
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def is_alive(pid: int) -> bool:
+    """Whether `pid` runs; a zombie does not."""
+    try:
+        return _stat(pid)[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Direct children, zombies too."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if int(_stat(int(entry.name))[1]) == pid:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def workers(pid: int) -> list[int]:
+    """The worker processes of the server `pid`."""
+    return [child for child in children(pid) if is_worker(child)]
+
+
+def is_worker(pid: int) -> bool:
+    try:
+        return b"mindspore_serving.execution" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def zombies(pid: int) -> list[int]:
+    return [child for child in children(pid) if not is_alive(child)]
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def memory(pid: int) -> int:
+    """Resident bytes, shared pages included."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+# --- servers ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Calls:
+    """How to call the server at `grpc` ("ip:port" or "unix:path") and on the HTTP port `http`."""
+
+    grpc: str
+    http: int
+    clients: list[Client] = field(default_factory=list)
+
+    def client(self, servable: str, method: str, version: int = 0, **options: Any) -> Client:
+        client = Client(self.grpc, servable, method, version, **options)
+        self.clients.append(client)
+        return client
+
+    def close(self) -> None:
+        while self.clients:
+            self.clients.pop().close()
+
+    def post(
+        self, servable: str, method: str, instances: Any, headers: dict[str, str] | None = None
+    ) -> Any:
+        """The body of the answer, as it came."""
+        body = json.dumps({"instances": instances})
+        return json.loads(self.http_call("POST", f"/model/{servable}:{method}", body, headers)[1])
+
+    def http_call(
+        self,
+        verb: str,
+        path: str,
+        body: "str | bytes | None" = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=60)
+        try:
+            connection.request(verb, path, body, headers or {})
+            reply = connection.getresponse()
+            return reply.status, reply.read()
+        finally:
+            connection.close()
+
+    def send(self, data: bytes, seconds: float = 10) -> bytes:
+        """All that the HTTP port answers to `data` until it closes the connection or is silent."""
+        with socket.create_connection(("127.0.0.1", self.http), timeout=seconds) as stream:
+            answer = b""
+            try:
+                stream.sendall(data)
+                while chunk := stream.recv(1 << 16):
+                    answer += chunk
+            except (TimeoutError, ConnectionError):
+                pass
+            return answer
+
+
+@contextmanager
+def serving(
+    directory: Path, *configs: "server.ServableStartConfig", http: dict[str, Any] | None = None
+) -> Iterator[Calls]:
+    """A server in this process, with `directory` as working directory; stopped at the end."""
+    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+    old = os.getcwd()
+    os.chdir(directory)
+    try:
+        server.start_servables(configs)
+        server.start_grpc_server(calls.grpc)
+        server.start_restful_server(f"127.0.0.1:{calls.http}", **(http or {}))
+        yield calls
+    finally:
+        calls.close()
+        server.stop()
+        os.chdir(old)
+
+
+def config(directory: Path, name: str, **options: Any) -> "server.ServableStartConfig":
+    """One worker, if `options` do not say otherwise."""
+    if "device_ids" not in options:
+        options.setdefault("num_parallel_workers", 1)
+    return server.ServableStartConfig(str(directory), name, **options)
+
+
+class Script:
+    """A user's start-up script as a process; `lines` is what it printed."""
+
+    def __init__(self, path: Path, environment: dict[str, str] | None = None) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)],
+            cwd=path.parent,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self.pid = self.process.pid
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        self.lines.extend(self.process.stdout or ())
+
+    @property
+    def text(self) -> str:
+        return "".join(self.lines)
+
+    def says(self, words: str) -> None:
+        """Wait until it has printed `words`."""
+
+        def look() -> bool:
+            if words not in self.text and self.process.poll() is not None:
+                self._reader.join(5)
+                assert words in self.text, f"it ended: {self.process.returncode}\n{self.text}"
+            return words in self.text
+
+        eventually(look, 60, f"{words!r} in\n{self.text}")
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def status(self, seconds: float = PATIENCE) -> int:
+        """The exit status, once it has ended."""
+        status = self.process.wait(seconds)
+        self._reader.join(5)
+        return status
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        if self.process.stdout:
+            self.process.stdout.close()

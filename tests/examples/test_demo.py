@@ -1,0 +1,48 @@
+import re
+import socket
+
+import numpy as np
+import pytest
+
+from mindspore_serving.client import Client
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.onnx, pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def printed(demo):
+    """What the demo says from nothing made to the end."""
+    return demo.run()
+
+
+def test_it_makes_the_models_and_says_how_far_it_is(printed):
+    assert re.search(r"\[1/3\] add: making the model\n +wrote .*tensor_add\.mindir", printed)
+    assert [int(epoch) for epoch in re.findall(r"epoch +(\d+)/20", printed)] == list(range(1, 21))
+
+
+def test_it_prints_real_answers_of_both_protocols(printed):
+    assert "+ [[10.0, 20.0], [30.0, 40.0]] = [[11.0, 22.0], [33.0, 44.0]]" in printed
+    assert "-> {'instances': [{'y': [[6.0, 8.0], [10.0, 12.0]]}]}" in printed
+    held_out, right = re.search(r"(\d+) held-out digits .*: (\d+) right", printed).groups()
+    assert held_out == "360"
+    assert int(right) > 0.95 * 360
+
+
+def test_it_stops_by_itself(printed):
+    assert printed.splitlines()[-1] == "stopped"
+
+
+def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
+    with socket.create_server(("127.0.0.1", int(demo.env["SERVING_HTTP_PORT"]))):
+        said = demo.run(status=1)
+    assert f"127.0.0.1:{demo.env['SERVING_HTTP_PORT']}" in said.splitlines()[-2]
+    assert said.splitlines()[-1].startswith("For other ports: SERVING_GRPC_PORT=")
+    assert "Traceback" not in said
+
+
+def test_serve_stays_until_ctrl_c_and_exits_cleanly(demo, printed):
+    with demo.serve() as process:
+        client = Client("127.0.0.1:" + demo.env["SERVING_GRPC_PORT"], "add", "add_common")
+        ones = np.ones((2, 2), np.float32)
+        assert client.infer({"x1": ones, "x2": ones})[0]["y"].tolist() == [[2, 2], [2, 2]]
+    assert process.returncode == 0

@@ -1,0 +1,92 @@
+"""Every message survives the trip, and nothing else gets in."""
+
+import msgspec
+import pytest
+
+from mindspore_serving.ipc import messages as m
+from mindspore_serving.ipc.channel import Frames, encode
+
+ITEM = m.WorkItem(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
+REPLY = m.WorkReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
+METHOD = m.MethodReport("add", ["x1", "x2"], ["y"], 32, True, False)
+MODEL = m.ModelReport(0, [(2, 1), (1, 3)])
+
+TO_WORKER = [
+    m.Setup(
+        "/models",
+        "add",
+        2,
+        "cpu",
+        3,
+        True,
+        b"0123456789abcdef",
+        "AES-CBC",
+        False,
+        {"a.mindir": MODEL},
+    ),
+    m.Setup("/models", "add", 0, "none", None, False, None, "AES-GCM", True, {}),
+    m.Work([ITEM, m.WorkItem(8, "add", "native", [], None)], [65536]),
+    m.Work([]),
+    m.Cancel([1, 2]),
+    m.CallReply(REPLY),
+    m.Exit(),
+]
+TO_MASTER = [
+    m.Ready(2, [METHOD], {"a.mindir": MODEL}),
+    m.Failed("no such file"),
+    m.Done(
+        [REPLY, m.WorkReply(8, [], rejected=m.Fault(2, "bad")), m.WorkReply(9, [], is_last=False)]
+    ),
+    m.Done([], [0, 65536]),
+    m.Call("add", 1, ITEM),
+    m.Leaving(),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(m.ToWorker, message) for message in TO_WORKER]
+    + [(m.ToMaster, message) for message in TO_MASTER],
+    ids=lambda value: type(value).__name__ if isinstance(value, m.Message) else "",
+)
+def test_a_message_comes_back_equal(kind, message):
+    (back,) = Frames(kind).feed(encode(message))
+    assert back == message
+    assert type(back) is type(message)
+
+
+def test_every_message_of_each_direction_is_tried_above():
+    assert {type(message) for message in TO_WORKER} == set(m.ToWorker.__args__)
+    assert {type(message) for message in TO_MASTER} == set(m.ToMaster.__args__)
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"abc", bytearray(b"abc"), memoryview(b"xabcx")[1:4]], ids=lambda c: type(c).__name__
+)
+def test_a_chunk_may_be_any_bytes_like_object_and_arrives_as_bytes(chunk):
+    sent = m.Work([m.WorkItem(1, "add", "ms_json", [chunk], None)])
+    (back,) = Frames(m.ToWorker).feed(encode(sent))
+    assert back.items[0].chunks == [b"abc"]
+    assert type(back.items[0].chunks[0]) is bytes
+
+
+def test_bytes_do_not_alias_the_receive_buffer():
+    buffer = bytearray(encode(m.Work([m.WorkItem(1, "add", "ms_json", [b"abc"], None)])))
+    (back,) = Frames(m.ToWorker).feed(memoryview(buffer))
+    buffer[:] = bytes(len(buffer))
+    assert back.items[0].chunks == [b"abc"]
+
+
+def test_a_message_of_the_other_direction_is_refused():
+    with pytest.raises(msgspec.ValidationError):
+        list(Frames(m.ToWorker).feed(encode(m.Leaving())))
+    with pytest.raises(msgspec.ValidationError):
+        list(Frames(m.ToMaster).feed(encode(m.Exit())))
+
+
+def test_a_field_of_a_wrong_type_is_refused():
+    class Forged(msgspec.Struct, array_like=True, tag=12):
+        ids: list[str]
+
+    with pytest.raises(msgspec.ValidationError):
+        list(Frames(m.ToWorker).feed(encode(Forged(["not a number"]))))

@@ -1,0 +1,254 @@
+import os
+
+import numpy as np
+import pytest
+
+from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.servable import repository
+
+METHOD = """
+@register.register_method("y")
+def same(x):
+    return x
+"""
+NO_MODEL = "from mindspore_serving.server import distributed, register\n"
+
+
+def make(servable, version=0):
+    return repository.make_declaration(servable.directory, servable.name, version)
+
+
+def refused(servable, version=0):
+    with pytest.raises(StartError) as caught:
+        make(servable, version)
+    return str(caught.value)
+
+
+def where(servable):
+    return f"servable directory: '{servable.directory}', servable name: 'tiny'"
+
+
+def test_version_zero_is_the_newest_directory(servable):
+    servable.write(METHOD).add("1/add.mindir", "2/add.mindir", "10/add.mindir")
+    declaration, version = make(servable)
+    assert version == 10
+    assert list(declaration.methods) == ["same"]
+    assert list(declaration.models) == ["add.mindir"]
+
+
+def test_a_version_can_be_specified(servable):
+    servable.write(METHOD).add("1/add.mindir", "2/add.mindir")
+    assert make(servable, 1)[1] == 1
+
+
+def test_only_directories_named_by_a_number_are_versions(servable):
+    servable.write(METHOD).add("2/add.mindir", "0/a", "01/a", "v3/a", "-4/a", "٣/a", "7")
+    assert repository.versions(servable.directory, "tiny") == [2]
+
+
+def test_a_specified_version_must_exist(servable):
+    servable.write(METHOD).add("1/add.mindir")
+    assert refused(servable, 2) == (
+        "Start servable failed: There is no specified version directory of models, specified "
+        f"version number: 2, {where(servable)}"
+    )
+
+
+def test_models_need_a_version_directory(servable):
+    servable.write(METHOD)
+    assert refused(servable) == (
+        "There is no valid version directory of models while there are models declared in "
+        f"servable_config.py, {where(servable)}"
+    )
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        NO_MODEL,
+        NO_MODEL + "def f(x): return x\nregister.declare_model(f, 'Python')\n",
+        NO_MODEL + "distributed.declare_servable(8, 1)\n",
+    ],
+)
+def test_without_model_files_any_version_runs(servable, head):
+    servable.write(METHOD, head)
+    assert make(servable)[1] == 1
+    assert make(servable, 7)[1] == 7
+
+
+def test_without_model_files_the_newest_directory_still_counts(servable):
+    servable.write(METHOD, NO_MODEL).add("3/notes.txt")
+    assert make(servable)[1] == 3
+
+
+def test_a_missing_directory_is_named(servable):
+    assert refused(servable) == (
+        f"Check servable config failed, directory '{servable.path}' not exist, {where(servable)}"
+    )
+
+
+def test_a_missing_servable_config_is_named(servable):
+    servable.add("1/add.mindir")
+    assert refused(servable).startswith(
+        f"Check servable config failed, file '{servable.path / 'servable_config.py'}' not exist, "
+    )
+
+
+def test_a_bad_name_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(InvalidInputs, match="Parameter 'servable_name' should"):
+        repository.make_declaration(str(tmp_path), "../tiny")
+
+
+def test_a_missing_model_file_is_named(servable):
+    servable.write(METHOD).add("1/other.mindir")
+    text = refused(servable)
+    assert text.startswith("Load model failed, servable directory: ")
+    assert "model file: 'add.mindir', version number 1" in text
+    assert f"'{servable.path / '1' / 'add.mindir'}' not exist" in text
+
+
+def spec(*files, config_file=None):
+    return ModelSpec("m", "mindir", files, config_file=config_file)
+
+
+def test_model_files_are_absolute_and_in_order(servable):
+    servable.add("1/b.mindir", "1/a.mindir", "shared.mindir", "1/sub/c.mindir")
+    given = spec("b.mindir", "a.mindir", "../shared.mindir", "sub/c.mindir")
+    assert repository.model_paths(servable.directory, "tiny", 1, given) == tuple(
+        str(servable.path / file)
+        for file in ("1/b.mindir", "1/a.mindir", "shared.mindir", "1/sub/c.mindir")
+    )
+
+
+@pytest.mark.parametrize("file", ["../../secret", "../../tiny2/secret", "{absolute}", "../.."])
+def test_a_model_file_outside_the_servable_is_refused(servable, file):
+    (servable.path.parent / "tiny2").mkdir()
+    for secret in (servable.path.parent / "secret", servable.path.parent / "tiny2" / "secret"):
+        secret.write_text("secret")
+    servable.add("1/add.mindir")
+    file = file.format(absolute=servable.path / "1" / "add.mindir")
+    with pytest.raises(StartError, match="should be a path inside the servable's directory"):
+        repository.model_paths(servable.directory, "tiny", 1, spec(file))
+
+
+def test_a_link_that_the_operator_placed_is_followed_and_keeps_its_name(servable, tmp_path):
+    (tmp_path / "blob").write_bytes(b"model")
+    servable.add("1/other")
+    os.symlink(tmp_path / "blob", servable.path / "1" / "add.onnx")
+    (path,) = repository.model_paths(servable.directory, "tiny", 1, spec("add.onnx"))
+    assert path == str(servable.path / "1" / "add.onnx")
+
+
+def test_a_config_file_is_relative_to_the_servable(servable, tmp_path):
+    servable.add("lite.cfg")
+    found = repository.config_path(servable.directory, "tiny", spec(config_file="lite.cfg"))
+    assert found == str(servable.path / "lite.cfg")
+    (tmp_path / "any.cfg").write_text("")
+    absolute = str(tmp_path / "any.cfg")
+    assert (
+        repository.config_path(servable.directory, "tiny", spec(config_file=absolute)) == absolute
+    )
+    assert repository.config_path(servable.directory, "tiny", spec()) is None
+
+
+def test_a_missing_config_file_is_named(servable):
+    servable.write(METHOD, NO_MODEL + "register.declare_model('a', 'OM', config_file='no.cfg')\n")
+    servable.add("1/a")
+    text = refused(servable)
+    assert "config file: 'no.cfg'" in text
+    assert f"'{servable.path / 'no.cfg'}' not exist" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "model_format"),
+    [
+        ("model.mindir", "mindir"),
+        ("model.onnx", "onnx"),
+        ("model.pt2", "pytorch"),
+        ("model.pt", "pytorch"),
+    ],
+)
+def test_a_bare_model_directory_is_a_servable(servable, file, model_format):
+    servable.add(f"1/{file}")
+    declaration, version = make(servable)
+    assert version == 1
+    assert declaration.methods == {}
+    assert declaration.models == {file: ModelSpec(file, model_format, (file,))}
+
+
+def test_the_version_of_a_bare_model_is_chosen_like_any_other(servable):
+    servable.add("1/model.onnx", "2/model.onnx")
+    assert make(servable)[1] == 2
+    assert make(servable, 1)[1] == 1
+    assert "specified version number: 3" in refused(servable, 3)
+
+
+def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
+    servable.add("1/model.onnx", "2/notes.txt")
+    assert "version 2 has none of model.mindir, model.onnx" in refused(servable)
+
+
+def test_two_bare_models_in_one_version_are_refused(servable):
+    servable.add("1/model.onnx", "1/model.pt2")
+    assert "There is more than one model in" in refused(servable)
+    assert repository.find_bare_model(servable.directory, "tiny", 2) is None
+
+
+def test_a_servable_config_wins_over_a_bare_model(servable):
+    servable.write(METHOD, NO_MODEL).add("1/model.onnx")
+    assert make(servable)[0].models == {}
+
+
+def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
+    make_servable("b").write(METHOD)
+    make_servable("a").add("1/model.onnx")
+    make_servable("c").add("1/weights.bin")
+    make_servable(".hidden").add("1/model.onnx")
+    (tmp_path / "file").write_text("")
+    assert repository.discover(str(tmp_path)) == [(str(tmp_path), "a"), (str(tmp_path), "b")]
+
+
+def test_discover_takes_a_servable_itself(servable, make_servable):
+    servable.write(METHOD)
+    make_servable("bare").add("3/model.pt2")
+    for name in ("tiny", "bare"):
+        path = os.path.join(servable.directory, name)
+        assert repository.discover(path + "/") == [(servable.directory, name)]
+
+
+def test_discover_says_what_it_looked_for(tmp_path):
+    with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py or a"):
+        repository.discover(str(tmp_path))
+    with pytest.raises(StartError, match="There is no directory"):
+        repository.discover(str(tmp_path / "none"))
+
+
+def test_discover_refuses_a_name_that_cannot_be_served(make_servable, tmp_path):
+    make_servable("my model").add("1/model.onnx")
+    with pytest.raises(InvalidInputs, match="'my model'"):
+        repository.discover(str(tmp_path))
+
+
+def tensors(*names):
+    return tuple(TensorSpec(name, np.dtype("f4"), (-1, 2)) for name in names)
+
+
+def test_the_predict_method_has_the_names_of_the_signature():
+    signature = Signature(tensors("ids", "mask"), tensors("logits"))
+    assert repository.predict_method("model.onnx", signature) == Method(
+        name="predict",
+        inputs=("ids", "mask"),
+        outputs=("logits",),
+        stages=(Stage(StageKind.MODEL, "model.onnx", (0, 1), (2,), tag="Model 'model.onnx'"),),
+        returns=(2,),
+    )
+
+
+def test_names_are_made_different_and_printable():
+    signature = Signature(tensors("", "a", "a", "a_2", " "), tensors("", "b\nc"))
+    method = repository.predict_method("m", signature)
+    assert method.inputs == ("x0", "a", "a_2", "a_2_2", "x4")
+    assert method.outputs == ("y0", "b_c")

@@ -1,0 +1,113 @@
+"""The background loop, and the ticker that fires once per turn."""
+
+import asyncio
+import threading
+
+import pytest
+
+from mindspore_serving.aio import BackgroundLoop, Ticker
+
+
+@pytest.fixture
+def background():
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+async def thread_name():
+    return threading.current_thread().name
+
+
+async def running_loop():
+    return asyncio.get_running_loop()
+
+
+def test_a_coroutine_runs_on_the_loop_thread(background):
+    assert background.run(thread_name()) == "serving-loop"
+
+
+def test_every_coroutine_runs_on_the_same_loop(background):
+    assert background.run(running_loop()) is background.run(running_loop())
+
+
+def test_an_error_is_raised_where_run_was_called(background):
+    async def fail():
+        raise LookupError("gone")
+
+    with pytest.raises(LookupError, match="gone"):
+        background.run(fail())
+
+
+def test_a_timeout_is_raised_where_run_was_called(background):
+    async def never():
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError):
+        background.run(never(), timeout=0.01)
+
+
+def test_close_ends_the_thread_and_the_loop(background):
+    loop = background.run(running_loop())
+    background.close()
+    assert not loop.is_running()
+    assert "serving-loop" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_closed_loop_is_made_anew_on_use(background):
+    first = background.run(running_loop())
+    background.close()
+    assert background.run(running_loop()) is not first
+
+
+def test_close_may_be_called_twice(background):
+    background.run(thread_name())
+    background.close()
+    background.close()
+
+
+def test_calls_from_many_threads_share_one_loop(background):
+    loops = []
+    threads = [
+        threading.Thread(target=lambda: loops.append(background.run(running_loop())))
+        for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert len(loops) == 8
+    assert len(set(map(id, loops))) == 1
+
+
+async def test_a_ticker_fires_once_however_often_it_is_armed():
+    fired = []
+    ticker = Ticker(asyncio.get_running_loop(), lambda: fired.append(1))
+    ticker.arm()
+    ticker.arm()
+    assert fired == []
+    await asyncio.sleep(0)
+    assert fired == [1]
+
+
+async def test_a_ticker_can_be_armed_again_while_it_fires():
+    fired = []
+
+    def fire():
+        fired.append(len(fired))
+        if len(fired) < 3:
+            ticker.arm()
+
+    ticker = Ticker(asyncio.get_running_loop(), fire)
+    ticker.arm()
+    while len(fired) < 3:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert fired == [0, 1, 2]
+
+
+async def test_a_ticker_not_armed_does_not_fire():
+    fired = []
+    Ticker(asyncio.get_running_loop(), lambda: fired.append(1))
+    await asyncio.sleep(0)
+    assert fired == []

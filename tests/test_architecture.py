@@ -1,0 +1,163 @@
+"""The shape of the package: who may import whom, which parts do no I/O, how long things may be."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "mindspore_serving"
+ROOT = Path(__file__).resolve().parents[1] / PACKAGE
+
+# From low to high.  A module may import its own package, or one of a strictly lower layer.
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "log", "metrics", "aio"}),
+    frozenset({"core"}),
+    frozenset({"proto"}),
+    frozenset({"wire", "ipc", "servable"}),
+    frozenset({"backends", "batching"}),
+    frozenset({"cluster"}),
+    frozenset({"client", "execution", "dispatch", "frontends"}),
+    frozenset({"server"}),
+    frozenset({"cli"}),
+    frozenset({"__main__", "master", "worker"}),
+)
+LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+
+# Decisions only: no clock, no thread, no socket, no event loop.
+PURE = ("core", "batching", "wire", "dispatch/registry.py", "dispatch/queueing.py")
+IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
+
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 60
+
+
+def sources() -> list[Path]:
+    """Every module that a person wrote."""
+    return [path for path in sorted(ROOT.rglob("*.py")) if "_pb2" not in path.name]
+
+
+def pure_sources() -> list[Path]:
+    prefixes = [ROOT / name for name in PURE]
+    return [p for p in sources() if any(p == pure or pure in p.parents for pure in prefixes)]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import, wherever it stands; `package` resolves the dots."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *filter(None, [node.module])))
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def package_of(path: Path) -> tuple[str, ...]:
+    return (PACKAGE, *path.relative_to(ROOT).parent.parts)
+
+
+def unit_of(path: Path) -> str:
+    """The package or root module that a file belongs to; the package's own __init__ is ''."""
+    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return "" if first == "__init__" else first
+
+
+def upward_imports(tree: ast.AST, unit: str, package: tuple[str, ...]) -> list[str]:
+    """Imports of units that are not strictly below `unit`."""
+    found = []
+    for line, dotted in imports(tree, package):
+        top, _, rest = dotted.partition(".")
+        target = rest.split(".")[0]
+        if top != PACKAGE or target in ("", unit, "__version__"):
+            continue
+        if LAYER_OF.get(target, len(LAYERS)) >= LAYER_OF.get(unit, -1):
+            found.append(f"line {line}: {unit or PACKAGE} may not import {dotted}")
+    return found
+
+
+def io_imports(tree: ast.AST) -> list[str]:
+    return [
+        f"line {line}: {dotted}"
+        for line, dotted in imports(tree, (PACKAGE,))
+        if dotted.split(".")[0] in IO_MODULES
+    ]
+
+
+def long_functions(tree: ast.AST) -> list[str]:
+    return [
+        f"{node.name}: {length} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_every_module_has_a_layer(path: Path) -> None:
+    assert unit_of(path) == "" or unit_of(path) in LAYER_OF, f"add {unit_of(path)} to LAYERS"
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_imports_point_downward(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert upward_imports(tree, unit_of(path), package_of(path)) == []
+
+
+@pytest.mark.parametrize("path", pure_sources(), ids=name_of)
+def test_decisions_do_no_io(path: Path) -> None:
+    assert io_imports(ast.parse(path.read_text())) == []
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_files_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    assert long_functions(ast.parse(text)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import mindspore_serving.server",
+        "import mindspore_serving.batching.batcher as b",
+        "from mindspore_serving.server import register",
+        "from mindspore_serving import dispatch",
+        "from ..cluster import local",
+        "from .. import frontends",
+        "def f():\n    import mindspore_serving.ipc",
+        "if TYPE_CHECKING:\n    from mindspore_serving.backends.base import Backend",
+    ],
+)
+def test_an_upward_import_is_found_in_every_form(line: str) -> None:
+    assert upward_imports(ast.parse(line), "wire", (PACKAGE, "wire")) != []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mindspore_serving.core.dtype import DType",
+        "from mindspore_serving import errors, __version__",
+        "from mindspore_serving.wire.status import STATUS",
+        "from . import status",
+        "from .status import STATUS",
+        "from ..core import value",
+        "import numpy",
+    ],
+)
+def test_a_downward_import_is_allowed_in_every_form(line: str) -> None:
+    assert upward_imports(ast.parse(line), "wire", (PACKAGE, "wire")) == []
+
+
+@pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])
+def test_io_in_a_decision_is_found(line: str) -> None:
+    assert io_imports(ast.parse(line)) != []
+
+
+def test_a_long_function_is_found() -> None:
+    assert long_functions(ast.parse("def f():\n" + "    pass\n" * MAX_FUNCTION_LINES)) != []
+    assert long_functions(ast.parse("def f():\n" + "    pass\n" * (MAX_FUNCTION_LINES - 1))) == []

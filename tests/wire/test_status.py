@@ -1,0 +1,39 @@
+import grpc
+
+from mindspore_serving.errors import Code
+from mindspore_serving.wire import status
+
+
+def test_every_code_has_a_row():
+    assert set(status.TABLE) == set(Code)
+
+
+def test_the_original_numbers_are_kept_and_new_codes_map_to_them():
+    assert [status.of(code).mindspore for code in range(6)] == [0, 1, 2, 3, 4, 5]
+    assert status.of(Code.NOT_FOUND).mindspore == 2
+    assert status.of(Code.OVERLOADED).mindspore == 1
+
+
+def test_grpc_names_exist_in_grpc():
+    for row in status.TABLE.values():
+        assert grpc.StatusCode[row.grpc]
+
+
+def test_http_statuses_say_whose_fault_it_is():
+    assert status.of(Code.INVALID_INPUTS).http == 400
+    assert status.of(Code.NOT_FOUND).http == 404
+    assert status.of(Code.SYSTEM_ERROR).http == 500
+    assert status.of(Code.SERVABLE_UNAVAILABLE).http == 503
+
+
+def test_an_unknown_number_counts_as_failed():
+    assert status.of(77) == status.of(Code.FAILED)
+
+
+def test_a_failure_is_common_only_if_every_instance_has_it():
+    assert status.common_failure([(1, "a"), (1, "a")]) == (1, "a")
+    assert status.common_failure([(1, "a"), (1, "b")]) is None
+    assert status.common_failure([(1, "a"), (2, "a")]) is None
+    assert status.common_failure([(1, "a"), None]) is None
+    assert status.common_failure([None, None]) is None
+    assert status.common_failure([]) is None
