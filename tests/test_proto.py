@@ -18,7 +18,7 @@ HERE = ROOT / "mindspore_serving" / "proto"
 def test_generated_modules_are_up_to_date(tmp_path):
     environment = {**os.environ, "PYTHON": sys.executable}
     script = ROOT / "scripts" / "proto"
-    subprocess.run([str(script), str(tmp_path)], check=True, env=environment)
+    subprocess.run([str(script), str(tmp_path)], check=True, env=environment, timeout=60)
     generated = sorted((tmp_path / "mindspore_serving" / "proto").iterdir())
     assert [path.name for path in generated] == [
         "ms_service_pb2.py",

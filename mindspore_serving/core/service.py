@@ -5,9 +5,7 @@ says which codec its body is in, the worker decodes, runs and encodes, and the r
 come back ready to be put into an answer of the same protocol.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,38 +88,3 @@ class Control(Protocol):
     def is_ready(self) -> bool:
         """Whether everything that was deployed can be called."""
         ...
-
-
-async def infer(inference: Inference, request: Request) -> Reply:
-    """The one reply to a request that does not stream.  Cancelling the caller cancels the call."""
-    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def resolve(reply: Reply) -> None:
-        if not future.done():
-            future.set_result(reply)
-
-    call = inference.submit(request, resolve)
-    try:
-        return await future
-    except asyncio.CancelledError:
-        call.cancel()
-        raise
-
-
-@asynccontextmanager
-async def stream(inference: Inference, request: Request) -> AsyncIterator[AsyncIterator[Reply]]:
-    """The replies as they come.  Leaving the block cancels what is still to come."""
-    queue: asyncio.Queue[Reply] = asyncio.Queue()
-    call = inference.submit(request, queue.put_nowait)
-
-    async def replies() -> AsyncIterator[Reply]:
-        is_last = False
-        while not is_last:
-            reply = await queue.get()
-            is_last = reply.is_last
-            yield reply
-
-    try:
-        yield replies()
-    finally:
-        call.cancel()

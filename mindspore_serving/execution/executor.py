@@ -89,7 +89,6 @@ class Executor:
             if step.start is not None:
                 step.start(jobs)
                 return
-            assert step.run is not None
             outcomes = step.run(jobs)
         except Exception as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)

@@ -15,12 +15,13 @@ from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import NotFound, StartError
+from mindspore_serving.execution import nested
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.job import Job, Outcome, Program, Step
 from mindspore_serving.ipc.messages import MethodReport, ModelReport, Setup
 from mindspore_serving.servable import model as model_api
-from mindspore_serving.servable import repository
+from mindspore_serving.servable import pipeline, repository
 from mindspore_serving.servable.builtins import BUILTINS
 
 DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
@@ -33,6 +34,10 @@ class RemoteModels(Protocol):
     def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None: ...
 
     def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]: ...
+
+    def call_method(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> list[Outcome]: ...
 
 
 @dataclass(slots=True)
@@ -89,6 +94,7 @@ def load(setup: Setup, remote: RemoteModels) -> Host:
     _add_predict(host)
     _add_programs(host, setup, remote)
     model_api.bind_runner(_runner(host, setup, remote))
+    pipeline.bind_pipeline(_pipeline_runner(host, remote))
     return host
 
 
@@ -172,12 +178,11 @@ def _model_step(host: Host, stage: Stage, remote: RemoteModels | None) -> Step:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
     _check_counts(stage, report)
     limit = report.batch_size or DYNAMIC_BATCH
-    step = Step(stage.inputs, limit)
     key, subgraph = stage.target, stage.subgraph
-    if remote is not None:
-        step.start = lambda jobs: remote.start(key, subgraph, jobs, stage)
-        return step
-    step.run = lambda jobs: host.run_model(key, subgraph, [job.arguments(step) for job in jobs])
+    if remote is None:
+        return Step(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
+    step = Step(stage.inputs, limit, lambda rows: remote.call(key, subgraph, rows))
+    step.start = lambda jobs: remote.start(key, subgraph, jobs, stage)
     return step
 
 
@@ -201,12 +206,9 @@ def _function_step(host: Host, method: Method, stage: Stage) -> Step:
         function = host.declaration.functions[stage.target]
     caller = FunctionCaller(function, stage.target, len(stage.outputs))
     if stage.batch_size is None:
-        step, call = Step(stage.inputs, LOOP_BATCH, gains_from_batch=False), caller.call_each
-    else:
-        limit = stage.batch_size or _model_batch(host, method, stage)
-        step, call = Step(stage.inputs, limit), caller.call_batch
-    step.run = lambda jobs: call([job.arguments(step) for job in jobs])
-    return step
+        return Step(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
+    limit = stage.batch_size or _model_batch(host, method, stage)
+    return Step(stage.inputs, limit, caller.call_batch)
 
 
 def _model_batch(host: Host, method: Method, stage: Stage) -> int:
@@ -232,6 +234,26 @@ def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
             if isinstance(outcome, Exception):
                 raise outcome
             results.append(cast(tuple[Array, ...], outcome))  # models make nothing else
+        return results
+
+    return run
+
+
+def _pipeline_runner(host: Host, remote: RemoteModels) -> pipeline.Runner:
+    """What `PipelineServable.run` does in this worker."""
+
+    def run(
+        servable: str, method: str, version: int, rows: list[tuple[Value, ...]]
+    ) -> list[tuple[Value, ...]]:
+        if servable == host.declaration.name and version in (0, host.version):
+            if method not in host.programs:
+                raise NotFound(f"servable {servable} has no method {method} here")
+            return nested.run_method(host.programs[method], rows)
+        results: list[tuple[Value, ...]] = []
+        for outcome in remote.call_method(servable, version, method, rows):
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(outcome)
         return results
 
     return run

@@ -18,17 +18,29 @@ Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 class Step:
     """A stage made ready to run: how many jobs it takes at once, and what it does to them.
 
-    `run` answers at once; `start` sends the jobs away, to come back by `Executor.resume`.
+    `run` answers at once; `start`, where there is one, sends the jobs away, to come back by
+    `Executor.resume`.
     """
 
-    __slots__ = ("gains_from_batch", "inputs", "limit", "run", "start")
+    __slots__ = ("_call", "gains_from_batch", "inputs", "limit", "start")
 
-    def __init__(self, inputs: Sequence[int], limit: int, *, gains_from_batch: bool = True) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[int],
+        limit: int,
+        call: "Callable[[list[tuple[Value, ...]]], list[Outcome]]",
+        *,
+        gains_from_batch: bool = True,
+    ) -> None:
         self.inputs = tuple(inputs)
         self.limit = limit
         self.gains_from_batch = gains_from_batch
-        self.run: Callable[[list[Job]], list[Outcome]] | None = None
+        self._call = call
         self.start: Callable[[list[Job]], None] | None = None
+
+    def run(self, jobs: "list[Job]") -> list[Outcome]:
+        """What becomes of each job; may raise for all."""
+        return self._call([job.arguments(self) for job in jobs])
 
 
 @dataclass(slots=True)

@@ -44,13 +44,16 @@ class RemoteCaller:
 
     def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
         rows = [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
-        self._parked[self._ask(key, subgraph, rows)] = jobs
+        self._parked[self._ask_model(key, subgraph, rows)] = jobs
 
     def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
-        reply = self._wait_for(self._ask(key, subgraph, rows))
-        outcomes = self._outcomes(reply, len(rows))
-        self._release(reply)
-        return outcomes
+        return self._wait(self._ask_model(key, subgraph, rows), len(rows))
+
+    def call_method(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> list[Outcome]:
+        """Any method of any servable, its inputs by position; waits for the answer."""
+        return self._wait(self._ask(servable, version, method, rows), len(rows))
 
     def take(self, reply: WorkReply) -> tuple[list[Job], list[Outcome]]:
         """The parked jobs that `reply` answers, and what became of them."""
@@ -72,10 +75,21 @@ class RemoteCaller:
             return [ServingError(text)] * expected
         return outcomes
 
-    def _ask(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
-        """No timeout: the worker that runs the model answers, or the master does if it dies."""
+    def _wait(self, call_id: int, expected: int) -> list[Outcome]:
+        reply = self._wait_for(call_id)
+        outcomes = self._outcomes(reply, expected)
+        self._release(reply)
+        return outcomes
+
+    def _ask_model(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
+        return self._ask(self.servable, self.version, call_name(key, subgraph), rows)
+
+    def _ask(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> int:
+        """No timeout: the worker that runs it answers, or the master does if that dies."""
         call_id = next(self._ids)
         chunks = [self._arena.put(native.encode_values(row)) for row in rows]
-        item = WorkItem(call_id, call_name(key, subgraph), "native", chunks, None)
-        self._send(Call(self.servable, self.version, item))
+        item = WorkItem(call_id, method, "native", chunks, None)
+        self._send(Call(servable, version, item))
         return call_id

@@ -10,8 +10,9 @@ import grpc
 import grpc.aio
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Inference, Reply, Request, infer
+from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Code, ServingError
+from mindspore_serving.frontends.waiting import infer
 from mindspore_serving.wire import ms_proto
 
 SERVICE = "mindspore.serving.proto.MSService"

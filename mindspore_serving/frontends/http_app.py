@@ -13,9 +13,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Control, Inference, Request, infer
+from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.frontends import rest_ms
+from mindspore_serving.frontends.waiting import infer
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 

@@ -51,7 +51,8 @@ def to_context(tls: Tls) -> ssl.SSLContext:
 
 
 def to_credentials(tls: Tls) -> "grpc.ServerCredentials":
-    """For gRPC.  Raises FileNotFoundError for a missing file, as the original did."""
+    """For gRPC.  Raises FileNotFoundError for a missing file, as the original did, else StartError
+    naming the file that cannot be used."""
     import grpc
 
     pair = (Path(tls.private_key).read_bytes(), Path(tls.certificate).read_bytes())
@@ -59,6 +60,7 @@ def to_credentials(tls: Tls) -> "grpc.ServerCredentials":
     if tls.verify_client:
         assert tls.custom_ca is not None
         roots = Path(tls.custom_ca).read_bytes()
+    to_context(tls)  # gRPC itself tells nobody but its log what is wrong with them
     return grpc.ssl_server_credentials([pair], roots, tls.verify_client)
 
 

@@ -255,3 +255,18 @@ def test_the_signature_is_read_without_importing_mindspore(mindir):
     command = [sys.executable, "-c", code, str(mindir / "convolve.mindir")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+def test_outputs_missing_in_the_file_are_seen_by_running_it(mindir, opened, tmp_path):
+    from mindspore_serving.backends.mindir_signature import _messages
+
+    model = _messages().ModelProto()
+    model.ParseFromString((mindir / "two_open.mindir").read_bytes())
+    model.graph.output[0].ClearField("attr_info")
+    path = tmp_path / "untold.mindir"
+    path.write_bytes(model.SerializeToString())
+    (signature,) = opened("mindir", path).signature
+    assert [(spec.name, spec.dtype) for spec in signature.outputs] == [
+        ("output0", np.float32),
+        ("output1", np.float32),
+    ]

@@ -3,6 +3,7 @@ import threading
 import grpc
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from mindspore_serving.client import (
     Client,
@@ -10,6 +11,7 @@ from mindspore_serving.client import (
     ClientGrpcAsyncResult,
     SSLConfig,
 )
+from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.proto import ms_service_pb2 as pb
 
 
@@ -20,21 +22,7 @@ def client(address):
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ],
+    "dtype", [row.numpy for row in dtypes.TABLE if row.numpy is not None], ids=str
 )
 @pytest.mark.parametrize("shape", [(), (4,), (2, 2), (0,)])
 def test_arrays_of_every_type_come_back(client, dtype, shape):
@@ -84,8 +72,6 @@ def test_the_golden_bytes_are_sent(service, address):
         instances { items { key: "s" value {
             shape { dims: 1 } dtype: MS_STRING bytes_val: "hi" } } }
     """
-    from google.protobuf import text_format
-
     assert service.requests == [text_format.Parse(text, pb.PredictRequest())]
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,15 @@ class Demo:
 
     def run(self, status: int = 0) -> str:
         return run_script(self.directory / "demo.py", self.env, status)
+
+    def processes(self) -> list[str]:
+        """The processes that run in the directory: demo, server, workers."""
+        found = []
+        for cwd in Path("/proc").glob("[0-9]*/cwd"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if cwd.resolve() == self.directory.resolve():
+                    found.append(cwd.with_name("cmdline").read_text().replace("\0", " "))
+        return found
 
     def serve(self) -> "AbstractContextManager[subprocess.Popen[str]]":
         command = [sys.executable, "demo.py", "--serve"]

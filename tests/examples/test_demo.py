@@ -28,8 +28,9 @@ def test_it_prints_real_answers_of_both_protocols(printed):
     assert int(right) > 0.95 * 360
 
 
-def test_it_stops_by_itself(printed):
+def test_it_stops_by_itself_with_all_its_workers(demo, printed):
     assert printed.splitlines()[-1] == "stopped"
+    assert demo.processes() == []
 
 
 def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
@@ -38,11 +39,15 @@ def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
     assert f"127.0.0.1:{demo.env['SERVING_HTTP_PORT']}" in said.splitlines()[-2]
     assert said.splitlines()[-1].startswith("For other ports: SERVING_GRPC_PORT=")
     assert "Traceback" not in said
+    assert demo.processes() == []
 
 
 def test_serve_stays_until_ctrl_c_and_exits_cleanly(demo, printed):
     with demo.serve() as process:
+        # The server, two workers of add, one of lenet, and one of minilm where it is installed.
+        assert len(demo.processes()) == 5 - printed.count("left out")
         client = Client("127.0.0.1:" + demo.env["SERVING_GRPC_PORT"], "add", "add_common")
         ones = np.ones((2, 2), np.float32)
         assert client.infer({"x1": ones, "x2": ones})[0]["y"].tolist() == [[2, 2], [2, 2]]
     assert process.returncode == 0
+    assert demo.processes() == []

@@ -133,6 +133,13 @@ def test_other_items_are_ignored_and_dims_may_be_unpacked(method):
     assert list(instance) == ["x"]
 
 
+def test_an_empty_shape_is_that_of_a_scalar(method):
+    item = pb.Tensor(shape=pb.TensorShape(), dtype=pb.MS_INT8, data=b"\x07")
+    for _ in range(2):
+        (instance,) = ms_proto.decode([message(x=item)], method("x"), "s")
+        np.testing.assert_array_equal(instance["x"], np.array(7, np.int8), strict=True)
+
+
 F32 = pb.MS_FLOAT32
 SIZE_ONE = "Instance tensor check failed: bytes or string type shape batch size can only be 1"
 ONE_DIM = (

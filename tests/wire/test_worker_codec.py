@@ -42,4 +42,4 @@ def test_a_codec_is_imported_only_when_used():
         "import sys; from mindspore_serving import wire; wire.worker_codec('native');"
         "assert not {'grpc', 'google.protobuf'} & set(sys.modules), 'too much imported'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

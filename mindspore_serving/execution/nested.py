@@ -1,0 +1,34 @@
+"""Runs a method of this worker from inside a stage: at once, on this thread, past the queues.
+
+For the pipelines of versions 1.3 and 1.4, whose functions call other methods of their own
+servable: were such a call queued, the worker would wait for itself.
+"""
+
+from collections.abc import Sequence
+
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.execution.job import Job, Part, Program
+
+
+def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
+    """The outputs of every row of inputs.  Raises the first ServingError of any."""
+    method = program.method
+    blank = [None] * (method.num_slots - len(method.inputs))
+    part = Part(0, program, codec=None, deadline=None)
+    jobs = []
+    for index, row in enumerate(rows):
+        if len(row) != len(method.inputs):
+            raise InvalidInputs(
+                f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
+            )
+        jobs.append(Job(part, index, [*row, *blank]))
+    for stage, step in zip(method.stages, program.steps, strict=True):
+        for start in range(0, len(jobs), step.limit):
+            batch = jobs[start : start + step.limit]
+            for job, outcome in zip(batch, step.run(batch), strict=True):
+                if isinstance(outcome, ServingError):
+                    raise outcome
+                for slot, value in zip(stage.outputs, outcome, strict=True):
+                    job.values[slot] = value
+    return [tuple(job.values[slot] for slot in method.returns) for job in jobs]

@@ -1,0 +1,134 @@
+"""Who serves what, and what a client is told if nobody does."""
+
+import pytest
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.errors import NotFound, ServableUnavailable
+from mindspore_serving.ipc.messages import MethodReport
+
+ADD = MethodReport("add", ["x1", "x2"], ["y"], 4, True, False)
+SUB = MethodReport("sub", ["x1", "x2"], ["y"], 1, False, False)
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+def deploy(registry, version, worker, *reports, **options):
+    deployment = Deployment("/models", "math", **options)
+    return registry.add_worker(deployment, version, list(reports or [ADD]), worker)
+
+
+def test_a_method_is_found_with_its_workers(registry):
+    deploy(registry, 1, "first")
+    deploy(registry, 1, "second")
+    line = registry.find("math", 1, "add")
+    assert line.workers == ["first", "second"]
+    assert line.report == ADD
+    assert line.label == "servable(math) method(add)"
+
+
+def test_version_0_is_the_newest_that_runs(registry):
+    for version in (2, 10, 9):
+        deploy(registry, version, f"worker {version}")
+    assert registry.find("math", 0, "add").service.version == 10
+
+
+def test_version_0_of_a_servable_with_one_version_is_that(registry):
+    deploy(registry, 7, "worker")
+    assert registry.find("math", 0, "add").service.version == 7
+
+
+def test_version_0_skips_versions_that_nobody_runs(registry):
+    deploy(registry, 1, "old")
+    newest = deploy(registry, 2, "new")
+    registry.remove_worker(newest, "new")
+    assert registry.find("math", 0, "add").service.version == 1
+
+
+def test_an_explicit_version_is_not_replaced_by_another(registry):
+    deploy(registry, 1, "old")
+    newest = deploy(registry, 2, "new")
+    registry.remove_worker(newest, "new")
+    with pytest.raises(ServableUnavailable, match=r"version\(2\)"):
+        registry.find("math", 2, "add")
+
+
+@pytest.mark.parametrize(
+    ("servable", "version", "method", "text"),
+    [
+        (
+            "other",
+            0,
+            "add",
+            "Request servable(other) method(add)  , servable is not available",
+        ),
+        (
+            "math",
+            3,
+            "add",
+            "Request servable(math) method(add)  version(3)  , servable is not available",
+        ),
+        ("math", 0, "div", "Request servable(math) method(div)  , method is not available"),
+    ],
+)
+def test_what_does_not_exist_is_not_found(registry, servable, version, method, text):
+    deploy(registry, 1, "worker")
+    with pytest.raises(NotFound) as caught:
+        registry.find(servable, version, method)
+    assert str(caught.value) == text
+
+
+def test_what_nobody_runs_now_is_unavailable_with_the_reason(registry):
+    service = deploy(registry, 1, "worker")
+    registry.remove_worker(service, "worker")
+    with pytest.raises(ServableUnavailable, match=r", servable is not available$"):
+        registry.find("math", 0, "add")
+    service.reason = "exit status 3"
+    with pytest.raises(ServableUnavailable, match=r"servable is not available: exit status 3$"):
+        registry.find("math", 0, "add")
+
+
+def test_removing_the_last_worker_of_a_line_orphans_it(registry):
+    service = deploy(registry, 1, "both", ADD, SUB)
+    deploy(registry, 1, "one", ADD)
+    assert [line.report.name for line in registry.remove_worker(service, "both")] == ["sub"]
+    assert [line.report.name for line in registry.remove_worker(service, "one")] == ["add"]
+
+
+def test_removing_a_worker_twice_is_harmless(registry):
+    service = deploy(registry, 1, "worker")
+    registry.remove_worker(service, "worker")
+    assert registry.remove_worker(service, "worker") == []
+
+
+def test_a_worker_may_run_methods_the_first_did_not(registry):
+    deploy(registry, 1, "first", ADD)
+    deploy(registry, 1, "second", SUB)
+    assert registry.find("math", 1, "sub").workers == ["second"]
+
+
+def test_a_new_worker_uses_the_queue_that_is_there(registry):
+    service = deploy(registry, 1, "first")
+    line = registry.find("math", 1, "add")
+    registry.remove_worker(service, "first")
+    deploy(registry, 1, "second")
+    assert registry.find("math", 1, "add") is line
+
+
+def test_all_services_can_be_listed(registry):
+    for version in (1, 2):
+        deploy(registry, version, "worker")
+    assert [(service.name, service.version) for service in registry] == [("math", 1), ("math", 2)]
+
+
+@pytest.mark.parametrize(
+    ("report", "retry", "can_retry"),
+    [(ADD, True, True), (ADD, False, False), (SUB, True, False)],
+    ids=["both agree", "the deployment forbids", "the method forbids"],
+)
+def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retry, can_retry):
+    deploy(registry, 1, "worker", report, retry=retry)
+    assert registry.find("math", 1, report.name).can_retry is can_retry

@@ -1,0 +1,192 @@
+"""TLS and mutual TLS on both protocols, with certificates made here."""
+
+import datetime
+import http.client
+import ipaddress
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from mindspore_serving import server
+from mindspore_serving.client import Client
+from mindspore_serving.client import SSLConfig as ClientTls
+from tests.e2e.harness import config, free_port, write_servable
+
+TWICE = """
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+"""
+
+
+class Authority:
+    """Signs certificates for 127.0.0.1; `ca` is its own."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory, self._name = directory, x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        )
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
+
+    def issue(self, name: str) -> tuple[str, str]:
+        """Paths of certificate and private key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False))
+        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+        private = key.private_bytes(encoding, form, serialization.NoEncryption())
+        return certificate, self._save(f"{name}.key", private)
+
+    def _sign(self, subject, key, *, is_ca: bool) -> bytes:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        builder = (
+            x509.CertificateBuilder(self._name, subject, key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+                critical=False,
+            )
+        )
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def _save(self, name: str, content: bytes) -> str:
+        (self._directory / name).write_bytes(content)
+        return str(self._directory / name)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ours"), "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
+
+
+@pytest.fixture
+def start(stopped, ours):
+    """start(verify_client): the ports of a server of "toy" with TLS on both protocols."""
+    write_servable(stopped, "toy", TWICE)
+
+    def run(verify_client: bool) -> tuple[int, int]:
+        tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client)
+        ports = free_port(), free_port()
+        server.start_servables(config(stopped, "toy"))
+        server.start_grpc_server(f"127.0.0.1:{ports[0]}", ssl_config=tls)
+        server.start_restful_server(f"127.0.0.1:{ports[1]}", ssl_config=tls)
+        return ports
+
+    return run
+
+
+def by_grpc(port: int, tls: ClientTls | None) -> object:
+    with Client(f"127.0.0.1:{port}", "toy", "double", ssl_config=tls) as client:
+        return client.infer({"x": 21})
+
+
+def by_http(port: int, context: ssl.SSLContext) -> object:
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    try:
+        connection.request("POST", "/model/toy:double", json.dumps({"instances": {"x": 21}}))
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def trusting(authority: Authority, certificate: tuple[str, str] | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=authority.ca)
+    if certificate:
+        context.load_cert_chain(*certificate)
+    return context
+
+
+def test_a_client_that_trusts_the_server_is_served(start, ours):
+    grpc_port, http_port = start(verify_client=False)
+    assert by_grpc(grpc_port, ClientTls(custom_ca=ours.ca))[0]["y"] == 42
+    assert by_http(http_port, trusting(ours)) == {"instances": [{"y": 42}]}
+
+
+def test_a_client_that_trusts_another_authority_or_speaks_plain_text_gets_nothing(start, theirs):
+    grpc_port, http_port = start(verify_client=False)
+    assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, ClientTls(custom_ca=theirs.ca))[
+        "error"
+    ]
+    assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, None)["error"]
+    with pytest.raises(ssl.SSLCertVerificationError):
+        by_http(http_port, trusting(theirs))
+    plain = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+    plain.request("GET", "/health")
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        plain.getresponse()
+    plain.close()
+
+
+def test_old_versions_of_tls_are_refused(start, ours):
+    _, port = start(verify_client=False)
+    context = trusting(ours)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert by_http(port, context) == {"instances": [{"y": 42}]}
+    with pytest.warns(DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        by_http(port, context)
+
+
+def test_with_verify_client_only_clients_of_that_authority_are_served(start, ours, theirs):
+    grpc_port, http_port = start(verify_client=True)
+    good, bad = ours.issue("client"), theirs.issue("client")
+    assert by_grpc(grpc_port, ClientTls(*good, ours.ca))[0]["y"] == 42
+    assert by_http(http_port, trusting(ours, good)) == {"instances": [{"y": 42}]}
+    for certificate in (None, bad):
+        tls = ClientTls(*(certificate or (None, None)), ours.ca)
+        assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, tls)["error"]
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
+            by_http(http_port, trusting(ours, certificate))
+    assert by_grpc(grpc_port, ClientTls(*good, ours.ca))[0]["y"] == 42
+
+
+@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca", "mismatch"])
+def test_certificate_files_that_cannot_be_used_are_a_start_error(stopped, ours, which):
+    certificate, private_key = ours.issue("server")
+    paths = {"certificate": certificate, "private_key": private_key, "custom_ca": ours.ca}
+    if which == "mismatch":
+        paths["private_key"] = ours.issue("other")[1]
+    else:
+        broken = stopped / "broken.pem"
+        broken.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
+        paths[which] = str(broken)
+    tls = server.SSLConfig(**paths, verify_client=True)
+    for start in (server.start_grpc_server, server.start_restful_server):
+        address = f"127.0.0.1:{free_port()}"
+        with pytest.raises(RuntimeError) as caught:
+            start(address, ssl_config=tls)
+        assert paths.get(which, paths["private_key"]) in str(caught.value)
+        start(address)
+        server.stop()
+
+
+@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca"])
+def test_certificate_files_that_do_not_exist_are_named(stopped, ours, which):
+    certificate, private_key = ours.issue("server")
+    paths = {"certificate": certificate, "private_key": private_key, "custom_ca": ours.ca}
+    paths[which] = str(stopped / "gone.pem")
+    tls = server.SSLConfig(**paths, verify_client=True)
+    with pytest.raises(FileNotFoundError, match=r"gone\.pem"):
+        server.start_grpc_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
+    with pytest.raises(RuntimeError, match=r"gone\.pem"):
+        server.start_restful_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
