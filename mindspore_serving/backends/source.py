@@ -16,7 +16,7 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 _MAX_WORDS = 600  # characters of a runtime's own message that are worth passing on
-_DEFAULTS = {"precision_mode": "origin", "enable_parallel": -1, "config_file": ""}
+_DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
 _reported: set[tuple[str, str]] = set()
 
 

@@ -6,11 +6,14 @@ server.
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from mindspore_serving.cli.settings import PredictSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 
 def run(settings: PredictSettings) -> int:
@@ -48,10 +51,9 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     path = f"/model/{quote(settings.servable)}{version}:{quote(settings.method)}"
     connection: HTTPConnection
     if url.scheme == "https":
-        import ssl
-
-        trusted = ssl.create_default_context(cafile=settings.tls_ca)
-        connection = HTTPSConnection(url.netloc, timeout=settings.timeout, context=trusted)
+        connection = HTTPSConnection(
+            url.netloc, timeout=settings.timeout, context=_context(settings)
+        )
     else:
         connection = HTTPConnection(url.netloc, timeout=settings.timeout)
     try:
@@ -68,6 +70,15 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     return reply
 
 
+def _context(settings: PredictSettings) -> "SSLContext":
+    import ssl
+
+    context = ssl.create_default_context(cafile=settings.tls_ca)
+    if settings.tls_cert:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
 def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
     from mindspore_serving.client import Client, SSLConfig
     from mindspore_serving.wire import json_values
@@ -75,7 +86,8 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     values = [
         {name: json_values.to_value(value) for name, value in one.items()} for one in instances
     ]
-    tls = SSLConfig(custom_ca=settings.tls_ca) if settings.tls or settings.tls_ca else None
+    files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
+    tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
     with Client(*names, tls, timeout=settings.timeout) as client:
         results = client.infer(values)

@@ -57,12 +57,21 @@ def call_line(settings: ServeSettings, servable: str, method: Method) -> str:
     if settings.no_http:
         where = address(_reachable(settings.host), settings.grpc_port)
         words = ["mindspore-serving", "predict", where, servable, method.name]
-        words += ["--tls"] if settings.tls_cert else []
-        return shlex.join([*words, json.dumps(instance)])
+        words += [json.dumps(instance), *_tls_words(settings, "--tls-")]
+        return shlex.join(words)
     words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method.name)}"]
-    words += ["--cacert", settings.tls_cert] if settings.tls_cert else []
-    words += ["--cert", "CLIENT.pem", "--key", "CLIENT-KEY.pem"] if settings.tls_ca else []
-    return shlex.join([*words, "-d", json.dumps({"instances": [instance]})])
+    words += ["-d", json.dumps({"instances": [instance]}), *_tls_words(settings, "--")]
+    return shlex.join(words)
+
+
+def _tls_words(settings: ServeSettings, prefix: str) -> list[str]:
+    """The options of curl and of `predict`, which differ in their beginning."""
+    words = []
+    if settings.tls_cert:
+        words += ["--cacert" if prefix == "--" else "--tls-ca", settings.tls_cert]
+    if settings.tls_ca:
+        words += [f"{prefix}cert", "CLIENT.pem", f"{prefix}key", "CLIENT-KEY.pem"]
+    return words
 
 
 def _url(settings: ServeSettings) -> str:

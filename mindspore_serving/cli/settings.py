@@ -80,6 +80,8 @@ class PredictSettings:
     timeout: float = _option(60.0, "seconds to wait for the reply", type=float)
     tls: bool = _option(False, "gRPC over TLS", action="store_true")
     tls_ca: str | None = _option(None, "PEM authority to trust instead of the system's")
+    tls_cert: str | None = _option(None, "PEM client certificate, for a server that demands one")
+    tls_key: str | None = _option(None, "PEM private key of --tls-cert")
 
 
 @dataclass(frozen=True, slots=True)

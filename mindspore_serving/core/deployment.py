@@ -3,7 +3,7 @@
 Frozen data, no checks: `server.config` makes it from checked arguments.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Deployment:
     device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
     device_ids: tuple[int, ...] = ()
     num_parallel_workers: int = 0
-    dec_key: bytes | None = None
+    dec_key: bytes | None = field(default=None, repr=False)
     dec_mode: str = "AES-GCM"
     batching: BatchPolicy = BatchPolicy()
     enable_lite: bool = False

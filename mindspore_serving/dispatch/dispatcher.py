@@ -125,6 +125,7 @@ class Dispatcher:
         if call.line is not None:
             call.line.series.observe(self._now() - call.started, code)
         for part in call.parts:
+            part.chunks = ()  # it may lie in a queue for long
             if part.holder is not None:
                 part.holder.cancel(part)
 
@@ -161,7 +162,11 @@ class Dispatcher:
         due = line.batcher.due()
         if due is not None and due > now and line.wake_at != due:
             line.wake_at = due
-            self._loop.call_later(due - now, self._ticker.arm)
+            self._loop.call_later(due - now, self._wake, line)
+
+    def _wake(self, line: Line) -> None:
+        line.wake_at = 0.0  # the loop's clock is coarse: if it is early, wait for the rest
+        self._ticker.arm()
 
     # --- what workers say -------------------------------------------------------------------
 

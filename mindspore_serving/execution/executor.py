@@ -99,6 +99,9 @@ class Executor:
     def _advance(self, job: Job, outcome: Outcome) -> None:
         method = job.part.program.method
         stage = method.stages[job.position]
+        if not isinstance(outcome, ServingError) and len(outcome) != len(stage.outputs):
+            text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
+            outcome = StageFailed(text)
         if isinstance(outcome, ServingError):
             where = f"method: '{method.name}', stage index(begin with 1): {job.position + 1}"
             text = f"Call {stage.tag} Failed, {where}, error msg: {outcome}"

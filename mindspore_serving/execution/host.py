@@ -131,6 +131,11 @@ def _add_predict(host: Host) -> None:
     if declaration.methods or not host.backends:
         return
     (key,) = host.backends
+    if not host.backends[key].signature[0].outputs:
+        raise StartError(
+            f"servable '{declaration.name}': the model does not say what it returns; declare it "
+            "and a method in servable_config.py"
+        )
     declaration.methods["predict"] = repository.predict_method(key, host.backends[key].signature[0])
 
 
@@ -141,9 +146,19 @@ def _add_programs(host: Host, setup: Setup, remote: RemoteModels) -> None:
         host.programs[name] = _program(host, method, remote if not setup.owns_models else None)
     if setup.owns_models and setup.device_id is not None:
         for key, report in host.models.items():
-            for subgraph, (num_inputs, num_outputs) in enumerate(report.graphs):
+            for subgraph, (num_inputs, known) in enumerate(report.graphs):
+                num_outputs = known or _declared_outputs(host, key, subgraph)
                 method = _call_method(key, subgraph, num_inputs, num_outputs)
                 host.programs[method.name] = _program(host, method, None)
+
+
+def _declared_outputs(host: Host, key: str, subgraph: int) -> int:
+    """How many outputs a stage expects of a model that does not say so itself."""
+    for method in host.declaration.methods.values():
+        for stage in method.stages:
+            if (stage.kind, stage.target, stage.subgraph) == (StageKind.MODEL, key, subgraph):
+                return len(stage.outputs)
+    return 1
 
 
 def call_name(key: str, subgraph: int) -> str:
@@ -192,7 +207,7 @@ def _check_counts(stage: Stage, report: ModelReport) -> None:
         ("inputs", len(stage.inputs), declared[0]),
         ("outputs", len(stage.outputs), declared[1]),
     ):
-        if given != known:
+        if given != known and known:  # 0: the model does not say before it has run
             raise StartError(
                 f"The {what} count {given} in register_method not equal to the count {known} "
                 f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"

@@ -43,11 +43,12 @@ class GrpcServer:
             await server.start()
         except (RuntimeError, ValueError) as error:
             await server.stop(None)
-            reason = "is it in use, or not of this machine?"
+            reason = str(error)
+            if not isinstance(error, StartError):
+                reason = "is it in use, or not of this machine?"
             raise StartError(
                 "Serving Error: Serving gRPC server start failed, create server failed, "
-                f"address {self.address.text}: "
-                f"{error if isinstance(error, StartError) else reason}"
+                f"address {self.address.text}: {reason}"
             ) from error
         self._server = server
 

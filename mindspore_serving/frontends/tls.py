@@ -32,7 +32,8 @@ def to_context(tls: Tls) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     try:
-        context.load_cert_chain(tls.certificate, tls.private_key)
+        # a server cannot be asked for the password of a key: an empty one is an error, no prompt
+        context.load_cert_chain(tls.certificate, tls.private_key, password="")
     except (OSError, ssl.SSLError) as error:
         which, path = "private_key", tls.private_key
         if not _is_certificate(tls.certificate):

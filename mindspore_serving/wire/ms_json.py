@@ -181,7 +181,7 @@ def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
     if isinstance(error, msgspec.ValidationError):
         try:
             _any.decode(text)
-        except ValueError as nearer:
+        except (msgspec.DecodeError, UnicodeDecodeError) as nearer:
             error = nearer
         else:
             raise _no_instances()

@@ -45,7 +45,7 @@ def peek(body: bytes) -> Spec:
     raws = [body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC]
     if len(raws) > 1:  # protobuf would merge them; no client sends that
         raise _not_a_request("it has several servable_spec")
-    raw = raws[0] if raws else b""
+    raw = bytes(raws[0]) if raws else b""
     spec = _specs.get(raw)
     return spec if spec is not None else _parse_spec(raw)
 

@@ -81,7 +81,7 @@ def test_options_of_the_chosen_device_count_and_the_sources_own_win(source, warn
 
 
 def test_an_ignored_option_is_logged_once_and_a_default_never(source, warnings_logged):
-    asked = {"enable_parallel": -1, "precision_mode": "origin", "input_format": "NCHW"}
+    asked = {"enable_parallel": False, "precision_mode": "origin", "input_format": "NCHW"}
     for _ in range(2):
         Options(source("onnx", "a", options=asked)).report_ignored()
     assert warnings_logged == [

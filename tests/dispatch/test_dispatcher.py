@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import closing
 
 import pytest
 import uvloop
@@ -236,9 +237,7 @@ async def test_over_the_limit_requests_are_refused_until_others_end():
         served.submit()
     await turn()
     assert isinstance(served.failure(2), Overloaded)
-    assert str(served.failure(2)) == (
-        "Serving Error: enqueued requests count exceeds the limit 2"
-    )
+    assert str(served.failure(2)) == ("Serving Error: enqueued requests count exceeds the limit 2")
     served.answer(worker)
     served.submit()
     await turn()
@@ -434,8 +433,8 @@ def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
         served.submit()
         await until(lambda: worker.sizes, limit=1.0)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+    with closing(uvloop.new_event_loop()) as loop:
+        loop.run_until_complete(main())
 
 
 # --- what a worker asks for, and what is counted --------------------------------------------------

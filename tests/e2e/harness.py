@@ -164,16 +164,19 @@ class Calls:
 
 @contextmanager
 def serving(
-    directory: Path, *configs: "server.ServableStartConfig", http: dict[str, Any] | None = None
+    directory: Path, *configs: "server.ServableStartConfig", limit: int = 100, **http: Any
 ) -> Iterator[Calls]:
-    """A server in this process, with `directory` as working directory; stopped at the end."""
+    """A server in this process, with `directory` as working directory; stopped at the end.
+
+    `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one.
+    """
     calls = Calls(f"127.0.0.1:{free_port()}", free_port())
     old = os.getcwd()
     os.chdir(directory)
     try:
         server.start_servables(configs)
-        server.start_grpc_server(calls.grpc)
-        server.start_restful_server(f"127.0.0.1:{calls.http}", **(http or {}))
+        server.start_grpc_server(calls.grpc, limit)
+        server.start_restful_server(f"127.0.0.1:{calls.http}", limit, **http)
         yield calls
     finally:
         calls.close()

@@ -37,13 +37,14 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
 
-    def issue(self, name: str) -> tuple[str, str]:
+    def issue(self, name: str, password: bytes | None = None) -> tuple[str, str]:
         """Paths of certificate and private key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False))
         encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        private = key.private_bytes(encoding, form, serialization.NoEncryption())
+        lock = serialization.BestAvailableEncryption(password) if password else None
+        private = key.private_bytes(encoding, form, lock or serialization.NoEncryption())
         return certificate, self._save(f"{name}.key", private)
 
     def _sign(self, subject, key, *, is_ca: bool) -> bytes:
@@ -160,12 +161,14 @@ def test_with_verify_client_only_clients_of_that_authority_are_served(start, our
     assert by_grpc(grpc_port, ClientTls(*good, ours.ca))[0]["y"] == 42
 
 
-@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca", "mismatch"])
+@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca", "mismatch", "locked"])
 def test_certificate_files_that_cannot_be_used_are_a_start_error(stopped, ours, which):
     certificate, private_key = ours.issue("server")
     paths = {"certificate": certificate, "private_key": private_key, "custom_ca": ours.ca}
     if which == "mismatch":
         paths["private_key"] = ours.issue("other")[1]
+    elif which == "locked":
+        paths["certificate"], paths["private_key"] = ours.issue("locked", b"secret")
     else:
         broken = stopped / "broken.pem"
         broken.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")

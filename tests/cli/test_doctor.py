@@ -1,0 +1,55 @@
+"""`mindspore-serving doctor`: its findings are those of the machine."""
+
+import importlib.metadata
+import socket
+
+import pytest
+
+from mindspore_serving.cli import doctor, main
+
+
+def test_it_lists_each_format_with_library_version_and_devices(capsys) -> None:
+    assert main(["doctor"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = {row[0]: row[1:] for row in rows if row}
+    assert rows["python"][:3] == ["-", "-", "CPU"]
+    version = importlib.metadata.version("onnxruntime")
+    assert rows["onnx"][:2] == ["onnxruntime", version]
+
+
+def test_a_library_that_is_missing_comes_with_the_command_that_installs_it(
+    capsys, monkeypatch
+) -> None:
+    from mindspore_serving.backends import formats
+
+    row = formats.FORMATS["onnx"]
+    missing = formats.Format(row.target, "no_such_library", row.extra)
+    monkeypatch.setitem(formats.FORMATS, "onnx", missing)
+    main(["doctor"])
+    assert "pip install 'mindspore-serving[onnx]'" in capsys.readouterr().out
+
+
+def test_a_port_in_use_is_told_from_a_free_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert "Address already in use" in doctor.port_state(port)
+    assert doctor.port_state(port) == "free"
+
+
+@pytest.mark.parametrize(
+    ("numpy", "mindspore", "words"),
+    [
+        ("1.26.4", "2.10.0", "fine for every backend"),
+        ("2.1.0", "2.10.0", "breaks MindSpore 2.10.0, run: pip install 'numpy<2'"),
+        ("2.1.0", "", "fine, but MindSpore"),
+        ("", "", "missing"),
+    ],
+)
+def test_numpy_2_and_mindspore_together_are_told(numpy, mindspore, words) -> None:
+    assert words in doctor.numpy_note(numpy, mindspore)
+
+
+def test_the_columns_are_aligned() -> None:
+    assert list(doctor.table([("a", "bb"), ("ccc", "d")])) == ["a    bb", "ccc  d"]

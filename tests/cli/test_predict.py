@@ -1,0 +1,66 @@
+"""`mindspore-serving predict` over both protocols."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import SERVING, run
+from tests.e2e.harness import free_port
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(params=["REST", "gRPC"])
+def where(request, served) -> str:
+    return served.url if request.param == "REST" else served.address
+
+
+def test_both_protocols_print_the_same_json(served, where, tmp_path: Path) -> None:
+    instances = [{"x": [[1.5, 2.5]]}, {"x": 7}, {"x": {"b64": "AgA=", "type": "int16"}}]
+    done = run([*SERVING, "predict", where, "words", "double", json.dumps(instances)], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"instances": [{"y": [[3.0, 5.0]]}, {"y": 14}, {"y": 4}]}
+
+
+def test_a_failed_instance_is_status_1_and_the_others_are_shown(where, tmp_path: Path) -> None:
+    instances = [{"left": "a", "right": "b"}, {"left": "fail", "right": "b"}]
+    words = [*SERVING, "predict", where, "words", "joined", json.dumps(instances)]
+    done = run(words, tmp_path)
+    good, bad = json.loads(done.stdout)["instances"]
+    assert done.returncode == 1
+    assert good == {"text": "a b"}
+    assert "asked to fail" in bad["error_msg"]
+
+
+def test_a_failed_request_is_status_1(where, tmp_path: Path) -> None:
+    done = run([*SERVING, "predict", where, "words", "no_such", '{"x": 1}'], tmp_path)
+    assert done.returncode == 1
+    assert "method is not available" in json.loads(done.stdout)["error_msg"]
+
+
+def test_a_version_can_be_asked_for(where, tmp_path: Path) -> None:
+    call = [*SERVING, "predict", where, "words", "double", '{"x": 1}', "--servable-version"]
+    assert json.loads(run([*call, "1"], tmp_path).stdout) == {"instances": [{"y": 2}]}
+    assert "servable is not available" in run([*call, "3"], tmp_path).stdout
+
+
+def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> None:
+    words = [*SERVING, "predict", served.url, "words", "double", "-"]
+    assert json.loads(run(words, tmp_path, '{"x": 4}').stdout) == {"instances": [{"y": 8}]}
+
+
+@pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "no JSON"), ("[1]", "array of such")])
+def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) -> None:
+    done = run([*SERVING, "predict", served.url, "words", "double", inputs], tmp_path)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
+    port = free_port()
+    for where in (f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"):
+        done = run([*SERVING, "predict", where, "words", "double", '{"x": 1}'], tmp_path)
+        assert done.returncode == 1
+        assert "refused" in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr

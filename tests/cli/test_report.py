@@ -1,0 +1,83 @@
+"""What `serve` says, and the options behind it, without starting anything."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+import mindspore_serving
+from mindspore_serving.cli import main, report
+from mindspore_serving.cli.running import Method
+from mindspore_serving.cli.settings import ServeSettings
+
+METHOD = Method("add it", ("x'1", "x2"), ("y",))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
+def test_loopback_needs_no_warning(host: str) -> None:
+    assert report.warning(ServeSettings(["."], host=host)) is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "gpu-17"])
+def test_other_addresses_are_warned_of_unless_there_is_tls(host: str) -> None:
+    assert "without TLS" in (report.warning(ServeSettings(["."], host=host)) or "")
+    tls = ServeSettings(["."], host=host, tls_cert="a.pem", tls_key="a.key")
+    assert report.warning(tls) is None
+
+
+def test_an_ipv6_address_is_put_in_brackets() -> None:
+    assert report.address("::1", 1500) == "[::1]:1500"
+    assert report.address("[::1]", 1500) == "[::1]:1500"
+    assert report.address("127.0.0.1", 1500) == "127.0.0.1:1500"
+
+
+def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
+    line = report.call_line(ServeSettings(["."], host="0.0.0.0"), "add", METHOD)
+    words = shlex.split(line)
+    assert words[:2] == ["curl", "http://127.0.0.1:1500/model/add:add%20it"]
+    assert words[2:] == ["-d", '{"instances": [{"x\'1": 1.0, "x2": 1.0}]}']
+
+
+def test_without_rest_the_call_is_by_predict() -> None:
+    settings = ServeSettings(["."], no_http=True, grpc_port=5501, tls_cert="a.pem", tls_ca="ca.pem")
+    words = shlex.split(report.call_line(settings, "add", METHOD))
+    assert words[:4] == ["mindspore-serving", "predict", "127.0.0.1:5501", "add"]
+    assert words[6:] == shlex.split("--tls-ca a.pem --tls-cert CLIENT.pem --tls-key CLIENT-KEY.pem")
+
+
+def test_the_version_is_that_of_the_package(capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"mindspore-serving {mindspore_serving.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["serve"], ["serve", ".", "--device-ids", "a"], ["fly"]])
+def test_wrong_arguments_end_with_status_2(words: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def test_the_help_of_serve_tells_the_layout_and_every_default(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("servable_config.py", "1/model.mindir", "127.0.0.1", "1500", "5500", "10000"):
+        assert words in text
+
+
+def test_the_command_line_loads_no_server_to_show_its_help() -> None:
+    code = (
+        "import sys\n"
+        "from mindspore_serving.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([n for n in ('grpc', 'numpy', 'asyncio', 'uvicorn') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,172 @@
+"""`mindspore-serving serve` as a process: what it finds, what it says, and how it ends."""
+
+import json
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_serving.client import Client, SSLConfig
+from tests.cli.commands import SERVING, Command, run
+from tests.cli.conftest import write_onnx, write_words
+from tests.e2e.harness import eventually, free_port, is_alive, workers
+from tests.e2e.test_tls import Authority
+
+pytestmark = pytest.mark.e2e
+READY = "Ctrl-C stops"
+
+
+def serve(directory: Path, *words: str) -> Command:
+    return Command([*SERVING, "serve", *words], directory)
+
+
+def line_with(command: Command, words: str) -> str:
+    return next(line.strip() for line in command.lines if words in line)
+
+
+def test_it_says_what_it_serves_and_the_printed_curl_line_works(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    with serve(tmp_path, ".", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        assert "words, version 1, 1 worker\n" in command.text
+        assert "  joined(left, right) -> text\n" in command.text
+        assert f"REST  http://127.0.0.1:{port}" in command.text
+        words = shlex.split(line_with(command, f"curl http://127.0.0.1:{port}/model/words:double"))
+        done = subprocess.run([*words, "-s"], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout) == {"instances": [{"y": 2.0}]}
+
+
+@pytest.mark.onnx
+def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path: Path) -> None:
+    write_words(tmp_path / "models")
+    write_onnx(tmp_path / "models" / "subtract" / "2" / "model.onnx")
+    ports = ["--http-port", str(free_port()), "--grpc-port", str(free_port())]
+    with serve(tmp_path, "models", *ports) as command:
+        command.says(READY)
+        assert "  subtract  version 2 loaded" in command.text
+        assert "  predict(a, b) -> difference\n" in command.text
+        a, b = np.array([5, 6, 7], np.float32), np.array([1, 2, 4], np.float32)
+        with Client(f"127.0.0.1:{ports[3]}", "subtract", "predict") as client:
+            (result,) = client.infer({"a": a, "b": b})
+        assert result["difference"].tolist() == [4, 4, 3]
+        with Client(f"127.0.0.1:{ports[3]}", "words", "joined") as client:
+            assert client.infer({"left": "a", "right": "b"}) == [{"text": "a b"}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_its_workers_with_status_0(tmp_path: Path, number: int) -> None:
+    write_words(tmp_path)
+    options = ["--num-parallel-workers", "2", "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "words", *options) as command:
+        command.says(READY)
+        assert "words, version 1, 2 workers\n" in command.text
+        pids = workers(command.pid)
+        assert len(pids) == 2
+        command.send(signal.Signals(number))
+        assert command.status() == 0
+        assert command.lines[-1] == "Stopped.\n"
+        assert eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_where_nothing_is_found_it_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "thing" / "1").mkdir(parents=True)
+    done = run([*SERVING, "serve", "empty"], tmp_path)
+    assert done.returncode == 1
+    assert f"There is no servable in '{tmp_path}/empty'" in done.stderr
+    assert "servable_config.py" in done.stderr
+    assert "1/model.onnx" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_told_before_any_model_is_loaded(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    with serve(tmp_path, "words", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        done = run([*SERVING, "serve", "words", "--http-port", port, "--no-grpc"], tmp_path)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} failed" in done.stderr
+    assert "loaded" not in done.stdout
+
+
+def test_a_servable_that_cannot_be_imported_is_told_with_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "servable_config.py").write_text("x = 1\nimport no_such_library\n")
+    done = run([*SERVING, "serve", ".", "--http-port", str(free_port()), "--no-grpc"], tmp_path)
+    assert done.returncode == 1
+    assert "no_such_library" in done.stderr
+    assert f"{tmp_path}/broken/servable_config.py, line 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    with serve(tmp_path, "words", "--http-port", str(free_port()), "--no-grpc") as command:
+        command.says(READY)
+        (tmp_path / "words" / "servable_config.py").write_text("raise SystemExit('gone')")
+        for pid in workers(command.pid):
+            subprocess.run(["kill", "-9", str(pid)], check=True)
+        assert command.status(60) == 1
+    assert "every worker has ended" in command.text
+
+
+def test_listening_to_every_network_without_tls_is_warned_of(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    options = ["--host", "0.0.0.0", "--http-port", str(free_port()), "--no-grpc"]
+    with serve(tmp_path, "words", *options) as command:
+        command.says(READY)
+        assert "WARNING: listening on 0.0.0.0 without TLS" in command.text
+
+
+def test_the_status_tells_of_errors_if_asked_to(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    with serve(tmp_path, "words", "--http-port", port, "--no-grpc", "--http-status-codes") as one:
+        one.says(READY)
+        url = f"http://127.0.0.1:{port}/model/words:no_such_method"
+        words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", url, "-d", "{}"]
+        assert run(words, tmp_path).stdout == "404"
+
+
+def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("server")
+    client_certificate, client_key = authority.issue("client")
+    http, grpc = str(free_port()), str(free_port())
+    options = ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", authority.ca]
+    ports = ["--http-port", http, "--grpc-port", grpc]
+    with serve(tmp_path, "words", *ports, *options) as command:
+        command.says(READY)
+        assert f"REST  https://127.0.0.1:{http}" in command.text
+        call = ["words", "double", '{"x": 4}', "--tls-ca", authority.ca]
+        with_certificate = [*call, "--tls-cert", client_certificate, "--tls-key", client_key]
+        for where in (f"https://127.0.0.1:{http}", f"127.0.0.1:{grpc}"):
+            good = run([*SERVING, "predict", where, *with_certificate], tmp_path)
+            assert json.loads(good.stdout) == {"instances": [{"y": 8}]}, good.stderr
+            assert run([*SERVING, "predict", where, *call], tmp_path).returncode == 1
+        tls = SSLConfig(client_certificate, client_key, authority.ca)
+        with Client(f"127.0.0.1:{grpc}", "words", "double", ssl_config=tls) as client:
+            assert client.infer({"x": np.array(3)})[0]["y"] == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--no-http", "--no-grpc"], "nothing to listen on"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
+        (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
+        (["--http-port", "70000"], "out of legal range"),
+        (["--num-parallel-workers", "65"], r"'num_parallel_workers' should be in range [0,64]"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told(tmp_path, options, words) -> None:
+    write_words(tmp_path)
+    done = run([*SERVING, "serve", "words", *options], tmp_path)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,363 @@
+"""The master's end of a channel, with the test as the worker at the other end."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from mindspore_serving.cluster.base import Launched
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch.calls import CallState, Part
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
+from mindspore_serving.ipc import arena as arenas
+from mindspore_serving.ipc.arena import Arena, ArenaView
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import (
+    Call,
+    CallReply,
+    Cancel,
+    Done,
+    Exit,
+    Failed,
+    Fault,
+    Leaving,
+    MethodReport,
+    Ready,
+    Slice,
+    ToWorker,
+    Work,
+    WorkItem,
+    WorkReply,
+)
+
+LARGE = b"L" * 100_000
+
+
+class Process:
+    """Only notes that it was killed."""
+
+    pid = 4711
+    is_killed = False
+
+    def kill(self):
+        self.is_killed = True
+
+
+class Owner:
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.answers, self.calls, self.leaving, self.lost = [], [], [], []
+
+    def on_answers(self, link, answers):
+        self.answers += answers
+
+    def on_call(self, link, call):
+        self.calls.append(call)
+
+    def on_leaving(self, link):
+        self.leaving.append(link)
+
+    def on_lost(self, link):
+        self.lost.append(link)
+
+
+class Bench:
+    """A link, and a worker played by the test: its socket and its side of both arenas."""
+
+    def __init__(self):
+        ours, self.stream = socket.socketpair()
+        self.stream.setblocking(False)
+        to_worker, to_master = arenas.create(), arenas.create()
+        self.view, self.arena = ArenaView(to_worker), Arena(to_master)
+        self.master_arena = Arena(to_worker)
+        launched = Launched(Process(), ours, self.master_arena, ArenaView(to_master))
+        os.close(to_worker)
+        os.close(to_master)
+        self.owner = Owner()
+        self.link = Link(launched, "worker", self.owner)
+        self.line = Registry().add_worker(
+            Deployment("d", "s"), 1, [MethodReport("m", ["x"], ["y"], 1, True, False)], self.link
+        ).lines["m"]
+        self._frames = Frames(ToWorker)
+        self._messages = []
+
+    def part(self, *chunks, deadline=None):
+        call = CallState(self.line, lambda reply: None, lambda call, code: None, 0.0)
+        call.deadline = deadline
+        part = Part(call, 0, "ms_json", chunks or (b"{}",))
+        call.set_parts([part])
+        return part
+
+    def say(self, *messages):
+        self.stream.sendall(b"".join(map(encode, messages)))
+
+    async def hear(self):
+        """The next message from the master."""
+        loop = asyncio.get_running_loop()
+        while not self._messages:
+            self._messages += self._frames.feed(await loop.sock_recv(self.stream, 1 << 16))
+        return self._messages.pop(0)
+
+    async def until(self, condition):
+        end = asyncio.get_running_loop().time() + 5
+        while not condition():
+            assert asyncio.get_running_loop().time() < end, "waited in vain"
+            await asyncio.sleep(0.001)
+
+    def close(self):
+        self.link.close()
+        self.stream.close()
+        self.view.close()
+        self.arena.close()
+
+
+@pytest.fixture
+async def bench():
+    made = Bench()
+    yield made
+    made.close()
+
+
+# --- work and answers ---------------------------------------------------------------------------
+
+
+async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
+    parts = [bench.part(b"1", b"2"), bench.part(b"3", deadline=103.5), bench.part(deadline=99.0)]
+    bench.link.send_work(parts, 100.0)
+    work = await bench.hear()
+    assert work == Work(
+        [
+            WorkItem(1, "m", "ms_json", [b"1", b"2"], None),
+            WorkItem(2, "m", "ms_json", [b"3"], 3.5),
+            WorkItem(3, "m", "ms_json", [b"{}"], 0.0),  # late already, never negative
+        ]
+    )
+    assert [part.holder for part in parts] == [bench.link] * 3
+    assert [part.attempts for part in parts] == [1] * 3
+
+
+async def test_answers_find_their_parts(bench):
+    first, second = bench.part(), bench.part()
+    bench.link.send_work([first, second], 0.0)
+    bench.say(Done([WorkReply(2, [b"b"]), WorkReply(1, [b"a"])]))
+    await bench.until(lambda: bench.owner.answers)
+    assert bench.owner.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
+    assert bench.link.parts == {}
+
+
+async def test_faults_and_rejections_become_errors_again(bench):
+    bench.link.send_work([bench.part(), bench.part()], 0.0)
+    bench.say(
+        Done(
+            [
+                WorkReply(1, [b"a", b""], [None, Fault(3, "raised")]),
+                WorkReply(2, [], rejected=Fault(2, "bad")),
+            ]
+        )
+    )
+    await bench.until(lambda: bench.owner.answers)
+    (_, faulty), (_, rejected) = bench.owner.answers
+    assert faulty.failures() == [None, (3, "raised")]
+    assert isinstance(faulty.faults[1], StageFailed)
+    assert isinstance(rejected.failure, InvalidInputs)
+    assert str(rejected.failure) == "bad"
+
+
+async def test_a_stream_keeps_its_part_until_the_last_reply(bench):
+    part = bench.part()
+    bench.link.send_work([part], 0.0)
+    bench.say(Done([WorkReply(1, [b"a"], is_last=False)]))
+    await bench.until(lambda: bench.owner.answers)
+    assert bench.link.parts == {1: part}
+    bench.say(Done([WorkReply(1, [b"b"])]))
+    await bench.until(lambda: len(bench.owner.answers) == 2)
+    assert [reply.is_last for _, reply in bench.owner.answers] == [False, True]
+    assert bench.link.parts == {}
+
+
+async def test_room_is_the_window_less_what_is_held(bench):
+    assert bench.link.room(4) == 8
+    bench.link.send_work([bench.part() for _ in range(3)], 0.0)
+    assert bench.link.room(4) == 5
+
+
+async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
+    part = bench.part()
+    bench.link.send_work([part], 0.0)
+    await bench.hear()
+    bench.link.cancel(part)
+    assert await bench.hear() == Cancel([1])
+    assert bench.link.parts == {1: part}
+
+
+# --- shared memory ------------------------------------------------------------------------------
+
+
+async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(bench):
+    bench.link.send_work([bench.part(LARGE, b"small")], 0.0)
+    (item,) = (await bench.hear()).items
+    assert isinstance(item.chunks[0], Slice)
+    assert bytes(bench.view.get(item.chunks[0])) == LARGE
+    assert item.chunks[1] == b"small"
+    bench.say(Done([WorkReply(1, [b"y"])]))
+    await bench.until(lambda: bench.owner.answers)
+    assert bench.master_arena.num_used == 0
+
+
+async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench):
+    bench.link.send_work([bench.part()], 0.0)
+    await bench.hear()
+    payload = bench.arena.put(LARGE)
+    bench.say(Done([WorkReply(1, [payload])]))
+    await bench.until(lambda: bench.owner.answers)
+    assert bench.owner.answers[0][1].instances == [LARGE]
+    bench.link.send_work([bench.part()], 0.0)
+    assert (await bench.hear()).freed == [payload.offset]
+
+
+# --- calls of the worker --------------------------------------------------------------------------
+
+
+async def test_a_call_of_the_worker_reaches_the_owner_with_its_bytes(bench):
+    payload = bench.arena.put(LARGE)
+    bench.say(Call("s", 1, WorkItem(9, "@call_m_0", "native", [payload, b"b"], None)))
+    await bench.until(lambda: bench.owner.calls)
+    assert bench.owner.calls == [
+        Call("s", 1, WorkItem(9, "@call_m_0", "native", [LARGE, b"b"], None))
+    ]
+
+
+async def test_the_answer_to_a_call_goes_back(bench):
+    bench.link.answer_call(9, Reply([b"a", b""], [None, StageFailed("raised")]))
+    assert await bench.hear() == CallReply(WorkReply(9, [b"a", b""], [None, Fault(3, "raised")]))
+
+
+async def test_a_failed_call_is_answered_with_the_reason(bench):
+    bench.link.answer_call(9, Reply(failure=InvalidInputs("bad")))
+    assert await bench.hear() == CallReply(
+        WorkReply(9, [], rejected=Fault(Code.INVALID_INPUTS, "bad"))
+    )
+
+
+async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
+    bench.link.answer_call(9, Reply([LARGE]))
+    (payload,) = (await bench.hear()).reply.instances
+    assert bytes(bench.view.get(payload)) == LARGE
+    bench.say(Done([], [payload.offset]))
+    await bench.until(lambda: bench.master_arena.num_used == 0)
+    assert bench.owner.answers == []
+
+
+# --- loading, leaving, ending -----------------------------------------------------------------------
+
+
+async def test_ready_resolves_loaded(bench):
+    ready = Ready(1, [], {})
+    bench.say(ready)
+    assert await bench.link.loaded == ready
+    assert bench.link.is_ready
+    assert bench.link.has_spoken
+
+
+async def test_failed_is_a_start_error_with_the_text_of_the_worker(bench):
+    bench.say(Failed("no such file"))
+    with pytest.raises(StartError, match="^no such file$"):
+        await bench.link.loaded
+    assert bench.link.has_spoken
+    assert not bench.link.is_ready
+
+
+async def test_an_end_while_loading_is_a_start_error(bench):
+    bench.stream.close()
+    with pytest.raises(StartError, match="ended while loading"):
+        await bench.link.loaded
+    assert not bench.link.has_spoken
+
+
+async def test_leaving_is_told(bench):
+    bench.say(Leaving())
+    await bench.until(lambda: bench.owner.leaving == [bench.link])
+
+
+async def test_exit_is_sent(bench):
+    bench.link.ask_to_exit()
+    assert await bench.hear() == Exit()
+
+
+async def test_the_end_is_told_once(bench):
+    bench.stream.close()
+    await bench.link.closed
+    bench.link.close()
+    assert bench.owner.lost == [bench.link]
+
+
+async def test_a_closed_link_swallows_what_is_said_to_it(bench):
+    part = bench.part()
+    bench.link.send_work([part], 0.0)
+    bench.link.close()
+    bench.link.cancel(part)
+    bench.link.ask_to_exit()
+    bench.link.answer_call(1, Reply([b"a"]))
+    assert bench.owner.lost == [bench.link]
+
+
+async def test_answers_sent_before_the_end_are_not_lost(bench):
+    first, second = bench.part(), bench.part()
+    bench.link.send_work([first, second], 0.0)
+    bench.say(Done([WorkReply(1, [b"a"])]))
+    bench.stream.close()
+    bench.link.cancel(second)  # cannot be sent any more
+    await bench.link.closed
+    assert bench.owner.answers == [(first, Reply([b"a"]))]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x01\x00\x00\x00\xc1",
+        encode(Exit()),
+        encode(Done([WorkReply(77, [b"a"])])),
+        encode(Done([], [12345])),
+        encode(Done([WorkReply(1, [], rejected=Fault(99, "no such code"))])),
+        encode(Done([WorkReply(1, [Slice(1 << 40, 10)])])),
+        encode(Ready(1, [], {})) * 2,
+    ],
+    ids=[
+        "length",
+        "garbage",
+        "direction",
+        "id",
+        "offset",
+        "code",
+        "slice",
+        "ready twice",
+    ],
+)
+async def test_a_worker_that_talks_nonsense_is_ended(bench, data):
+    bench.link.send_work([bench.part()], 0.0)
+    bench.stream.sendall(data)
+    await bench.until(lambda: bench.link.process.is_killed)
+
+
+async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
+    chunk = b"c" * 30_000  # small enough to travel inline
+    bench.link.send_work([bench.part(*[chunk] * 100)], 0.0)
+    bench.link.ask_to_exit()
+    work = await bench.hear()
+    assert [len(data) for data in work.items[0].chunks] == [30_000] * 100
+    assert await bench.hear() == Exit()
+
+
+async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
+    monkeypatch.setattr("mindspore_serving.dispatch.link._WRITE_LIMIT", 1 << 20)
+    chunk = b"c" * 30_000
+    bench.link.send_work([bench.part(*[chunk] * 30)], 0.0)
+    assert not bench.link.process.is_killed
+    bench.link.send_work([bench.part(*[chunk] * 30)], 0.0)
+    assert bench.link.process.is_killed

@@ -1,0 +1,201 @@
+"""When a worker is restarted and when it is given up, over processes that only exist here."""
+
+import asyncio
+import time
+
+import pytest
+
+from mindspore_serving.dispatch import supervisor
+from mindspore_serving.dispatch.supervisor import Backoff, Keeper
+from mindspore_serving.errors import StartError
+
+# --- the decision -------------------------------------------------------------------------------
+
+
+def test_quick_deaths_are_answered_ever_later_and_the_fifth_is_the_end():
+    backoff = Backoff()
+    assert [backoff.died(1.0) for _ in range(5)] == [0.0, 0.25, 0.5, 1.0, None]
+
+
+def test_a_long_life_starts_the_count_anew():
+    backoff = Backoff()
+    for _ in range(4):
+        backoff.died(1.0)
+    assert backoff.died(10.0) == 0.0
+    assert [backoff.died(9.9) for _ in range(5)] == [0.0, 0.25, 0.5, 1.0, None]
+
+
+# --- the loop -----------------------------------------------------------------------------------
+
+
+class Process:
+    pid = 1
+
+    def __init__(self, end):
+        self.status = -9
+        self._end = end
+
+    def kill(self):
+        self._end()
+
+    async def wait(self):
+        return self.status
+
+    def last_words(self):
+        return "Traceback: the last words"
+
+
+class Link:
+    """A worker that lives until the test, or a kill, ends it."""
+
+    def __init__(self):
+        self.closed = asyncio.get_running_loop().create_future()
+        self.process = Process(self.end)
+        self.is_asked_to_exit = False
+        self.obeys = True
+
+    def ask_to_exit(self):
+        self.is_asked_to_exit = True
+        if self.obeys:
+            self.end(status=0)
+
+    def end(self, status=None):
+        if not self.closed.done():
+            self.process.status = -9 if status is None else status
+            self.closed.set_result(None)
+
+
+class Replica:
+    """A keeper, the lives it started, and who was told of its end."""
+
+    def __init__(self):
+        self.links, self.gone, self.errors = [], [], []
+        self.keeper = Keeper("servable name:add, device id:0", self.start, self.gone.append)
+
+    async def start(self):
+        if self.errors:
+            raise self.errors.pop(0)
+        self.links.append(Link())
+        return self.links[-1]
+
+    async def until(self, condition):
+        end = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def replica(monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    return Replica
+
+
+async def test_a_worker_that_dies_is_restarted(replica):
+    one = replica()
+    await one.keeper.start()
+    one.links[0].end(status=3)
+    await one.until(lambda: len(one.links) == 2 and one.keeper.state == "ready")
+    assert one.keeper.num_restarts == 1
+    assert one.keeper.link is one.links[1]
+    await one.keeper.stop(1.0)
+
+
+async def test_the_reason_has_status_and_last_words(replica):
+    one = replica()
+    await one.keeper.start()
+    one.links[0].end(status=3)
+    await one.until(lambda: len(one.links) == 2)
+    assert one.keeper.reason == "exit status 3: Traceback: the last words"
+    one.links[1].end(status=-11)
+    await one.until(lambda: len(one.links) == 3)
+    assert one.keeper.reason == "ended by signal SIGSEGV: Traceback: the last words"
+    one.links[2].end(status=-9)
+    await one.until(lambda: len(one.links) == 4)
+    assert one.keeper.reason == "ended by signal SIGKILL"
+    await one.keeper.stop(1.0)
+
+
+async def test_five_quick_deaths_are_the_end(replica):
+    one = replica()
+    await one.keeper.start()
+    for number in range(1, 6):
+        await one.until(lambda: len(one.links) == number)  # noqa: B023
+        one.links[-1].end(status=1)
+    await one.until(lambda: one.gone)
+    assert one.gone == [one.keeper]
+    assert one.keeper.state == "gone"
+    assert len(one.links) == 5
+    assert one.keeper.reason.startswith("exit status 1")
+
+
+async def test_restarts_that_fail_count_as_quick_deaths(replica):
+    one = replica()
+    await one.keeper.start()
+    one.errors = [StartError(f"error {number}") for number in range(1, 9)]
+    one.links[0].end(status=1)
+    await one.until(lambda: one.gone)
+    assert one.keeper.reason == "error 4"  # the death, and four starts: five
+
+
+async def test_a_restart_may_work_after_one_that_failed(replica):
+    one = replica()
+    await one.keeper.start()
+    one.errors = [StartError("busy")]
+    one.links[0].end(status=1)
+    await one.until(lambda: one.keeper.state == "ready")
+    assert one.keeper.num_restarts == 2
+    await one.keeper.stop(1.0)
+
+
+async def test_the_first_start_is_not_tried_again(replica):
+    one = replica()
+    one.errors = [StartError("no such file")]
+    with pytest.raises(StartError) as caught:
+        await one.keeper.start()
+    assert str(caught.value) == "{servable name:add, device id:0, <no such file>}"
+    assert (one.keeper.state, one.keeper.reason) == ("gone", "no such file")
+
+
+async def test_a_worker_that_was_told_to_leave_is_not_restarted(replica):
+    one = replica()
+    await one.keeper.start()
+    one.keeper.leave()
+    assert one.keeper.state == "leaving"
+    one.links[0].end(status=0)
+    await one.until(lambda: one.gone)
+    assert len(one.links) == 1
+
+
+async def test_stop_asks_first(replica):
+    one = replica()
+    await one.keeper.start()
+    await one.keeper.stop(grace=60.0)
+    assert one.links[0].is_asked_to_exit
+    assert one.links[0].process.status == 0
+    assert one.keeper.state == "gone"
+
+
+async def test_stop_kills_a_worker_that_does_not_obey(replica):
+    one = replica()
+    await one.keeper.start()
+    one.links[0].obeys = False
+    await one.keeper.stop(grace=0.01)
+    assert one.links[0].process.status == -9
+    assert one.keeper.state == "gone"
+
+
+async def test_stop_between_two_lives_ends_the_wait(replica, monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
+    one = replica()
+    await one.keeper.start()
+    one.links[0].end(status=1)
+    await one.until(lambda: len(one.links) == 2)
+    one.links[1].end(status=1)
+    await one.until(lambda: one.keeper.state == "restarting")
+    await asyncio.wait_for(one.keeper.stop(grace=60.0), 5)
+    assert len(one.links) == 2
+
+
+async def test_stop_before_start_is_harmless(replica):
+    await replica().keeper.stop(1.0)
