@@ -162,8 +162,7 @@ class Link:
             except BlockingIOError:
                 pass
             except OSError:
-                self._loop.call_soon(self.close)
-                return
+                return  # it is gone; what it said before its end is still to be read
         if data:
             self._keep(data)
 
@@ -189,8 +188,7 @@ class Link:
         except BlockingIOError:
             return
         except OSError:
-            self.close()
-            return
+            self._unsent.clear()
         self._loop.remove_writer(self._stream.fileno())
 
     # --- receiving --------------------------------------------------------------------------
@@ -217,14 +215,20 @@ class Link:
             self._on_done(message)
         elif isinstance(message, Call):
             self._owner.on_call(self, self._copied(message))
-        elif isinstance(message, Ready):
-            self.is_ready = self.has_spoken = True
-            self.loaded.set_result(message)
-        elif isinstance(message, Failed):
-            self.has_spoken = True
-            self.loaded.set_exception(errors.StartError(message.text))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
+        else:
+            self._on_loaded(message)
+
+    def _on_loaded(self, message: Ready | Failed) -> None:
+        if self.loaded.done():
+            raise ValueError("it says twice how loading went")
+        self.has_spoken = True
+        if isinstance(message, Ready):
+            self.is_ready = True
+            self.loaded.set_result(message)
+        else:
+            self.loaded.set_exception(errors.StartError(message.text))
 
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:
