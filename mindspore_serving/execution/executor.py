@@ -33,18 +33,18 @@ class Executor:
 
     def add(self, part: Part, instances: list[Instance]) -> None:
         """Queue the decoded `instances` of `part` before the first stage."""
-        method = part.program.method
+        program = part.program
         if not instances:
-            raise InvalidInputs(f"Instances count of request cannot be 0, {part.program.label}")
+            raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
         part.left = len(instances)
         part.outputs = [b""] * len(instances)
-        blank = [None] * (method.num_slots - len(method.inputs))
+        names = program.method.inputs
         jobs = [
-            Job(part, index, [instance[name] for name in method.inputs] + blank)
+            Job(part, index, [instance[name] for name in names])
             for index, instance in enumerate(instances)
         ]
-        if part.program.steps:
-            self._queues_of[method.name][0].extend(jobs)
+        if program.steps:
+            self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
             return
         for job in jobs:
@@ -61,9 +61,8 @@ class Executor:
                     return
 
     def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
-        """What a stage elsewhere made of `jobs`."""
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            self._advance(job, outcome)
+        """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
+        self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
 
     def _take(self, queue: deque[Job], program: Program, now: float) -> list[Job]:
         """The next batch; what nobody waits for any more does not get a place in it."""
@@ -93,35 +92,40 @@ class Executor:
         except Exception as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            self._advance(job, outcome)
+        self._advance(program, position, jobs, outcomes)
 
-    def _advance(self, job: Job, outcome: Outcome) -> None:
+    def _advance(
+        self, program: Program, position: int, jobs: list[Job], outcomes: list[Outcome]
+    ) -> None:
+        """Each job goes to the next stage, or is done, or has failed alone."""
+        num_outputs = len(program.method.stages[position].outputs)
+        queues = self._queues_of[program.method.name]
+        queue = queues[position + 1] if position + 1 < len(queues) else None
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            if type(outcome) is not tuple or len(outcome) != num_outputs:
+                self._fail_stage(job, outcome)
+                continue
+            job.values += outcome
+            job.position = position + 1
+            if queue is None:
+                self._finish(job)
+            else:
+                queue.append(job)
+                self._num_waiting += 1
+
+    def _fail_stage(self, job: Job, outcome: Outcome) -> None:
         method = job.part.program.method
         stage = method.stages[job.position]
-        if not isinstance(outcome, ServingError) and len(outcome) != len(stage.outputs):
+        if not isinstance(outcome, ServingError):
             text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
             outcome = StageFailed(text)
-        if isinstance(outcome, ServingError):
-            where = f"method: '{method.name}', stage index(begin with 1): {job.position + 1}"
-            text = f"Call {stage.tag} Failed, {where}, error msg: {outcome}"
-            self._fail(job, type(outcome)(text[:4096]))
-            return
-        for slot, value in zip(stage.outputs, outcome, strict=True):
-            job.values[slot] = value
-        job.position += 1
-        if job.position == len(method.stages):
-            self._finish(job)
-        else:
-            self._queues_of[method.name][job.position].append(job)
-            self._num_waiting += 1
+        where = f"method: '{method.name}', stage index(begin with 1): {job.position + 1}"
+        text = f"Call {stage.tag} Failed, {where}, error msg: {outcome}"
+        self._fail(job, type(outcome)(text[:4096]))
 
     def _finish(self, job: Job) -> None:
-        part, method = job.part, job.part.program.method
-        outputs = {
-            name: job.values[slot]
-            for name, slot in zip(method.outputs, method.returns, strict=True)
-        }
+        part, values = job.part, job.values
+        outputs = {name: values[slot] for name, slot in part.program.returns}
         try:
             part.outputs[job.index] = part.codec.encode(outputs)
         except ServingError as error:

@@ -1,11 +1,13 @@
 """Calls the user's Python stage functions: one instance at a time, or in batches.
 
-A failing instance fails alone.  A batch function that raises as a whole is called again with one
-instance at a time, so that the instances of other requests in the batch still get their answers;
-a generator that raises after k results has failed at instance k, and goes on behind it.
+A failing instance fails alone.  A batch function that raises as a whole, or before its first
+result, is called again with one instance at a time, so that the instances of other requests in the
+batch still get their answers; a generator that raises after k results has failed at instance k,
+and goes on behind it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import GeneratorType
 from typing import Any
 
@@ -45,32 +47,23 @@ class FunctionCaller:
 
     def _call_rest(self, batch: tuple[Arguments, ...]) -> list[Outcome]:
         """Outcomes of the first instances of `batch`, at least one."""
-        try:
-            results = self._function(batch)
-        except Exception as error:
-            if len(batch) == 1:
-                return [self._failure(error)]
-            return [self._call_rest((instance,))[0] for instance in batch]
-        return self._collect(results, len(batch))
-
-    def _collect(self, results: Any, count: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
-            iterator: Iterator[Any] = iter(results)
-        except TypeError:
-            return [self._failure(StageFailed(self._count_text(1, count)))] * count
-        while len(outcomes) < count:
+            results = self._function(batch)
             try:
-                result = next(iterator)
-            except StopIteration:
-                error = StageFailed(self._count_text(len(outcomes), count))
-                return outcomes + [error] * (count - len(outcomes))
-            except Exception as error:
-                return [*outcomes, self._failure(error)]
-            outcomes.append(self._checked(result))
+                iterator: Iterator[Any] = iter(results)
+            except TypeError:
+                return [StageFailed(self._type_text(results, len(batch)))] * len(batch)
+            for result in islice(iterator, len(batch)):
+                outcomes.append(self._checked(result))
+        except Exception as error:
+            if not outcomes and len(batch) > 1:
+                return [self._call_rest((instance,))[0] for instance in batch]
+            return [*outcomes, self._failure(error)]
         if isinstance(results, GeneratorType):
             results.close()
-        return outcomes
+        missing = len(batch) - len(outcomes)
+        return outcomes + [StageFailed(self._count_text(len(outcomes), len(batch)))] * missing
 
     def _checked(self, result: Any) -> Outcome:
         try:
@@ -92,6 +85,12 @@ class FunctionCaller:
         return (
             f"The number {returned} of instances returned by function '{self._id}' is not equal "
             f"to the number {given} of instances provided to this function."
+        )
+
+    def _type_text(self, results: Any, given: int) -> str:
+        return (
+            f"Function '{self._id}' should return or yield one result for each of {given} "
+            f"instances, but returned {type(results)}"
         )
 
     def _failure(self, error: Exception) -> ServingError:

@@ -50,6 +50,10 @@ class Program:
     method: Method
     label: str  # names servable and method in errors
     steps: list[Step] = field(default_factory=list)
+    returns: list[tuple[str, int]] = field(init=False)  # output names and their slots
+
+    def __post_init__(self) -> None:
+        self.returns = list(zip(self.method.outputs, self.method.returns, strict=True))
 
     @property
     def batch_size(self) -> int:
@@ -78,7 +82,11 @@ class Part:
 
 
 class Job:
-    """One instance on its way: `values` holds one slot per input and stage output."""
+    """One instance on its way.
+
+    `values` are its slots so far: the inputs, then the outputs of every stage behind it, since
+    slots are numbered in that order.
+    """
 
     __slots__ = ("index", "part", "position", "values")
 

@@ -14,7 +14,6 @@ from mindspore_serving.execution.job import Job, Part, Program
 def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
     """The outputs of every row of inputs.  Raises the first ServingError of any."""
     method = program.method
-    blank = [None] * (method.num_slots - len(method.inputs))
     part = Part(0, program, codec=None, deadline=None)
     jobs = []
     for index, row in enumerate(rows):
@@ -22,13 +21,12 @@ def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tupl
             raise InvalidInputs(
                 f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
             )
-        jobs.append(Job(part, index, [*row, *blank]))
-    for stage, step in zip(method.stages, program.steps, strict=True):
+        jobs.append(Job(part, index, list(row)))
+    for step in program.steps:
         for start in range(0, len(jobs), step.limit):
             batch = jobs[start : start + step.limit]
             for job, outcome in zip(batch, step.run(batch), strict=True):
                 if isinstance(outcome, ServingError):
                     raise outcome
-                for slot, value in zip(stage.outputs, outcome, strict=True):
-                    job.values[slot] = value
+                job.values += outcome
     return [tuple(job.values[slot] for slot in method.returns) for job in jobs]

@@ -2,11 +2,12 @@
 
 An ASGI application costs a task, two queues and a dozen dictionaries per request.  The classic
 RESTful calls need none of that: their body goes to the dispatcher when it is complete, and the
-answer is written when it comes.  Everything else takes uvicorn's ordinary way.  Parsing, limits
-on headers, pipelining and keep-alive are uvicorn's and httptools'.
+answer is written when it comes.  Everything else takes uvicorn's ordinary way.  Parsing,
+pipelining and keep-alive are uvicorn's and httptools'.
 """
 
 import asyncio
+import math
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -17,6 +18,8 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.frontends import rest_ms
 
 IDLE_TIMEOUT = 100.0  # seconds without a byte before a connection is closed
+MOST_HEAD = 64 * 1024  # bytes of request line and headers
+LINGER = 5.0  # seconds to read on after a refusal in the middle of a body
 _PREFIX = b"/model/"
 _OK = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 _OTHER = b"%bcontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
@@ -77,6 +80,8 @@ class DirectCycle:
         """Submit when the body is there and earlier answers are out."""
         if self._is_called or not self.is_accepted or (self.more_body and self.error is None):
             return
+        if self.protocol.flow.write_paused:
+            return  # the client does not read the answers it has; `resume_writing` comes back here
         self._is_called = True
         if self.error is None:
             try:
@@ -113,7 +118,9 @@ class DirectCycle:
         else:
             close = b"" if self.keep_alive else b"connection: close\r\n"
             protocol.transport.write(_OTHER % (STATUS_LINE[status], close, len(body), body))
-        if not self.keep_alive:
+        if self.more_body:
+            protocol.linger()
+        elif not self.keep_alive:
             protocol.transport.close()
         if protocol.pipeline:  # not by recursion: there may be many
             protocol.loop.call_soon(protocol.on_response_complete)
@@ -128,10 +135,13 @@ class ServingProtocol(HttpToolsProtocol):
     use_status_codes = False
     max_body = 100 << 20
     active: Any = None  # the cycle whose answer is next
+    _num_head = -math.inf  # bytes of a head whose end has not come; -inf outside of one
+    _is_lingering = False
+    _heard_at = 0.0  # loop time of the last data or answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_data()
+        self._heard_at = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -139,24 +149,51 @@ class ServingProtocol(HttpToolsProtocol):
             self.active.disconnected = True
 
     def data_received(self, data: bytes) -> None:
+        if self._is_lingering:
+            return
+        self._num_head += len(data)
         super().data_received(data)
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete or cycle.more_body:
-            self._await_data()
+        if self._num_head > MOST_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"The headers are bigger than {MOST_HEAD} bytes.")
+        self._heard_at = self.loop.time()
 
-    def _await_data(self) -> None:
-        """Close the connection if nothing more comes: it waits for us to read, not to answer."""
-        if self.timeout_keep_alive_task is None and not self.transport.is_closing():
-            self.timeout_keep_alive_task = self.loop.call_later(
-                IDLE_TIMEOUT, self.timeout_keep_alive_handler
-            )
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but without a timer per request: `close_if_idle` is called instead."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._heard_at = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    def close_if_idle(self, now: float) -> None:
+        """Close the connection if it has waited long for data that did not come."""
+        cycle = self.cycle
+        awaits_data = cycle is None or cycle.response_complete or cycle.more_body
+        if awaits_data and now - self._heard_at > IDLE_TIMEOUT:
+            self.transport.close()
+
+    def linger(self) -> None:
+        """Drop what still comes and close later: a reset would take our last answer away."""
+        self._is_lingering = True
+        self.loop.call_later(LINGER, self.transport.close)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if type(self.active) is DirectCycle:
+            self.active.proceed()
 
     def on_message_begin(self) -> None:
+        self._num_head = 0
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
 
     def on_headers_complete(self) -> None:
+        self._num_head = -math.inf
+        if self._is_lingering or self.transport.is_closing():
+            return  # "connection: close" was the last word
         if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"POST":
             self._take_long_way()
             return

@@ -25,6 +25,7 @@ class HttpServer:
         self._max_body = max_body
         self._state = ServerState()
         self._server: asyncio.AbstractServer | None = None
+        self._sweeper: asyncio.Task[None]
 
     async def start(self, tls: Tls | None) -> None:
         """Raises StartError if the address cannot be bound or the certificates do not fit."""
@@ -53,12 +54,14 @@ class HttpServer:
             return made
 
         self._server = await loop.create_server(protocol, sock=listener, ssl=context)
+        self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self, grace: float) -> None:
         """Free the port, let running requests finish within `grace` seconds, close the rest."""
         if self._server is None:
             return
         self._server.close()
+        self._sweeper.cancel()
         for connection in list(self._state.connections):
             connection.shutdown()
         end = asyncio.get_running_loop().time() + grace
@@ -67,3 +70,12 @@ class HttpServer:
         for connection in list(self._state.connections):
             connection.transport.abort()
         self._server = None
+
+    async def _sweep(self) -> None:
+        """Close connections on which nothing comes any more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(IDLE_TIMEOUT / 10)
+            for connection in list(self._state.connections):
+                if isinstance(connection, ServingProtocol):
+                    connection.close_if_idle(loop.time())
