@@ -17,7 +17,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
-DEMO  := mindspore,examples
+DEMO  := mindspore,onnx,examples
 TESTS := mindspore,onnx,torch,llm,examples,dev
 
 .PHONY: demo serve test lint bench clean

@@ -48,7 +48,8 @@ def _parse() -> argparse.Namespace:
 def _watch(stream: socket.socket, announce_leaving: Callable[[], None]) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    farewells = (signal.SIGTERM, signal.SIGINT)
+    for number in farewells:
         signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor says it all
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
@@ -59,8 +60,8 @@ def _watch(stream: socket.socket, announce_leaving: Callable[[], None]) -> None:
             for descriptor, _ in poll.poll():
                 if descriptor != wake_read:
                     _end_group()
-                os.read(wake_read, 64)
-                announce_leaving()
+                if not set(farewells).isdisjoint(os.read(wake_read, 64)):
+                    announce_leaving()  # other signals are the user's own
 
     threading.Thread(target=wait, name="watch-master", daemon=True).start()
 

@@ -15,7 +15,7 @@ from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import NotFound, StartError
+from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.execution import nested
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.job import Job, Outcome, Program, Step
@@ -201,7 +201,18 @@ def _model_step(host: Host, stage: Stage, remote: RemoteModels | None) -> Step:
     return step
 
 
+def _check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
+    if report is None:
+        raise InvalidInputs(f"model '{key}' is not loaded")
+    if subgraph >= len(report.graphs):
+        raise InvalidInputs(
+            f"model '{key}' has {len(report.graphs)} graph(s), counted from 0: there is no "
+            f"subgraph {subgraph}"
+        )
+
+
 def _check_counts(stage: Stage, report: ModelReport) -> None:
+    _check_subgraph(stage.target, stage.subgraph, report)
     declared = report.graphs[stage.subgraph]
     for what, given, known in (
         ("inputs", len(stage.inputs), declared[0]),
@@ -243,6 +254,7 @@ def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
     """What `Model.call` does in this worker."""
 
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
+        _check_subgraph(key, subgraph, host.models.get(key))
         call = host.run_model if setup.owns_models else remote.call
         results: list[tuple[Array, ...]] = []
         for outcome in call(key, subgraph, rows):

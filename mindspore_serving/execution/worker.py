@@ -49,8 +49,9 @@ class Worker:
 
     def serve(self) -> int:
         """Until the end; returns the exit status.  Raises EOFError if the master is gone."""
-        (setup,) = self._channel.receive(wait=True)
+        setup, *later = self._channel.receive(wait=True)
         assert isinstance(setup, Setup)
+        self._inbox.extend(later)
         host = self._load(setup)
         if host is None:
             return 1

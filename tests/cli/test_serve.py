@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.e2e.test_tls import Authority
 
 pytestmark = pytest.mark.e2e
 READY = "Ctrl-C stops"
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
 def serve(directory: Path, *words: str) -> Command:
@@ -27,6 +29,7 @@ def line_with(command: Command, words: str) -> str:
     return next(line.strip() for line in command.lines if words in line)
 
 
+@needs_curl
 def test_it_says_what_it_serves_and_the_printed_curl_line_works(tmp_path: Path) -> None:
     write_words(tmp_path)
     port = str(free_port())
@@ -114,6 +117,20 @@ def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Pa
     assert "every worker has ended" in command.text
 
 
+def test_a_signal_while_models_load_ends_it_and_its_workers(tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "servable_config.py").write_text(
+        f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n"
+    )
+    with serve(tmp_path, "slow", "--http-port", str(free_port()), "--no-grpc") as command:
+        eventually((tmp_path / "begun").exists)
+        pids = workers(command.pid)
+        command.send(signal.SIGINT)
+        assert command.status() != 0
+        assert eventually(lambda: not any(map(is_alive, pids)))
+    assert "Ready" not in command.text
+
+
 def test_listening_to_every_network_without_tls_is_warned_of(tmp_path: Path) -> None:
     write_words(tmp_path)
     options = ["--host", "0.0.0.0", "--http-port", str(free_port()), "--no-grpc"]
@@ -122,6 +139,7 @@ def test_listening_to_every_network_without_tls_is_warned_of(tmp_path: Path) -> 
         assert "WARNING: listening on 0.0.0.0 without TLS" in command.text
 
 
+@needs_curl
 def test_the_status_tells_of_errors_if_asked_to(tmp_path: Path) -> None:
     write_words(tmp_path)
     port = str(free_port())

@@ -120,7 +120,7 @@ async def until(condition, limit=5.0):
         await asyncio.sleep(0.001)
 
 
-# --- handing out ------------------------------------------------------------------------------
+# --- handing out --------------------------------------------------------------------------------
 
 
 async def test_requests_of_one_turn_leave_in_one_message():
@@ -211,7 +211,7 @@ async def test_a_new_worker_gets_what_waits():
     assert worker.sizes == [1]
 
 
-# --- refusals ---------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 async def test_refusals_come_by_a_later_turn_and_not_by_an_exception():
@@ -437,7 +437,7 @@ def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
         loop.run_until_complete(main())
 
 
-# --- what a worker asks for, and what is counted --------------------------------------------------
+# --- what a worker asks for, and what is counted ------------------------------------------------
 
 
 def call_of(method="m", servable="s", chunks=(b"1", b"2")):

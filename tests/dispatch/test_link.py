@@ -80,9 +80,16 @@ class Bench:
         os.close(to_master)
         self.owner = Owner()
         self.link = Link(launched, "worker", self.owner)
-        self.line = Registry().add_worker(
-            Deployment("d", "s"), 1, [MethodReport("m", ["x"], ["y"], 1, True, False)], self.link
-        ).lines["m"]
+        self.line = (
+            Registry()
+            .add_worker(
+                Deployment("d", "s"),
+                1,
+                [MethodReport("m", ["x"], ["y"], 1, True, False)],
+                self.link,
+            )
+            .lines["m"]
+        )
         self._frames = Frames(ToWorker)
         self._messages = []
 
@@ -220,7 +227,7 @@ async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench)
     assert (await bench.hear()).freed == [payload.offset]
 
 
-# --- calls of the worker --------------------------------------------------------------------------
+# --- calls of the worker ------------------------------------------------------------------------
 
 
 async def test_a_call_of_the_worker_reaches_the_owner_with_its_bytes(bench):
@@ -253,7 +260,7 @@ async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
     assert bench.owner.answers == []
 
 
-# --- loading, leaving, ending -----------------------------------------------------------------------
+# --- loading, leaving, ending -------------------------------------------------------------------
 
 
 async def test_ready_resolves_loaded(bench):

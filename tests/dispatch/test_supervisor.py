@@ -69,10 +69,14 @@ class Replica:
     """A keeper, the lives it started, and who was told of its end."""
 
     def __init__(self):
-        self.links, self.gone, self.errors = [], [], []
+        self.links, self.gone, self.errors, self.num_starts = [], [], [], 0
+        self.may_start = asyncio.Event()
+        self.may_start.set()
         self.keeper = Keeper("servable name:add, device id:0", self.start, self.gone.append)
 
     async def start(self):
+        self.num_starts += 1
+        await self.may_start.wait()
         if self.errors:
             raise self.errors.pop(0)
         self.links.append(Link())
@@ -195,6 +199,21 @@ async def test_stop_between_two_lives_ends_the_wait(replica, monkeypatch):
     await one.until(lambda: one.keeper.state == "restarting")
     await asyncio.wait_for(one.keeper.stop(grace=60.0), 5)
     assert len(one.links) == 2
+
+
+async def test_stop_during_a_restart_ends_the_new_worker_too(replica):
+    one = replica()
+    await one.keeper.start()
+    one.may_start.clear()
+    one.links[0].end(status=1)
+    await one.until(lambda: one.num_starts == 2)
+    stopping = asyncio.create_task(one.keeper.stop(grace=60.0))
+    await asyncio.sleep(0)
+    one.may_start.set()
+    await asyncio.wait_for(stopping, 5)
+    assert one.links[1].process.status == -9
+    assert one.links[1].closed.done()
+    assert one.keeper.state == "gone"
 
 
 async def test_stop_before_start_is_harmless(replica):

@@ -23,7 +23,7 @@ def feed_all(frames, pieces):
     return [message for piece in pieces for message in frames.feed(piece)]
 
 
-# --- frames -----------------------------------------------------------------------------------
+# --- frames -------------------------------------------------------------------------------------
 
 
 def test_a_frame_is_a_little_endian_length_and_a_body():
@@ -91,7 +91,7 @@ def test_messages_before_a_bad_one_are_given():
         next(frames)
 
 
-# --- the blocking end -------------------------------------------------------------------------
+# --- the blocking end ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_frames_sent_by_several_threads_do_not_mix(pair):
     assert sorted(message.ids for message in received) == [[n] * 20_000 for n in range(4)]
 
 
-# --- addresses --------------------------------------------------------------------------------
+# --- addresses ----------------------------------------------------------------------------------
 
 
 def check_talks(stream, other):

@@ -1,0 +1,116 @@
+"""The operations a model definition is written in, and the runtimes that implement them.
+
+A definition (`models/llama.py`) calls these and nothing else.  Tensors are `[tokens, features]`
+at every interface; what a tensor *is* (an array, a graph node) is the runtime's business.  Weights
+are opaque handles by checkpoint name, so that the runtime chooses dtype, layout and quantisation.
+Paging lives in `attention` and the step's metadata, which the definition never sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+Tensor: TypeAlias = Any  # of the runtime
+Weight: TypeAlias = Any  # a handle of the runtime
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """One layer's attention.  `window` 0 is none; `alibi` are slopes per head or None."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    alibi: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The symbolic or real inputs of a pass, made by the runtime."""
+
+    token_ids: Tensor  # [tokens]
+    positions: Tensor  # [tokens]
+    rows: Tensor  # [num_logits]: which tokens' logits are wanted
+
+
+class Ops(Protocol):
+    """The operations.  Shapes: T tokens, H features."""
+
+    def weight(self, name: str) -> Weight:
+        """The handle of a checkpoint tensor.  Raises StartError naming a missing one."""
+        ...
+
+    def has_weight(self, name: str) -> bool: ...
+
+    def embedding(self, ids: Tensor, table: Weight) -> Tensor:
+        """[T] ids -> [T, H]."""
+        ...
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float, *, plus_one: bool = False) -> Tensor:
+        """Over the last axis; `plus_one` scales by 1 + weight (Gemma)."""
+        ...
+
+    def head_rms_norm(
+        self, x: Tensor, weight: Weight, num_heads: int, eps: float, *, plus_one: bool = False
+    ) -> Tensor:
+        """The same over each head's features."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor: ...
+
+    def rope_tables(
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
+    ) -> Tensor:
+        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`."""
+        ...
+
+    def rope(self, x: Tensor, tables: Tensor, num_heads: int) -> Tensor:
+        """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head."""
+        ...
+
+    def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+        """Causal attention over the cache and the new tokens, which are written to the cache."""
+        ...
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
+
+    def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor: ...
+
+    def scale(self, x: Tensor, factor: float) -> Tensor: ...
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        """cap * tanh(x / cap)."""
+        ...
+
+    def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Cut the features into consecutive pieces (a fused QKV)."""
+        ...
+
+    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
+
+    def moe(
+        self,
+        x: Tensor,
+        router: Weight,
+        experts: Sequence[tuple[Weight, Weight, Weight]],
+        *,
+        top_k: int,
+        normalize: bool,
+    ) -> Tensor:
+        """Mixture of experts: softmax routing, (gate, up, down) silu experts."""
+        ...
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum over ranks; x itself where there is one."""
+        ...

@@ -1,0 +1,61 @@
+"""What one step of the engine computes: which new tokens of which sequences, and where their
+keys and values go.  Plain data between the scheduler, which makes it, and a runner, which runs it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Tokens = npt.NDArray[np.int32]
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The new tokens of one sequence.
+
+    `tokens` are at positions `start` .. `start + len(tokens) - 1`; what is before `start` is in
+    the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
+    every position.  The logits of the last `num_logits` tokens are wanted; 0 while a prompt's
+    chunk is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    num_logits: int
+    adapter: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass.  `copies` (from block, to block) are to be done before it."""
+
+    rows: tuple[Row, ...]
+    copies: tuple[tuple[int, int], ...] = ()
+    num_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_tokens", sum(len(row.tokens) for row in self.rows))
+
+
+class Runner(Protocol):
+    """A model with its cache, ready to run steps.  Used by one thread."""
+
+    block_size: int  # tokens per cache block
+    num_blocks: int
+    vocab_size: int
+    max_model_len: int
+
+    def run(self, step: Step) -> Logits:
+        """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
+
+        The result may be overwritten by the next `run`.  Raises ServingError; a row whose blocks
+        are too few or out of range is refused before anything is computed.
+        """
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,184 @@
+"""Worker processes of this machine: their channel, their log, and how they end."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.cluster import local
+from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.errors import StartError
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import Exit, Failed, Leaving, Ready, Setup, ToMaster
+
+CONFIG = """
+import os
+from mindspore_serving.server import register
+
+@register.register_method(output_names=["y"])
+def same(x):
+    return x
+"""
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """The current directory of master and workers."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+async def launch(directory):
+    """Start a worker process; what still runs is ended after the test."""
+    started = []
+
+    async def start(log_name="log_tiny"):
+        started.append(await LocalLauncher().launch("servable name:tiny", log_name))
+        return started[-1]
+
+    yield start
+    for launched in started:
+        launched.process.kill()
+        await launched.process.wait()
+        launched.stream.close()
+        launched.arena.close()
+        launched.view.close()
+
+
+def load(launched, directory, config=CONFIG):
+    """Have it load a servable_config.py."""
+    (directory / "tiny").mkdir(exist_ok=True)
+    (directory / "tiny" / "servable_config.py").write_text(config)
+    values = [str(directory), "tiny", 0, "none", None, True, None, "AES-GCM", False, {}]
+    launched.stream.sendall(encode(Setup(*values)))
+
+
+async def hear(launched):
+    """Its next message; one at a time."""
+    launched.stream.setblocking(False)
+    frames, loop = Frames(ToMaster), asyncio.get_running_loop()
+    while True:
+        data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), 20)
+        assert data, "the worker is gone"
+        for message in frames.feed(data):
+            return message
+
+
+async def wait(process):
+    return await asyncio.wait_for(process.wait(), 20)
+
+
+async def test_a_worker_starts_loads_and_leaves(launch, directory):
+    launched = await launch()
+    load(launched, directory)
+    assert isinstance(await hear(launched), Ready)
+    launched.stream.sendall(encode(Exit()))
+    assert await wait(launched.process) == 0
+
+
+async def test_a_worker_leads_its_own_process_group(launch):
+    process = (await launch()).process
+    assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+
+
+async def test_kill_ends_it_and_is_harmless_afterwards(launch):
+    process = (await launch()).process
+    process.kill()
+    assert await wait(process) == -signal.SIGKILL
+    process.kill()
+
+
+async def test_everybody_who_waits_gets_the_status(launch):
+    process = (await launch()).process
+    waiting = asyncio.gather(process.wait(), process.wait())
+    process.kill()
+    assert await waiting == [-signal.SIGKILL, -signal.SIGKILL]
+    assert await wait(process) == -signal.SIGKILL
+
+
+async def test_what_a_dead_worker_started_ends_with_it(launch, directory):
+    launched = await launch()
+    load(
+        launched,
+        directory,
+        CONFIG + "import subprocess\nsubprocess.Popen(['sleep', '600'])\nos._exit(3)\n",
+    )
+    group = launched.process.pid
+    assert await wait(launched.process) == 3
+    assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and is_running(pid, group)]
+
+
+def is_running(pid, group):
+    """Whether process `pid` is of process group `group` and no zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, IndexError):
+        return False
+    return fields[2] == str(group) and fields[0] != "Z" and not is_dying(pid)
+
+
+def is_dying(pid):
+    """Whether SIGKILL is on its way: the kernel may need a moment for the rest."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return True
+    pending = [line.split()[1] for line in text.splitlines() if line.startswith("ShdPnd")]
+    return bool(int(pending[0], 16) & 1 << (signal.SIGKILL - 1))
+
+
+async def test_the_output_goes_to_a_log_file_of_its_own(launch, directory):
+    launched = await launch("log_tiny_device0_version1")
+    load(launched, directory, "print('hello from the servable')\n" + CONFIG)
+    await hear(launched)
+    path = directory / "serving_logs" / "log_tiny_device0_version1.log"
+    assert "hello from the servable" in path.read_text()
+
+
+async def test_the_last_words_are_the_end_of_its_own_output(launch, directory):
+    path = directory / "serving_logs" / "log_tiny.log"
+    path.parent.mkdir()
+    path.write_text("of an earlier worker\n")
+    launched = await launch()
+    load(launched, directory, "print('x' * 5000); print('the last words')\n" + "os._exit(3)\n")
+    load(launched, directory, "print('x' * 5000, flush=True)\nraise ValueError('last words')\n")
+    assert isinstance(await hear(launched), Failed)
+    await wait(launched.process)
+    words = launched.process.last_words()
+    assert len(words) <= 2000
+    assert "an earlier worker" not in words
+    assert path.read_text().startswith("of an earlier worker\n")
+
+
+async def test_without_a_place_for_logs_there_are_no_last_words(launch, directory):
+    (directory / "serving_logs").write_text("not a directory")
+    launched = await launch()
+    load(launched, directory)
+    assert isinstance(await hear(launched), Ready)
+    assert launched.process.last_words() == ""
+
+
+async def test_a_worker_that_is_told_to_go_says_so(launch, directory):
+    launched = await launch()
+    load(launched, directory)
+    await hear(launched)
+    os.kill(launched.process.pid, signal.SIGTERM)
+    assert await hear(launched) == Leaving()
+
+
+async def test_a_process_that_cannot_be_started_is_a_start_error(directory, monkeypatch):
+    monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
+    with pytest.raises(StartError, match="could not start a worker process for add: .*no-python"):
+        await LocalLauncher().launch("add", "log_add")
+
+
+async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):
+    monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(StartError):
+            await LocalLauncher().launch("add", "log_add")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,330 @@
+"""The master with real worker processes: deploy, call, lose a worker, stop."""
+
+import asyncio
+import json
+import os
+import signal
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import Request
+from mindspore_serving.dispatch import supervisor
+from mindspore_serving.dispatch.master import Master
+from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
+from mindspore_serving.frontends.waiting import infer
+
+HEAD = """
+import os
+import time
+import numpy as np
+from mindspore_serving.server import register
+
+"""
+TINY = """
+def double(x):
+    return x * 2
+
+def get_pid(x):
+    return os.getpid()
+
+def die(x):
+    os._exit(3)
+
+def hang(x):
+    time.sleep(600)
+
+def hang_once(x):
+    marker = os.path.join(os.path.dirname(__file__), "marker")
+    if not os.path.exists(marker):
+        with open(marker + "-", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(marker + "-", marker)
+        time.sleep(600)
+    return os.getpid()
+
+def method(name, function):
+    namespace = {}
+    exec(f"def {name}(x): return add_stage(function, x, outputs_count=1)",
+         {"add_stage": register.add_stage, "function": function}, namespace)
+    register.register_method(output_names=["y"])(namespace[name])
+
+method("twice", double)
+method("pid", get_pid)
+method("dying", die)
+method("hanging", hang)
+method("once", hang_once)
+"""
+WITH_MODEL = """
+def add(x1, x2):
+    return x1 + x2
+
+model = register.declare_model(add, model_format="Python")
+
+def double(x):
+    return x * 2
+
+def ask(x):
+    return model.call(x, x), os.getpid()
+
+def get_owner(x):
+    return os.environ.get("SERVING_DEVICE_ID", "none")
+
+@register.register_method(output_names=["y", "owner"])
+def staged(x1, x2):
+    y = register.add_stage(model, x1, x2, outputs_count=1)
+    y = register.add_stage(double, y, outputs_count=1)
+    return y, register.add_stage(get_owner, x1, outputs_count=1)
+
+@register.register_method(output_names=["y", "pid"])
+def called(x):
+    return register.add_stage(ask, x, outputs_count=2)
+
+@register.register_method(output_names=["y"])
+def only_model(x1, x2):
+    return register.add_stage(model, x1, x2, outputs_count=1)
+"""
+
+
+class Server:
+    """A master, its servables, and short ways to ask it."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.marker = directory / "tiny" / "marker"
+        self.all_gone = asyncio.Event()
+        self.master = Master(LocalLauncher(), self.all_gone.set)
+
+    def write(self, name, body):
+        (self.directory / name).mkdir(exist_ok=True)
+        (self.directory / name / "servable_config.py").write_text(HEAD + textwrap.dedent(body))
+
+    def deployment(self, name="tiny", **options):
+        return Deployment(str(self.directory), name, **options)
+
+    async def deploy(self, *deployments):
+        await asyncio.wait_for(self.master.deploy(deployments), 60)
+
+    async def ask(self, method, *instances, servable="tiny", timeout=20.0):
+        """The reply to one request of these instances."""
+        body = json.dumps({"instances": list(instances)}).encode()
+        request = Request(servable, method, 0, "ms_json", body, timeout=timeout)
+        return await infer(self.master.dispatcher, request)
+
+    async def outputs(self, method, *instances, **options):
+        reply = await self.ask(method, *instances, **options)
+        assert reply.failure is None, reply.failure
+        if len(instances) > 1 or not reply.instances[0].startswith(b'{"instances"'):
+            return [json.loads(text) for text in reply.instances]
+        return json.loads(reply.instances[0])["instances"]
+
+    async def pids(self, count):
+        """The workers that answer `count` instances shared among them."""
+        return {one["y"] for one in await self.outputs("pid", *[{"x": 0}] * count)}
+
+    async def until(self, condition):
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end, "waited in vain"
+            await asyncio.sleep(0.01)
+
+
+def children():
+    """The processes that this one started and has not waited for."""
+    paths = Path("/proc/self/task").glob("*/children")
+    return {pid for path in paths for pid in path.read_text().split()}
+
+
+@pytest.fixture
+async def server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = Server(tmp_path)
+    made.write("tiny", TINY)
+    yield made
+    await asyncio.wait_for(made.master.stop(grace=5.0), 30)
+
+
+# --- serving ------------------------------------------------------------------------------------
+
+
+async def test_a_deployed_servable_answers(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    assert await server.outputs("twice", {"x": 4}, {"x": [1, 2]}) == [{"y": 8}, {"y": [2, 4]}]
+    assert server.master.is_ready
+    assert server.master.describe() == [
+        {
+            "name": "tiny",
+            "version": 1,
+            "methods": {
+                name: {"inputs": ["x"], "outputs": ["y"]}
+                for name in ("twice", "pid", "dying", "hanging", "once")
+            },
+            "num_workers": 1,
+        }
+    ]
+
+
+async def test_several_workers_share_the_instances_of_one_request(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    assert len(await server.pids(2)) == 2
+
+
+async def test_unknown_servables_and_methods_are_refused(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    for options in ({"method": "missing"}, {"method": "twice", "servable": "other"}):
+        reply = await server.ask(options.pop("method"), {"x": 1}, **options)
+        assert isinstance(reply.failure, NotFound)
+
+
+async def test_nothing_is_ready_before_it_is_deployed(server):
+    assert not server.master.is_ready
+    assert server.master.describe() == []
+
+
+# --- starting -----------------------------------------------------------------------------------
+
+
+async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason(server):
+    server.write("tiny", "raise OSError('disk on fire')")
+    with pytest.raises(StartError) as caught:
+        await server.deploy(server.deployment(num_parallel_workers=1))
+    assert str(caught.value).startswith(
+        "Fail to start workers: {servable:tiny, version:0, extra:0, <"
+    )
+    assert "disk on fire" in str(caught.value)
+    assert "servable_config.py, line" in str(caught.value)
+
+
+async def test_a_worker_that_dies_while_loading_is_a_start_error_with_its_last_words(server):
+    server.write("tiny", "print('the last words', flush=True)\nos._exit(7)")
+    with pytest.raises(StartError, match="(?s)exit status 7.*the last words"):
+        await server.deploy(server.deployment(num_parallel_workers=1))
+
+
+# --- losing workers -----------------------------------------------------------------------------
+
+
+async def test_a_dead_worker_is_replaced_and_its_request_is_answered_by_another(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    first, second = await server.pids(2)
+    pending = asyncio.create_task(server.ask("once", {"x": 1}))
+    await server.until(server.marker.exists)
+    victim = int(server.marker.read_text())
+    os.kill(victim, signal.SIGKILL)
+    (answer,) = (await pending).instances
+    assert json.loads(answer) == {"y": first + second - victim}
+    await server.until(lambda: server.master.is_ready)
+    assert len(await server.pids(2) - {victim}) == 2
+
+
+async def test_a_request_that_kills_every_worker_is_answered_with_the_news(server):
+    await server.deploy(server.deployment(num_parallel_workers=2))
+    reply = await server.ask("dying", {"x": 1})
+    assert reply.failure.code == Code.WORKER_UNAVAILABLE
+    assert "servable(tiny) method(dying): the worker process that had the request died" in str(
+        reply.failure
+    )
+    await server.until(lambda: server.master.is_ready)
+    assert await server.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
+
+
+async def test_while_the_only_worker_is_away_requests_are_refused_at_once(server, monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    await server.ask("dying", {"x": 1})
+    await server.until(lambda: server.master.is_ready)
+    await server.ask("dying", {"x": 1})
+    reply = await server.ask("twice", {"x": 1})
+    assert isinstance(reply.failure, ServableUnavailable)
+    assert not server.master.is_ready
+
+
+async def test_when_all_workers_were_told_to_leave_the_server_hears_of_it(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
+    os.kill(pid, signal.SIGTERM)
+    await asyncio.wait_for(server.all_gone.wait(), 20)
+    reply = await server.ask("twice", {"x": 1})
+    assert isinstance(reply.failure, ServableUnavailable)
+    assert "exit status 0" in str(reply.failure)
+
+
+# --- ending -------------------------------------------------------------------------------------
+
+
+async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
+    await server.until(lambda: server.master.dispatcher.num_in_flight)
+    await asyncio.wait_for(server.master.stop(grace=0.05), 20)
+    assert str((await pending).failure) == "servable is not available: the server is stopping"
+    assert not server.all_gone.is_set()  # it was wanted
+
+
+async def test_drain_waits_for_what_is_under_way_but_not_forever(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    assert await server.master.drain(0.0)
+    pending = asyncio.create_task(server.ask("hanging", {"x": 1}, timeout=0.3))
+    await server.until(lambda: server.master.dispatcher.num_in_flight)
+    assert not await server.master.drain(0.02)
+    assert await server.master.drain(10.0)
+    assert (await pending).failure.code == Code.DEADLINE_EXCEEDED
+    await server.master.stop(grace=0.05)
+
+
+async def test_stop_during_a_restart_leaves_no_process_and_no_socket(server):
+    before = children()
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    await server.ask("dying", {"x": 1})
+    await server.until(lambda: children() != before)
+    await asyncio.wait_for(server.master.stop(grace=5.0), 10)
+    assert children() == before
+
+
+async def test_stop_may_be_called_again_and_without_workers(server):
+    await server.master.stop()
+    await server.master.stop()
+
+
+# --- models of other workers ----------------------------------------------------------------------
+
+
+async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(server):
+    server.write("model", WITH_MODEL)
+    await server.deploy(
+        server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=2)
+    )
+    (service,) = server.master.registry
+    lines = service.lines
+    assert {name: len(line.workers) for name, line in lines.items()} == {
+        "staged": 2,
+        "called": 2,
+        "only_model": 1,  # one hop less
+        "@call_add_0": 1,
+    }
+    rows = [{"x1": number, "x2": 1} for number in range(40)]  # a batch of 32, and 8
+    answers = await server.outputs("staged", *rows, servable="model")
+    assert [one["y"] for one in answers] == [2 * (number + 1) for number in range(40)]
+    assert {one["owner"] for one in answers} == {"0", "none"}  # both took their share
+    answers = await server.outputs("called", *[{"x": n} for n in range(4)], servable="model")
+    assert [one["y"] for one in answers] == [0, 2, 4, 6]
+    assert len({one["pid"] for one in answers}) == 2
+    assert "@call_add_0" not in server.master.describe()[0]["methods"]
+
+
+async def test_extra_workers_are_not_started_if_all_methods_are_models(server):
+    only = (
+        WITH_MODEL[: WITH_MODEL.index("def double")]
+        + WITH_MODEL[
+            WITH_MODEL.index('@register.register_method(output_names=["y"])\ndef only_model') :
+        ]
+    )
+    server.write("model", only)
+    await server.deploy(
+        server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=3)
+    )
+    assert server.master.describe()[0]["num_workers"] == 1
