@@ -5,8 +5,10 @@ Knows nothing of what runs on it.
 
 import asyncio
 import atexit
+import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,7 +24,12 @@ class BackgroundLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run on the loop and wait for the result.  Not to be called from the loop's thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._get()).result(timeout)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._get())
+        try:
+            return future.result(timeout)
+        except BaseException:
+            future.cancel()  # KeyboardInterrupt, or a time-out: nobody waits any more
+            raise
 
     def close(self) -> None:
         """End the loop and its thread."""
@@ -30,6 +37,8 @@ class BackgroundLoop:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None:
+            with suppress(concurrent.futures.TimeoutError):
+                asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(5)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(5)
 
@@ -43,6 +52,15 @@ class BackgroundLoop:
                 self._thread.start()
                 atexit.register(self.close)
             return self._loop
+
+
+async def _cancel_all() -> None:
+    """End every other task of this loop, so that none is destroyed half-way."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=4)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

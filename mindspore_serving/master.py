@@ -66,7 +66,7 @@ def start_master_server(ip: str = "127.0.0.1", master_port: int = 6100) -> None:
         "master.start_master_server opens no port: start the servables in this process, by "
         "server.start_servables; worker processes of their own cannot join"
     )
-    startup._get()  # from now on this process has a server that servables can be started in
+    startup.open_server()  # from now on this process has a server that servables can be started in
 
 
 def stop() -> None:

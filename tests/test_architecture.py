@@ -17,7 +17,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"wire", "ipc", "servable"}),
     frozenset({"batching"}),
     frozenset({"backends"}),
-    frozenset({"cluster"}),
+    frozenset({"cluster", "llm"}),
     frozenset({"client", "execution", "dispatch", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),
@@ -26,7 +26,14 @@ LAYERS: tuple[frozenset[str], ...] = (
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 
 # Decisions only: no clock, no thread, no socket, no event loop.
-PURE = ("core", "batching", "wire", "dispatch/registry.py", "dispatch/queueing.py")
+PURE = (
+    "core",
+    "batching",
+    "wire",
+    "dispatch/calls.py",
+    "dispatch/pacing.py",
+    "dispatch/registry.py",
+)
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 
 MAX_FILE_LINES = 300

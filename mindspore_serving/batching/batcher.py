@@ -26,6 +26,10 @@ class Batcher(Generic[T]):
         """`item` was taken but could not leave; it is first again and overdue."""
         self._waiting.appendleft((float("-inf"), item))
 
+    def peek(self) -> T | None:
+        """The oldest item, or None."""
+        return self._waiting[0][1] if self._waiting else None
+
     def due(self) -> float | None:
         """When the oldest item must leave; None if nothing waits."""
         return self._waiting[0][0] + self.policy.max_wait if self._waiting else None

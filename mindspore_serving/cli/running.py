@@ -1,4 +1,4 @@
-"""What the server of this process serves right now.  The one place that looks inside of it."""
+"""What the server of this process serves right now."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,14 +27,7 @@ class Servable:
 
 def servables() -> list[Servable]:
     """Everything that can be called, by name and version."""
-    serving = startup._serving
-    if serving is None:
-        return []
-
-    async def describe() -> list[dict[str, Any]]:  # on the loop: it owns what is read
-        return serving._master.describe()
-
-    rows = startup._loop.run(describe())
+    rows = startup.describe()
     return sorted((_to_servable(row) for row in rows), key=lambda row: (row.name, row.version))
 
 

@@ -7,7 +7,7 @@ come back ready to be put into an answer of the same protocol.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mindspore_serving.errors import ServingError
 
@@ -80,7 +80,7 @@ class Inference(Protocol):
 class Control(Protocol):
     """What front ends tell about the server as a whole."""
 
-    def describe(self) -> list[dict[str, object]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Each servable version: name, version, methods, workers and their states."""
         ...
 

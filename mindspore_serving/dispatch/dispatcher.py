@@ -146,10 +146,12 @@ class Dispatcher:
         size = line.report.batch_size
         rooms = [(link.room(size), link) for link in line.workers]
         free = [(room, link) for room, link in rooms if room > 0]
-        if not free:
+        oldest = line.batcher.peek()
+        if not free or oldest is None:
             return False
         room, link = max(free, key=lambda pair: pair[0])
-        share = max(size, -(-len(line.batcher) // len(free)))
+        batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill one
+        share = max(batch, -(-len(line.batcher) // len(free)))
         parts = line.batcher.take(min(room, share), now)
         if not parts:
             return False

@@ -5,6 +5,7 @@ Front ends see it as `Inference` (by its dispatcher) and `Control`.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
@@ -114,6 +115,8 @@ class Master:
             launched = await self._launcher.launch(title, log_name)
             link = Link(launched, title, self)
             self._links[link] = keeper
+            if self._is_stopping:
+                link.process.kill()
             return await self._load(link, deployment, device_id)
 
         keeper = Keeper(title, start, self._on_keeper_gone)
@@ -200,7 +203,7 @@ class Master:
     def is_ready(self) -> bool:
         return bool(self._keepers) and all(k.state == "ready" for k in self._keepers)
 
-    def describe(self) -> list[dict[str, object]]:
+    def describe(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": service.name,

@@ -6,6 +6,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mindspore_serving import log
@@ -49,7 +50,7 @@ class Keeper:
         self.link: Link | None = None
         self._start = start
         self._on_gone = on_gone
-        self._is_wanted = True
+        self._left = asyncio.Event()  # set once it is not wanted any more
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -65,7 +66,7 @@ class Keeper:
 
     def leave(self) -> None:
         """It is to end, and not to be restarted."""
-        self._is_wanted = False
+        self._left.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
 
@@ -78,9 +79,11 @@ class Keeper:
             self.link.ask_to_exit()
             await asyncio.wait([self.link.closed], timeout=grace)
             self.link.process.kill()
-        else:
-            self._task.cancel()  # between two lives
         await asyncio.wait([self._task])
+
+    @property
+    def _is_wanted(self) -> bool:
+        return not self._left.is_set()
 
     async def _keep(self) -> None:
         backoff = Backoff()
@@ -112,8 +115,7 @@ class Keeper:
 
     async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
         """The next worker; None to give up or if it is not wanted any more."""
-        while self._is_wanted:
-            await asyncio.sleep(delay)
+        while not await self._leaves_within(delay):
             self.num_restarts += 1
             try:
                 link = await self._start()
@@ -126,8 +128,16 @@ class Keeper:
                 delay = next_delay
             else:
                 self.state = "ready" if self._is_wanted else "leaving"
+                if not self._is_wanted:
+                    link.process.kill()  # nothing was given to it yet
                 return link
         return None
+
+    async def _leaves_within(self, delay: float) -> bool:
+        """Sleep for `delay` seconds, or until it is not wanted; whether it is not."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._left.wait(), delay)
+        return not self._is_wanted
 
 
 def exit_text(status: int) -> str:

@@ -5,7 +5,7 @@ Knows nothing of channels: a worker that owns no models gets a `RemoteModels` to
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from mindspore_serving import backends
@@ -109,6 +109,8 @@ def _check_device(setup: Setup, host: Host) -> None:
 
 def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
     root = (setup.servable_directory, setup.servable_name)
+    if setup.enable_lite and spec.format == "mindir":
+        spec = replace(spec, format="mindir_lite")
     source = ModelSource(
         spec=spec,
         paths=repository.model_paths(*root, host.version, spec),

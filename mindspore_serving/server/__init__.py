@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mindspore_serving.server import distributed, master, register
     from mindspore_serving.server.config import ServableStartConfig, SSLConfig
+    from mindspore_serving.server.distributed import (
+        declare_servable,
+        start_servable,
+        startup_agents,
+    )
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
         Context,
@@ -56,12 +61,15 @@ __all__ = [
     "ServableStartConfig",
     "add_stage",
     "declare_model",
+    "declare_servable",
     "distributed",
     "register",
     "register_method",
     "start_grpc_server",
     "start_restful_server",
+    "start_servable",
     "start_servables",
+    "startup_agents",
     "stop",
     "master",
 ]

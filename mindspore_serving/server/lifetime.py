@@ -6,10 +6,12 @@ Knows nothing of serving: it is given the function that shuts down.
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+REPEAT = 1.0  # seconds in which a signal that comes twice, to us and to our group, counts once
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -27,6 +29,7 @@ class Lifetime:
         self._over = threading.Event()  # it is done
         self._thread: threading.Thread | None = None
         self._signal = 0
+        self._signalled_at = 0.0
         self._previous: dict[int, Any] = {}
 
     def begin(self) -> None:
@@ -67,9 +70,11 @@ class Lifetime:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             raise SystemExit(0)
-        if self._signal:
+        now = time.monotonic()
+        if self._signal and now - self._signalled_at > REPEAT:
             os._exit(128 + number)
-        self._signal = number
+        if not self._signal:
+            self._signal, self._signalled_at = number, now
         self._ended.set()
 
     def _install(self) -> None:

@@ -5,6 +5,7 @@ Lives on the event loop; `startup` is the public face.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mindspore_serving import metrics
 from mindspore_serving.cluster.local import LocalLauncher
@@ -43,6 +44,9 @@ class Serving:
     async def deploy(self, deployments: Sequence[Deployment]) -> None:
         self.is_deployed = True
         await self._master.deploy(deployments)
+
+    async def describe(self) -> list[dict[str, Any]]:
+        return self._master.describe()
 
     async def start_grpc(self, address: str, max_message_mb: int, tls: Tls | None) -> None:
         if self._grpc is not None:

@@ -6,7 +6,7 @@ any order, and again after `stop`.
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.errors import InvalidInputs
@@ -115,6 +115,21 @@ def stop() -> None:
     Everything can be started again afterwards.  Harmless if nothing runs.
     """
     _shut_down(0.0)
+
+
+def is_running() -> bool:
+    """Whether this process has a server, with or without servables."""
+    return _serving is not None
+
+
+def describe() -> list[dict[str, Any]]:
+    """Each servable version that can be called: name, version, methods, number of workers."""
+    return [] if _serving is None else _loop.run(_serving.describe())
+
+
+def open_server() -> None:
+    """Have a server without servables or listeners, which may be added later."""
+    _get()
 
 
 def set_max_enqueued_requests(number: int) -> None:

@@ -60,7 +60,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     check_port("master_port", master_port)
     check_str("worker_ip", worker_ip)
     check_port("worker_port", worker_port)
-    if startup._serving is None:
+    if not startup.is_running():
         raise StartError(
             f"worker.start_servable: the master at {master_ip}:{master_port} is not in this "
             "process, and workers cannot join another one any more. Start servable "

@@ -62,6 +62,13 @@ def test_the_limit_of_the_taker_counts_too():
     assert batcher(0.0, 0.0, 0.0, max_wait=1.0, preferred_size=3).take(2, now=0.0) == ["a", "b"]
 
 
+def test_peek_shows_the_oldest_and_leaves_it():
+    waiting = batcher(0.0, 1.0)
+    assert waiting.peek() == "a"
+    assert waiting.take(8, now=1.0) == ["a", "b"]
+    assert waiting.peek() is None
+
+
 def test_what_is_put_back_is_first_and_overdue():
     waiting = batcher(5.0, max_wait=100.0)
     waiting.put_back("z")

@@ -165,6 +165,21 @@ async def test_several_workers_share_a_request():
     assert len(first.held) == len(second.held) == 1
 
 
+async def test_a_request_of_several_batches_is_spread_over_workers_batch_by_batch():
+    served = Served(first := Worker(), second := Worker(), batch_size=4)
+    served.submit(8)
+    await turn()
+    assert [[len(part.chunks) for part in worker.held] for worker in (first, second)] == [[4], [4]]
+
+
+async def test_small_requests_fill_the_batch_of_one_worker_before_they_go_to_another():
+    served = Served(first := Worker(), second := Worker(), batch_size=4)
+    for _ in range(6):
+        served.submit()
+    await turn()
+    assert sorted(map(len, [first.held, second.held])) == [2, 4]
+
+
 async def test_the_answer_of_several_workers_is_in_order():
     served = Served(first := Worker(), second := Worker())
     served.submit(4)
