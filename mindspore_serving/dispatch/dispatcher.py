@@ -158,6 +158,8 @@ class Dispatcher:
         parts = [part for part in parts if not part.call.is_done]
         if parts:
             link.send_work(parts, now)
+            line.workers.remove(link)  # among equals the one that waited longest is next
+            line.workers.append(link)
         return True
 
     def _wake_when_due(self, line: Line, now: float) -> None:
