@@ -34,6 +34,8 @@ class LocalProcess:
         return self._child.pid
 
     async def wait(self) -> int:
+        if self._child.returncode is not None:
+            return self._child.returncode
         loop = asyncio.get_running_loop()
         try:
             descriptor = os.pidfd_open(self.pid)
@@ -49,13 +51,12 @@ class LocalProcess:
         return self._reap()
 
     def _reap(self) -> int:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # what the worker started and left behind
+        self.kill()  # what the worker started and left behind
         return self._child.wait()
 
     def kill(self) -> None:
         if self._child.returncode is None:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def last_words(self) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Part:
     """Instances of one request that go to one worker together."""
 
-    __slots__ = ("attempts", "call", "chunks", "codec", "holder", "id", "index")
+    __slots__ = ("attempts", "call", "chunks", "codec", "holder", "id", "index", "num_left")
 
     def __init__(self, call: "CallState", index: int, codec: str, chunks: Sequence[Chunk]) -> None:
         self.call = call
@@ -27,6 +27,7 @@ class Part:
         self.chunks = chunks
         self.attempts = 0
         self.id = 0
+        self.num_left = [0]  # of the message it was sent in
         self.holder: Any = None  # the link to the worker that has it, while one does
 
 

@@ -37,6 +37,9 @@ from mindspore_serving.ipc.messages import (
     WorkReply,
 )
 
+MOST_MESSAGES = (
+    2  # one that the worker runs, one that waits there: what comes meanwhile gathers here
+)
 _READ_SIZE = 1 << 18
 _WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
 
@@ -60,6 +63,7 @@ class Link:
         self.name = name
         self.process = launched.process
         self.parts: dict[int, Part] = {}
+        self._num_messages = 0  # sent and not answered in full
         self.pace = Pace()
         self.is_ready = False
         self.has_spoken = False  # said how loading went
@@ -84,6 +88,8 @@ class Link:
 
     def room(self, batch_size: int) -> int:
         """How many more parts it may be sent."""
+        if self._num_messages >= MOST_MESSAGES:
+            return 0
         return self.pace.window(batch_size) - len(self.parts)
 
     def setup(self, setup: Setup) -> None:
@@ -94,6 +100,10 @@ class Link:
         if not self.parts:
             self.pace.sent_first(now)
         items = [self._item(part, now) for part in parts]
+        self._num_messages += 1
+        num_left = [len(parts)]  # shared by the parts of this message
+        for part in parts:
+            part.num_left = num_left
         freed, self._freed = self._freed, []
         self._send(Work(items, freed))
 
@@ -238,6 +248,8 @@ class Link:
             part = self.parts[reply.id]
             if reply.is_last:
                 del self.parts[reply.id]
+                part.num_left[0] -= 1
+                self._num_messages -= part.num_left[0] == 0
                 for offset in self._slices.pop(reply.id, ()):
                     self._launched.arena.free(offset)
             answers.append((part, self._reply(reply)))

@@ -20,6 +20,7 @@ from mindspore_serving.errors import ServableUnavailable, ServingError, StartErr
 from mindspore_serving.ipc.messages import Call, ModelReport, Ready, Setup
 
 EXIT_GRACE = 10.0  # seconds a worker has to leave before it is killed
+_HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
 
 
 class Master:
@@ -35,6 +36,7 @@ class Master:
         self._links: dict[Link, Keeper] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
         self._is_stopping = False
+        self._watches: set[asyncio.Task[None]] = set()
 
     # --- starting and stopping --------------------------------------------------------------
 
@@ -115,11 +117,14 @@ class Master:
             launched = await self._launcher.launch(title, log_name)
             link = Link(launched, title, self)
             self._links[link] = keeper
+            watch = asyncio.create_task(_close_after(link))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
             if self._is_stopping:
                 link.process.kill()
             return await self._load(link, deployment, device_id)
 
-        keeper = Keeper(title, start, self._on_keeper_gone)
+        keeper = Keeper(title, start, lambda k: self._on_keeper_gone(k, deployment))
         return keeper
 
     async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> Link:
@@ -140,6 +145,7 @@ class Master:
                 {} if owns_models else self._models.get((name, deployment.version), {}),
             )
         )
+        keeper = self._links[link]
         try:
             ready: Ready = await link.loaded
         except ServingError as error:
@@ -149,6 +155,8 @@ class Master:
             words = link.process.last_words()
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error
+            if not keeper.is_wanted:
+                raise StartError("the worker was told to end by SIGINT or SIGTERM") from error
             if not link.has_spoken:
                 last = f": {words[-800:]}" if words else ""
                 raise StartError(f"{error}, {exit_text(status)}{last}") from error
@@ -174,7 +182,10 @@ class Master:
         """A signal told the worker to go: no new work; it ends when it has answered the rest."""
         self._links[link].leave()
         self._unregister(link)
-        link.ask_to_exit()
+        if link.is_ready:
+            link.ask_to_exit()
+        else:
+            link.process.kill()
 
     def on_lost(self, link: Link) -> None:
         parts = list(link.parts.values())
@@ -189,10 +200,12 @@ class Master:
             for line in self.registry.remove_worker(service, link):
                 self.dispatcher.fail_line(line)
 
-    def _on_keeper_gone(self, keeper: Keeper) -> None:
+    def _on_keeper_gone(self, keeper: Keeper, deployment: Deployment) -> None:
         for service in self.registry:
-            if not service.workers:
-                service.reason = keeper.reason
+            if service.deployment == deployment and not service.workers:
+                service.reason = (
+                    f"its workers have ended ({keeper.last_exit}), see the server's log"
+                )
         if not self._is_stopping and all(k.state == "gone" for k in self._keepers):
             log.error("Serving server begin to exit: all worker processes have exited")
             self._on_all_gone()
@@ -217,3 +230,10 @@ class Master:
             }
             for service in self.registry
         ]
+
+
+async def _close_after(link: Link) -> None:
+    """The end of the process is the end of the link, also if a child of it has the stream open."""
+    await link.process.wait()
+    await asyncio.wait([link.closed], timeout=_HOLD)
+    link.close()

@@ -45,7 +45,8 @@ class Keeper:
     ) -> None:
         self.title = title  # "servable name:add, device id:0"
         self.state = "new"
-        self.reason = ""
+        self.reason = ""  # with the end of the worker's log: not for clients
+        self.last_exit = ""
         self.num_restarts = 0
         self.link: Link | None = None
         self._start = start
@@ -82,7 +83,8 @@ class Keeper:
         await asyncio.wait([self._task])
 
     @property
-    def _is_wanted(self) -> bool:
+    def is_wanted(self) -> bool:
+        """Whether it is to be kept alive."""
         return not self._left.is_set()
 
     async def _keep(self) -> None:
@@ -91,7 +93,7 @@ class Keeper:
         while self.link is not None:
             started = loop.time()
             self.reason = await self._watch(self.link)
-            if not self._is_wanted:
+            if not self.is_wanted:
                 break
             delay = backoff.died(loop.time() - started)
             if delay is None:
@@ -107,11 +109,12 @@ class Keeper:
     async def _watch(self, link: Link) -> str:
         """Until the worker has ended; returns why."""
         await link.closed
-        self.state = "restarting" if self._is_wanted else "leaving"
+        self.state = "restarting" if self.is_wanted else "leaving"
         link.process.kill()
         status = await link.process.wait()
         words = link.process.last_words() if status not in (0, -signal.SIGKILL) else ""
-        return f"{exit_text(status)}{': ' + words if words else ''}"
+        self.last_exit = exit_text(status)
+        return f"{self.last_exit}{': ' + words if words else ''}"
 
     async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
         """The next worker; None to give up or if it is not wanted any more."""
@@ -127,8 +130,8 @@ class Keeper:
                     return None
                 delay = next_delay
             else:
-                self.state = "ready" if self._is_wanted else "leaving"
-                if not self._is_wanted:
+                self.state = "ready" if self.is_wanted else "leaving"
+                if not self.is_wanted:
                     link.process.kill()  # nothing was given to it yet
                 return link
         return None
@@ -137,7 +140,7 @@ class Keeper:
         """Sleep for `delay` seconds, or until it is not wanted; whether it is not."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._left.wait(), delay)
-        return not self._is_wanted
+        return not self.is_wanted
 
 
 def exit_text(status: int) -> str:

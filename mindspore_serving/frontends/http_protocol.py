@@ -10,6 +10,7 @@ import asyncio
 import math
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from mindspore_serving import log
@@ -136,6 +137,7 @@ class ServingProtocol(HttpToolsProtocol):
     max_body = 100 << 20
     active: Any = None  # the cycle whose answer is next
     _num_head = -math.inf  # bytes of a head whose end has not come; -inf outside of one
+    _again = b""  # the head of a request that offered another protocol, to be read once more
     _is_lingering = False
     _heard_at = 0.0  # loop time of the last data or answer
 
@@ -152,10 +154,22 @@ class ServingProtocol(HttpToolsProtocol):
         if self._is_lingering:
             return
         self._num_head += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._num_head > MOST_HEAD and not self.transport.is_closing():
             self.send_400_response(f"The headers are bigger than {MOST_HEAD} bytes.")
         self._heard_at = self.loop.time()
+
+    def _parse(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                data, self._again = self._again and self._again + data[stop.args[0] :], b""
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
 
     def on_response_complete(self) -> None:
         """As uvicorn's, but without a timer per request: `close_if_idle` is called instead."""
@@ -194,7 +208,11 @@ class ServingProtocol(HttpToolsProtocol):
         self._num_head = -math.inf
         if self._is_lingering or self.transport.is_closing():
             return  # "connection: close" was the last word
-        if not self.url.startswith(_PREFIX) or self.parser.get_method() != b"POST":
+        method = self.parser.get_method()
+        if self.parser.should_upgrade() and method != b"CONNECT":
+            self._again = self._without_offer(method)
+            return
+        if not self.url.startswith(_PREFIX) or method != b"POST":
             self._take_long_way()
             return
         earlier = self.cycle
@@ -210,6 +228,12 @@ class ServingProtocol(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
+
+    def _without_offer(self, method: bytes) -> bytes:
+        """The head again, without its offer of another protocol, or its body would not be read."""
+        version = self.parser.get_http_version().encode()
+        headers = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(headers))
 
     def _read_headers(self, cycle: DirectCycle) -> None:
         cycle.route = rest_ms.find_route(self.url)
@@ -253,6 +277,8 @@ class ServingProtocol(HttpToolsProtocol):
                 cycle.body = body
 
     def on_message_complete(self) -> None:
+        if self._again:
+            return
         cycle: Any = self.cycle
         if type(cycle) is not DirectCycle:
             super().on_message_complete()

@@ -11,6 +11,8 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http_protocol import IDLE_TIMEOUT, ServingProtocol
 from mindspore_serving.frontends.tls import Tls, to_context
 
+HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
+
 
 class HttpServer:
     """An HTTP server of `app`, with the short way to `inference`."""
@@ -64,12 +66,22 @@ class HttpServer:
         self._sweeper.cancel()
         for connection in list(self._state.connections):
             connection.shutdown()
-        end = asyncio.get_running_loop().time() + grace
-        while self._state.connections and asyncio.get_running_loop().time() < end:
+        now = asyncio.get_running_loop().time
+        start = now()
+        while self._state.connections and now() < start + grace:
+            if now() > start + HALF_SENT_GRACE and not self._owes_answers():
+                break
             await asyncio.sleep(0.01)
         for connection in list(self._state.connections):
             connection.transport.abort()
         self._server = None
+
+    def _owes_answers(self) -> bool:
+        """Whether a connection waits for an answer; the others have half a request."""
+        return any(
+            connection.cycle is not None and not connection.cycle.more_body
+            for connection in self._state.connections
+        )
 
     async def _sweep(self) -> None:
         """Close connections on which nothing comes any more."""

@@ -1,0 +1,167 @@
+"""Large tensors, and what must not grow: memory, open files, shared memory."""
+
+import base64
+import http.client
+import json
+import os
+import socket
+
+import numpy as np
+import pytest
+
+from mindspore_serving import server
+from tests.e2e.harness import config, eventually, memory, open_files, serving, workers, write_servable
+
+SOURCE = """
+def same(x):
+    return x
+@register.register_method(output_names=["y"])
+def echo(x):
+    return register.add_stage(same, x, outputs_count=1)
+
+def total(x):
+    return x.sum(dtype=np.float64)
+@register.register_method(output_names=["y"])
+def add_up(x):
+    return register.add_stage(total, x, outputs_count=1)
+
+def many(x):
+    return np.full(int(x), 1.5, np.float32)
+@register.register_method(output_names=["y"])
+def make(x):
+    return register.add_stage(many, x, outputs_count=1)
+"""
+MEGABYTES_20 = 5 << 20  # float32 numbers
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("resources")
+    write_servable(directory, "toy", SOURCE)
+    with serving(directory, config(directory, "toy")) as served:
+        yield served
+
+
+@pytest.fixture
+def big():
+    return np.arange(MEGABYTES_20, dtype=np.float32)
+
+
+def to_json(array: np.ndarray) -> str:
+    item = {"b64": base64.b64encode(array.tobytes()).decode(), "type": "fp32"}
+    return json.dumps({"instances": {"x": {**item, "shape": array.shape}}})
+
+
+def test_20_megabytes_go_there_and_back_over_grpc(calls, big):
+    (result,) = calls.client("toy", "echo").infer({"x": big})
+    np.testing.assert_array_equal(result["y"], big)
+
+
+def test_20_megabytes_in_several_instances_come_back_in_order(calls, big):
+    parts = big.reshape(5, -1)
+    results = calls.client("toy", "echo").infer([{"x": part} for part in parts])
+    np.testing.assert_array_equal([result["y"] for result in results], parts)
+
+
+def test_20_megabytes_go_there_and_back_over_rest(calls, big):
+    _, body = calls.http_call("POST", "/model/toy:add_up", to_json(big))
+    assert json.loads(body)["instances"][0]["y"] == big.sum(dtype=np.float64)
+    made = calls.post("toy", "make", {"x": 1 << 20})["instances"][0]["y"]
+    assert len(made) == 1 << 20
+    assert set(made) == {1.5}
+
+
+def test_bytes_of_20_megabytes_go_there_and_back_over_rest(calls, tmp_path):
+    data = os.urandom(20 << 20)
+    text = base64.b64encode(data).decode()
+    body = json.dumps({"instances": {"x": {"b64": text}}})
+    _, answer = calls.http_call("POST", "/model/toy:echo", body)
+    shown = json.loads(answer)["instances"][0]["y"]
+    assert shown[:4] == list(data[:4])
+    assert len(shown) == len(data)
+
+
+def test_memory_does_not_grow_with_large_requests(calls):
+    """After the first ones, which warm everything up."""
+    client = calls.client("toy", "echo")
+    x = np.zeros(1 << 20, np.float32)
+    pids = [os.getpid(), *workers(os.getpid())]
+
+    def run(count: int) -> list[int]:
+        for number in range(count):
+            assert client.infer([{"x": x}, {"x": x}])[1]["y"].size == x.size
+            if number % 20 == 0:
+                calls.http_call("POST", "/model/toy:add_up", to_json(x))
+        return [memory(pid) for pid in pids]
+
+    warm = run(40)
+    after = run(200)
+    for before, now in zip(warm, after, strict=True):
+        assert now - before < 48 << 20, f"{before >> 20} MB became {now >> 20} MB"
+
+
+def test_memory_does_not_grow_when_large_requests_are_cancelled(calls):
+    client = calls.client("toy", "echo")
+    x = np.zeros(1 << 20, np.float32)
+    pids = [os.getpid(), *workers(os.getpid())]
+
+    def run(count: int) -> list[int]:
+        for _ in range(count):
+            client.infer([{"x": x}] * 2, timeout=0.002)
+        client.infer({"x": x})
+        return [memory(pid) for pid in pids]
+
+    warm = run(30)
+    after = run(150)
+    for before, now in zip(warm, after, strict=True):
+        assert now - before < 48 << 20, f"{before >> 20} MB became {now >> 20} MB"
+
+
+def test_open_files_do_not_grow_with_connections(calls):
+    body = '{"instances":{"x":1}}'
+
+    def settled() -> int:
+        """Once the server has seen the clients leave."""
+        counts = [0]
+
+        def look() -> bool:
+            counts.append(open_files(os.getpid()))
+            return counts[-20:] == [counts[-1]] * 20
+
+        eventually(look)
+        return counts[-1]
+
+    calls.http_call("POST", "/model/toy:echo", body)
+    before = settled()
+    for number in range(200):
+        connection = http.client.HTTPConnection("127.0.0.1", calls.http)
+        connection.request("POST", "/model/toy:echo", body)
+        if number % 2:
+            connection.getresponse().read()
+        connection.close()
+        with socket.create_connection(("127.0.0.1", calls.http)) as stream:
+            stream.send(b"POST /mo")
+    assert settled() <= before + 2
+    (worker,) = workers(os.getpid())
+    assert open_files(worker) < 40
+
+
+def test_open_files_and_memory_stay_over_restarts(stopped):
+    """Runs after the module's server was stopped by `stopped` of an earlier cycle, or stops it."""
+    server.stop()
+    write_servable(stopped, "toy", SOURCE)
+
+    def cycle() -> int:
+        with serving(stopped, config(stopped, "toy", num_parallel_workers=2)) as own:
+            assert own.client("toy", "echo").infer({"x": np.zeros(1 << 18)})
+            assert own.post("toy", "echo", {"x": 1})
+            os.kill(workers(os.getpid())[0], 9)
+            eventually(lambda: own.http_call("GET", "/health")[0] == 200)
+        return open_files(os.getpid())
+
+    for _ in range(2):
+        cycle()
+    first, memory_first = cycle(), memory(os.getpid())
+    counts = [cycle() for _ in range(4)]
+    assert max(counts) <= first + 2, counts
+    assert memory(os.getpid()) - memory_first < 32 << 20

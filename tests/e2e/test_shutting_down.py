@@ -1,0 +1,231 @@
+"""A user's script and its signals: what runs finishes, what waits outside is refused, all ends."""
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.e2e.harness import (
+    Calls,
+    children,
+    eventually,
+    free_port,
+    is_alive,
+    workers,
+    write_servable,
+)
+
+SOURCE = """
+import subprocess
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+
+def wait_for_file(x):
+    open("waiting", "w").close()
+    while not os.path.exists("go"):
+        time.sleep(0.005)
+    return x
+@register.register_method(output_names=["y"])
+def wait(x):
+    return register.add_stage(wait_for_file, x, outputs_count=1)
+
+def start_child(x):
+    return subprocess.Popen(["sleep", "600"]).pid
+@register.register_method(output_names=["pid"])
+def child(x):
+    return register.add_stage(start_child, x, outputs_count=1)
+"""
+SCRIPT = """
+from mindspore_serving import server
+server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers={n}))
+server.start_grpc_server("127.0.0.1:{grpc}")
+server.start_restful_server("127.0.0.1:{http}")
+"""
+
+
+@pytest.fixture
+def start(tmp_path, run_script):
+    """start(n, more): a script with n workers that has started; `more` follows in it."""
+    opened = []
+
+    def run(n: int = 1, more: str = "", source: str = SOURCE):
+        write_servable(tmp_path, "toy", source)
+        calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+        opened.append(calls)
+        text = SCRIPT.format(
+            directory=str(tmp_path), n=n, grpc=calls.grpc.partition(":")[2], http=calls.http
+        )
+        return run_script(text + more), calls
+
+    yield run
+    for calls in opened:
+        calls.close()
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_ends_an_idle_server_with_status_0_and_without_a_trace(start, number):
+    script, calls = start(2)
+    script.says("RESTful server start success")
+    pids = workers(script.pid)
+    assert len(pids) == 2
+    assert calls.client("toy", "double").infer({"x": 4})[0]["y"] == 8
+    started = time.monotonic()
+    script.send(number)
+    assert script.status() == 0
+    assert time.monotonic() - started < 5
+    assert not any(map(is_alive, pids))
+    assert "Traceback" not in script.text
+    assert "unavailable" in calls.client("toy", "double").infer({"x": 4})["error"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_requests_that_run_are_finished_and_new_connections_refused(start, pool, tmp_path, number):
+    script, calls = start()
+    script.says("RESTful server start success")
+    by_grpc = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
+    by_rest = pool.submit(calls.post, "toy", "wait", {"x": 1})
+    eventually((tmp_path / "waiting").exists)
+    eventually(lambda: b"in_flight" in metrics(calls) and b"in_flight 2.0" in flat(metrics(calls)))
+    script.send(number)
+    eventually(lambda: refused(calls))
+    (tmp_path / "go").touch()
+    assert by_grpc.result(10)[0]["y"] == 1
+    assert by_rest.result(10) == {"instances": [{"y": 1}]}
+    assert script.status() == 0
+    assert "Traceback" not in script.text
+
+
+def metrics(calls: Calls) -> bytes:
+    return calls.http_call("GET", "/metrics")[1]
+
+
+def flat(text: bytes) -> bytes:
+    import re
+
+    return re.sub(rb"\{[^}]*\}", b"", text)
+
+
+def refused(calls: Calls) -> bool:
+    try:
+        calls.http_call("GET", "/health")
+    except ConnectionRefusedError:
+        return True
+    except ConnectionError:
+        return False
+    return False
+
+
+def test_a_second_signal_later_ends_it_at_once_and_leaves_no_worker(start, pool, tmp_path):
+    script, calls = start()
+    script.says("RESTful server start success")
+    answer = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
+    eventually((tmp_path / "waiting").exists)
+    pids = workers(script.pid)
+    script.send(signal.SIGTERM)
+    eventually(lambda: refused(calls))
+
+    def ended() -> bool:
+        script.send(signal.SIGTERM)
+        return script.process.poll() is not None
+
+    eventually(ended, 10)
+    assert script.status() == 128 + signal.SIGTERM
+    assert "error" in answer.result(10)
+    eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_killed_master_leaves_no_worker_and_none_of_their_children(start, pool, tmp_path):
+    script, calls = start(2)
+    script.says("RESTful server start success")
+    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
+    answer = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
+    eventually((tmp_path / "waiting").exists)
+    pids = [*workers(script.pid), child]
+    assert all(map(is_alive, pids))
+    script.send(signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, pids)), 5)
+    assert "error" in answer.result(10)
+
+
+def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):
+    source = SOURCE + "open('loading', 'w').close()\ntime.sleep(60)\n"
+    for number in (signal.SIGTERM, signal.SIGINT):
+        script, _ = start(source=source)
+        eventually((tmp_path / "loading").exists)
+        pids = children(script.pid)
+        script.send(number)
+        assert script.status() in (0, 1, 128 + number, -number)
+        assert not any(map(is_alive, pids))
+        assert "success" not in script.text
+        (tmp_path / "loading").unlink()
+
+
+def test_a_worker_that_is_told_to_end_while_it_loads_is_a_start_error(start, tmp_path):
+    script, _ = start(source=SOURCE + "open('loading', 'w').close()\ntime.sleep(60)\n")
+    eventually((tmp_path / "loading").exists)
+    os.kill(workers(script.pid)[0], signal.SIGTERM)
+    assert script.status() == 1
+    assert "RuntimeError" in script.text or "StartError" in script.text
+    assert "told to end by SIGINT or SIGTERM" in script.text
+
+
+def test_a_script_that_still_runs_is_interrupted(start):
+    more = """
+import time
+try:
+    print("busy", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+    script, _ = start(more=more)
+    script.says("busy")
+    script.send(signal.SIGINT)
+    script.says("interrupted")
+    assert script.status() == 0
+
+
+def test_a_script_that_calls_stop_ends_by_itself(start):
+    script, _ = start(more="server.stop()\nprint('done', flush=True)\n")
+    assert script.status() == 0
+    assert script.text.endswith("done\n")
+
+
+def test_a_script_that_fails_afterwards_still_serves_until_a_signal(start):
+    """As always: the servables were started, and they run until somebody ends them."""
+    script, calls = start(more="raise ValueError('later')\n")
+    script.says("ValueError: later")
+    assert calls.client("toy", "double").infer({"x": 4})[0]["y"] == 8
+    script.send(signal.SIGTERM)
+    assert script.status() in (0, 1)
+
+
+def test_a_script_whose_start_fails_ends_with_one_readable_error(start):
+    script, _ = start(source="raise ValueError('no such luck')")
+    assert script.status() == 1
+    assert script.text.rstrip().splitlines()[-1].count("no such luck") == 1
+
+
+def test_a_half_sent_request_does_not_hold_up_the_end(start):
+    import socket
+
+    script, calls = start()
+    script.says("RESTful server start success")
+    with socket.create_connection(("127.0.0.1", calls.http)) as stream:
+        stream.sendall(b"POST /model/toy:double HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
+        assert calls.http_call("GET", "/health")[0] == 200
+        started = time.monotonic()
+        script.send(signal.SIGTERM)
+        assert script.status() == 0
+        assert time.monotonic() - started < 5

@@ -1,0 +1,592 @@
+"""HTTP byte by byte: a real server on a real socket, over an inference that the test answers."""
+
+import asyncio
+import json
+import socket
+import threading
+
+import pytest
+
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.service import Reply
+from mindspore_serving.errors import InvalidInputs, NotFound
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.http_app import make_app
+from mindspore_serving.frontends.http_server import HttpServer
+
+MAX_BODY = 1000
+BODY = b'{"instances":[{"x":1}]}'
+
+
+def post(body=BODY, path=b"/model/add:m", headers=(), version=b"1.1"):
+    head = [
+        b"POST %b HTTP/%b" % (path, version),
+        b"Host: x",
+        b"Content-Length: %d" % len(body),
+        *headers,
+    ]
+    return b"\r\n".join([*head, b"", body])
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Asked:
+    """One submitted request, as its front end sees it."""
+
+    def __init__(self, request, on_reply):
+        self.request, self.on_reply = request, on_reply
+        self.is_cancelled = False
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class Inference:
+    """Answers every request with its own body, or keeps it for the test to answer."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.asked = []
+        self.holds = False
+        self.changed = threading.Condition()
+
+    def submit(self, request, on_reply):
+        asked = Asked(request, on_reply)
+        if not self.holds:
+            self.loop.call_soon(on_reply, Reply([bytes(request.body)]))
+        with self.changed:
+            self.asked.append(asked)
+            self.changed.notify_all()
+        return asked
+
+    def wait_for(self, count):
+        """The last of `count` requests."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
+        return self.asked[count - 1]
+
+    def answer(self, asked, reply):
+        self.loop.call_soon_threadsafe(asked.on_reply, reply)
+
+
+class Control:
+    is_ready = True
+
+    def describe(self):
+        return [{"name": "add"}]
+
+
+class Web:
+    """A running server and raw connections to it."""
+
+    def __init__(self, background, *, use_status_codes=False):
+        self.background = background
+        self.inference = Inference(background.run(self._loop()))
+        app = make_app(
+            self.inference,
+            Control(),
+            lambda: b"numbers",
+            max_body=MAX_BODY,
+            use_status_codes=use_status_codes,
+        )
+        address = Address("127.0.0.1:0", "127.0.0.1", 0)
+        self.server = HttpServer(address, app, self.inference, max_body=MAX_BODY)
+        self.server.use_status_codes = use_status_codes
+        background.run(self.server.start(None))
+        self.port = self.server._server.sockets[0].getsockname()[1]
+        self.clients = []
+
+    @staticmethod
+    async def _loop():
+        return asyncio.get_running_loop()
+
+    def connect(self):
+        self.clients.append(Client(self))
+        return self.clients[-1]
+
+    def turn(self):
+        """Let the server read what is there."""
+        for _ in range(3):
+            self.background.run(asyncio.sleep(0))
+
+    def close(self):
+        for client in self.clients:
+            client.stream.close()
+        self.background.run(self.server.stop(grace=0.0))
+        self.turn()
+
+
+class Client:
+    """One connection; answers are parsed by hand."""
+
+    def __init__(self, web):
+        self.web = web
+        self.stream = socket.create_connection(("127.0.0.1", web.port))
+        self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.stream.settimeout(10)
+        self._rest = b""
+
+    def send(self, *pieces):
+        """Each piece in a packet of its own."""
+        for piece in pieces:
+            self.stream.sendall(piece)
+            if len(pieces) > 1:
+                self.web.turn()
+        return self
+
+    def _receive(self):
+        data = self.stream.recv(1 << 16)
+        assert data, f"the server closed the connection after {self._rest!r}"
+        self._rest += data
+
+    def read(self):
+        """(status, headers, body) of the next answer."""
+        while b"\r\n\r\n" not in self._rest:
+            self._receive()
+        head, self._rest = self._rest.split(b"\r\n\r\n", 1)
+        line, *lines = head.decode().split("\r\n")
+        headers = dict(field.lower().split(": ", 1) for field in lines)
+        length = int(headers.get("content-length", 0))
+        while len(self._rest) < length:
+            self._receive()
+        body, self._rest = self._rest[:length], self._rest[length:]
+        return int(line.split()[1]), headers, body
+
+    def read_json(self):
+        """The body of the next answer, which has status 200 and says that it is JSON."""
+        status, headers, body = self.read()
+        assert (status, headers["content-type"]) == (200, "application/json")
+        return json.loads(body)
+
+    def is_closed(self):
+        """Whether the server says no more."""
+        assert not self._rest
+        try:
+            return self.stream.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.fixture(scope="module")
+def background():
+    """A loop of the kind that serves: uvloop on a thread."""
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def web(background):
+    made = Web(background)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def web_with_codes(background):
+    made = Web(background, use_status_codes=True)
+    yield made
+    made.close()
+
+
+def echoed(x):
+    """What the inference makes of an instance {"x": x}."""
+    return {"instances": [{"instances": [{"x": x}]}]}
+
+
+def numbered(x):
+    return b'{"instances":[{"x":%d}]}' % x
+
+
+# --- one request --------------------------------------------------------------------------------
+
+
+def test_a_request_reaches_inference_as_it_came(web):
+    client = web.connect().send(post(path=b"/model/add/version/3:cast?a=b"))
+    assert client.read_json() == echoed(1)
+    request = web.inference.asked[0].request
+    assert (request.servable, request.version, request.method) == ("add", 3, "cast")
+    assert (request.codec, bytes(request.body), request.timeout) == ("ms_json", BODY, None)
+
+
+def test_a_timeout_is_read_from_its_header(web):
+    web.connect().send(post(headers=[b"X-Request-Timeout: 1.5"])).read()
+    assert web.inference.asked[0].request.timeout == 1.5
+
+
+def test_a_bad_timeout_is_refused(web):
+    answer = web.connect().send(post(headers=[b"X-Request-Timeout: soon"])).read_json()
+    assert "X-Request-Timeout b'soon'" in answer["error_msg"]
+    assert web.inference.asked == []
+
+
+@pytest.mark.parametrize("cut", range(1, len(post())))
+def test_a_request_may_be_split_at_every_byte(web, cut):
+    data = post()
+    assert web.connect().send(data[:cut], data[cut:]).read_json() == echoed(1)
+
+
+def test_a_request_may_come_byte_by_byte(web):
+    data = post()
+    pieces = [data[i : i + 1] for i in range(len(data))]
+    assert web.connect().send(*pieces).read_json() == echoed(1)
+
+
+def test_a_chunked_body_is_put_together(web):
+    head = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:5], BODY[5:6], BODY[6:])]
+    client = web.connect().send(head, *chunks, b"0\r\n\r\n")
+    assert client.read_json() == echoed(1)
+
+
+def test_expect_100_continue_is_answered_before_the_body_comes(web):
+    data = post(headers=[b"Expect: 100-continue"])
+    head, body = data.split(b"\r\n\r\n")
+    client = web.connect().send(head + b"\r\n\r\n")
+    assert client.read() == (100, {}, b"")
+    assert client.send(body).read_json() == echoed(1)
+
+
+def test_a_body_that_is_not_wanted_is_not_asked_for(web):
+    head = post(b"x" * (MAX_BODY + 1), headers=[b"Expect: 100-continue"]).split(b"\r\n\r\n")[0]
+    client = web.connect().send(head + b"\r\n\r\n")
+    assert client.read()[2] == b'{"error_msg":"http message is bigger than 1000"}'
+
+
+OFFER = [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"]
+
+
+def test_an_offer_of_another_protocol_is_ignored(web):
+    client = web.connect()
+    for number in range(3):
+        assert client.send(post(numbered(number), headers=OFFER)).read_json() == echoed(number)
+    assert client.send(post()).read_json() == echoed(1)
+    assert len(web.inference.asked) == 4
+
+
+@pytest.mark.parametrize("cut", range(1, len(post(headers=OFFER)), 5))
+def test_an_offer_may_be_split_like_any_request(web, cut):
+    data = post(headers=OFFER)
+    assert web.connect().send(data[:cut], data[cut:]).read_json() == echoed(1)
+
+
+def test_offers_may_be_pipelined(web):
+    offer = GET.replace(b"Host: x", b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket")
+    client = web.connect().send(offer + post(headers=OFFER) + offer + post())
+    bodies = [client.read()[2] for _ in range(4)]
+    assert bodies[0] == bodies[2] == b"ready"
+    assert json.loads(bodies[1]) == json.loads(bodies[3]) == echoed(1)
+
+
+def test_the_body_of_an_offer_is_never_taken_for_a_request(web):
+    client = web.connect().send(post(post(b"smuggled"), headers=OFFER))
+    client.read()
+    assert [bytes(asked.request.body) for asked in web.inference.asked] == [post(b"smuggled")]
+
+
+def test_connect_is_refused(web):
+    client = web.connect().send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert client.read()[0] == 400
+
+
+def test_a_servable_named_with_escapes_is_found(web):
+    web.connect().send(post(path=b"/model/my%20add:m")).read()
+    assert web.inference.asked[0].request.servable == "my add"
+
+
+# --- keep-alive and pipelines -------------------------------------------------------------------
+
+
+def test_a_connection_serves_one_request_after_another(web):
+    client = web.connect()
+    for number in range(5):
+        status, headers, body = client.send(post(numbered(number))).read()
+        assert (status, json.loads(body)) == (200, echoed(number))
+        assert "connection" not in headers
+
+
+def test_connection_close_is_obeyed(web):
+    client = web.connect().send(post(headers=[b"Connection: close"]))
+    assert client.read()[1]["connection"] == "close"
+    assert client.is_closed()
+
+
+def test_http_1_0_closes(web):
+    client = web.connect().send(post(version=b"1.0"))
+    assert client.read()[1]["connection"] == "close"
+    assert client.is_closed()
+
+
+def test_pipelined_requests_are_answered_in_order(web):
+    client = web.connect().send(b"".join(post(numbered(number)) for number in range(20)))
+    assert [client.read_json() for _ in range(20)] == [echoed(number) for number in range(20)]
+
+
+def test_pipelined_requests_are_submitted_one_at_a_time(web):
+    web.inference.holds = True
+    client = web.connect().send(post(numbered(1)) + post(numbered(2)))
+    first = web.inference.wait_for(1)
+    web.turn()
+    assert len(web.inference.asked) == 1
+    web.inference.answer(first, Reply([b"1"]))
+    assert client.read_json() == {"instances": [1]}
+    web.inference.answer(web.inference.wait_for(2), Reply([b"2"]))
+    assert client.read_json() == {"instances": [2]}
+
+
+@pytest.mark.parametrize(
+    "order", ["pgp", "gpg", "ppgg", "ggpp", "pbgpb", "bpg"[1:]], ids=lambda order: order
+)
+def test_mixed_pipelines_are_answered_in_order(web, order):
+    """p: a classic call; g: GET /health; b: a call without a body."""
+    kinds = {"p": post(), "g": GET, "b": post(b"")}
+    texts = {
+        "p": json.dumps(echoed(1), separators=(",", ":")).encode(),
+        "g": b"ready",
+        "b": b'{"error_msg":"http message invalid"}',
+    }
+    client = web.connect().send(b"".join(kinds[kind] for kind in order))
+    assert [client.read()[2] for _ in order] == [texts[kind] for kind in order]
+
+
+def test_thousands_of_pipelined_refusals_break_nothing(web):
+    web.inference.holds = True
+    bad = b"POST /model/x HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+    client = web.connect().send(post() + bad * 3000)
+    web.inference.answer(web.inference.wait_for(1), Reply([b"1"]))
+    assert client.read_json() == {"instances": [1]}
+    for _ in range(3000):
+        assert "service method" in client.read_json()["error_msg"]
+    web.inference.holds = False
+    assert client.send(post()).read_json() == echoed(1)
+
+
+# --- limits and nonsense ------------------------------------------------------------------------
+
+
+def test_a_body_at_the_limit_is_served(web):
+    client = web.connect().send(post(b'"' + b"x" * (MAX_BODY - 2) + b'"'))
+    assert len(client.read()[2]) > MAX_BODY
+
+
+def test_a_body_over_the_limit_by_its_length_is_refused(web):
+    client = web.connect().send(post(b"x" * (MAX_BODY + 1)))
+    status, headers, body = client.read()
+    assert (status, headers["connection"]) == (200, "close")
+    assert json.loads(body) == {"error_msg": "http message is bigger than 1000"}
+    assert web.inference.asked == []
+
+
+def test_a_chunked_body_that_grows_over_the_limit_is_refused(web):
+    head = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"%x\r\n%b\r\n" % (400, b"x" * 400)
+    client = web.connect().send(head, chunk, chunk, chunk)
+    status, headers, body = client.read()
+    assert (status, headers["connection"]) == (200, "close")
+    assert json.loads(body) == {"error_msg": "http message is bigger than 1000"}
+    assert web.inference.asked == []
+
+
+def test_a_client_that_sends_on_after_a_refusal_still_gets_its_answer(web):
+    client = web.connect()
+    client.stream.sendall(post(b"x" * 300_000))
+    assert b"bigger than 1000" in client.read()[2]
+
+
+def test_an_empty_body_is_refused_and_the_connection_stays(web):
+    client = web.connect().send(post(b""))
+    assert client.read_json() == {"error_msg": "http message invalid"}
+    assert client.send(post()).read_json() == echoed(1)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"POST /model/add:m HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+        b"POST /model/add:m HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /model/add:m HTTP/1.1\r\nbad header\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+    ids=["line", "length", "chunk", "header", "tls"],
+)
+def test_what_is_no_http_is_refused_and_the_connection_closed(web, data):
+    client = web.connect().send(data)
+    status, headers, _ = client.read()
+    assert (status, headers["connection"]) == (400, "close")
+    assert client.is_closed()
+
+
+def test_nonsense_after_a_request_spoils_no_answer_of_others(web):
+    web.inference.holds = True
+    client, other = web.connect(), web.connect()
+    client.send(post() + b"nonsense\r\n\r\n")
+    other.send(post())
+    for number in (1, 2):
+        web.inference.answer(web.inference.wait_for(number), Reply([b"1"]))
+    assert other.read_json() == {"instances": [1]}
+
+
+# --- clients that leave -------------------------------------------------------------------------
+
+
+def cancelled(web, asked):
+    """Whether the server has noticed, within a few seconds, that the client is gone."""
+    for _ in range(2000):
+        if asked.is_cancelled:
+            return True
+        web.background.run(asyncio.sleep(0.002))
+    return False
+
+
+def test_a_client_that_leaves_cancels_its_call(web):
+    web.inference.holds = True
+    client = web.connect().send(post())
+    asked = web.inference.wait_for(1)
+    client.stream.close()
+    assert cancelled(web, asked)
+    web.inference.answer(asked, Reply([b"1"]))  # too late, and harmless
+    web.inference.holds = False
+    assert web.connect().send(post()).read_json() == echoed(1)
+
+
+def test_a_client_that_leaves_a_pipeline_cancels_the_call_that_runs(web):
+    web.inference.holds = True
+    client = web.connect().send(post() + post() + GET)
+    first = web.inference.wait_for(1)
+    client.stream.close()  # not seen yet: nothing is read while answers are owed
+    web.inference.answer(first, Reply([b"1"]))
+    assert cancelled(web, web.inference.wait_for(2))
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_asks_nothing(web):
+    client = web.connect().send(post()[:-3])
+    client.stream.close()
+    web.turn()
+    assert web.connect().send(post()).read_json() == echoed(1)
+    assert len(web.inference.asked) == 1
+
+
+# --- failures and status codes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"), [(NotFound("no such"), 404), (InvalidInputs("bad"), 400)]
+)
+def test_status_codes_are_sent_if_they_were_asked_for(web_with_codes, failure, status):
+    web = web_with_codes
+    web.inference.holds = True
+    client = web.connect().send(post())
+    web.inference.answer(web.inference.wait_for(1), Reply(failure=failure))
+    answer = client.read()
+    assert (answer[0], json.loads(answer[2])) == (status, {"error_msg": str(failure)})
+    web.inference.holds = False
+    assert client.send(post()).read()[0] == 200  # the connection stays
+
+
+def test_without_them_every_answer_is_200_as_it_always_was(web):
+    web.inference.holds = True
+    client = web.connect().send(post())
+    web.inference.answer(web.inference.wait_for(1), Reply(failure=NotFound("no such")))
+    assert client.read_json() == {"error_msg": "no such"}
+
+
+@pytest.mark.parametrize("path", [b"/model/add", b"/model/", b"/model/:m"])
+def test_a_path_that_names_no_method_is_refused_by_name_of_what_is_missing(web, path):
+    assert "please check url" in web.connect().send(post(path=path)).read_json()["error_msg"]
+
+
+def test_an_inference_that_raises_is_an_answer_and_no_end(web, capsys):
+    def fail(request, on_reply):
+        raise ZeroDivisionError("a bug of ours")
+
+    web.inference.submit = fail
+    client = web.connect()
+    for _ in range(2):
+        assert client.send(post()).read_json() == {"error_msg": "Predict failed"}
+
+
+# --- the application ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (b"/health", b"ready"),
+        (b"/metrics", b"numbers"),
+        (b"/servables", b'{"servables":[{"name":"add"}]}'),
+    ],
+)
+def test_get_goes_to_the_application(web, path, body):
+    client = web.connect().send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
+    status, _, answer = client.read()
+    assert (status, answer) == (200, body)
+
+
+@pytest.mark.parametrize("verb", [b"GET", b"PUT", b"DELETE"])
+def test_a_classic_path_takes_only_post(web, verb):
+    client = web.connect().send(b"%b /model/add:m HTTP/1.1\r\nHost: x\r\n\r\n" % verb)
+    assert client.read_json() == {"error_msg": "http message only support POST right now"}
+
+
+def test_a_classic_path_of_another_form_is_served_by_the_application(web):
+    client = web.connect().send(post(path=b"/my-model/add:m", headers=[b"X-Request-Timeout: 2"]))
+    assert client.read_json() == echoed(1)
+    request = web.inference.asked[0].request
+    assert (request.servable, request.method, request.timeout) == ("add", "m", 2.0)
+
+
+def test_the_application_has_the_same_limit(web):
+    client = web.connect().send(post(b"x" * (MAX_BODY + 1), path=b"/my-model/add:m"))
+    assert client.read_json() == {"error_msg": "http message is bigger than 1000"}
+
+
+# --- the server ---------------------------------------------------------------------------------
+
+
+def test_stop_lets_a_running_request_finish_and_closes_idle_connections(web):
+    web.inference.holds = True
+    busy, idle = web.connect(), web.connect()
+    idle.send(GET).read()
+    busy.send(post())
+    asked = web.inference.wait_for(1)
+    stopping = threading.Thread(target=web.background.run, args=[web.server.stop(grace=10.0)])
+    stopping.start()
+    assert idle.is_closed()
+    web.inference.answer(asked, Reply([b"1"]))
+    status, headers, _ = busy.read()
+    assert (status, headers["connection"]) == (200, "close")
+    stopping.join(10)
+    assert not stopping.is_alive()
+    with pytest.raises(ConnectionRefusedError):
+        web.connect()
+
+
+def test_stop_ends_what_does_not_finish_in_time(web):
+    web.inference.holds = True
+    client = web.connect().send(post())
+    asked = web.inference.wait_for(1)
+    web.background.run(web.server.stop(grace=0.01))
+    assert client.is_closed()
+    assert cancelled(web, asked)
+
+
+def test_idle_connections_are_closed_after_a_while_and_busy_ones_are_not(web):
+    web.inference.holds = True
+    idle, half, busy = web.connect(), web.connect(), web.connect()
+    idle.send(GET).read()
+    half.send(post()[:-3])
+    busy.send(post())
+    asked = web.inference.wait_for(1)
+
+    async def look_later():
+        now = asyncio.get_running_loop().time() + 101.0
+        for connection in list(web.server._state.connections):
+            connection.close_if_idle(now)
+
+    web.background.run(look_later())
+    assert idle.is_closed()
+    assert half.is_closed()
+    web.inference.answer(asked, Reply([b"1"]))
+    assert busy.read_json() == {"instances": [1]}
