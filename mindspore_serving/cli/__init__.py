@@ -12,6 +12,7 @@ from mindspore_serving import __version__
 from mindspore_serving.cli.settings import (
     DoctorSettings,
     PredictSettings,
+    QuantizeSettings,
     ServeSettings,
     add_options,
     to_settings,
@@ -24,6 +25,7 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
   mindspore-serving doctor               what works on this machine
+  mindspore-serving quantize llama/ llama-int8/     a smaller language model
 
 A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
 without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
@@ -44,6 +46,10 @@ http://IP:PORT (https://...) for REST.  INPUTS is one JSON object, or an array o
 instance; "-" reads it from the standard input.  Numbers are int32 and float32; other types are
 written {"b64": ..., "type": "int64", "shape": [2]}.
 """
+_QUANTIZE = """\
+Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime.
+TARGET is a directory of the same form, and appears when it is complete.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(settings: "ServeSettings | PredictSettings | DoctorSettings") -> int:
+def _run(settings: "ServeSettings | PredictSettings | QuantizeSettings | DoctorSettings") -> int:
     if isinstance(settings, ServeSettings):
         from mindspore_serving.cli import serve
 
@@ -68,6 +74,11 @@ def _run(settings: "ServeSettings | PredictSettings | DoctorSettings") -> int:
         from mindspore_serving.cli import predict
 
         return predict.run(settings)
+    if isinstance(settings, QuantizeSettings):
+        from mindspore_serving.llm.quantize import quantize
+
+        quantize(settings.source, settings.target, settings.mode)
+        return 0
     from mindspore_serving.cli import doctor
 
     return doctor.run(settings)
@@ -84,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, short, long, kind in (
         ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
         ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
+        ("quantize", "round a language model's weights to integers", _QUANTIZE, QuantizeSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

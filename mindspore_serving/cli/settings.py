@@ -85,6 +85,15 @@ class PredictSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizeSettings:
+    """`mindspore-serving quantize`."""
+
+    source: str = _positional("directory with config.json and *.safetensors", metavar="SOURCE")
+    target: str = _positional("directory to make", metavar="TARGET")
+    mode: str = _option("int8", "int8 (a scale per row) or int4 (a scale per 128 weights)")
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorSettings:
     """`mindspore-serving doctor`."""
 

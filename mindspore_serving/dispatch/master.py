@@ -214,7 +214,8 @@ class Master:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._keepers) and all(k.state == "ready" for k in self._keepers)
+        wanted = [keeper for keeper in self._keepers if keeper.is_wanted]
+        return bool(wanted) and all(keeper.state == "ready" for keeper in wanted)
 
     def describe(self) -> list[dict[str, Any]]:
         return [

@@ -78,10 +78,8 @@ class HttpServer:
 
     def _owes_answers(self) -> bool:
         """Whether a connection waits for an answer; the others have half a request."""
-        return any(
-            connection.cycle is not None and not connection.cycle.more_body
-            for connection in self._state.connections
-        )
+        connections: set[Any] = self._state.connections
+        return any(c.cycle is not None and not c.cycle.more_body for c in connections)
 
     async def _sweep(self) -> None:
         """Close connections on which nothing comes any more."""

@@ -154,9 +154,11 @@ def _shut_down(drain: float) -> None:
     global _serving
     with _lock:
         serving, _serving = _serving, None
-    if serving is not None:
-        _loop.run(serving.stop(drain))
-    _lifetime.over()
+    try:
+        if serving is not None:
+            _loop.run(serving.stop(drain))
+    finally:
+        _lifetime.over()
 
 
 def _to_configs(

@@ -193,6 +193,19 @@ async def test_room_is_the_window_less_what_is_held(bench):
     assert bench.link.room(4) == 5
 
 
+async def test_two_messages_at_most_are_under_way(bench):
+    for _ in range(2):
+        assert bench.link.room(4) > 0
+        bench.link.send_work([bench.part(), bench.part()], 0.0)
+    assert bench.link.room(4) == 0
+    bench.say(Done([WorkReply(1, [b"a"])]))  # half of the first message
+    await bench.until(lambda: len(bench.owner.answers) == 1)
+    assert bench.link.room(4) == 0
+    bench.say(Done([WorkReply(2, [b"b"])]))
+    await bench.until(lambda: len(bench.owner.answers) == 2)
+    assert bench.link.room(4) > 0
+
+
 async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
     part = bench.part()
     bench.link.send_work([part], 0.0)

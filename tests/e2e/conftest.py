@@ -1,6 +1,7 @@
 """Fixtures around `harness`; every test here starts real processes."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,11 @@ def run_script(tmp_path: Path) -> Iterator[Callable[..., Script]]:
     yield run
     for script in scripts:
         script.end()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for clients; the server is stopped before they are waited for."""
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+        server.stop()  # whoever still waits in a thread gets an answer

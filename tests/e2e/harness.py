@@ -119,6 +119,7 @@ class Calls:
     clients: list[Client] = field(default_factory=list)
 
     def client(self, servable: str, method: str, version: int = 0, **options: Any) -> Client:
+        options.setdefault("timeout", 60)  # a test must fail, not hang
         client = Client(self.grpc, servable, method, version, **options)
         self.clients.append(client)
         return client

@@ -152,7 +152,7 @@ def test_a_killed_extra_worker_is_replaced_and_has_models_run_again(calls):
 
 def test_stop_while_extras_wait_for_the_device_ends_all(calls):
     Path("hang").touch()
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(ask, calls, method) for method in ("staged", "called")]
         eventually(lambda: Path("hanging").exists())
         stopping = pool.submit(server.stop)

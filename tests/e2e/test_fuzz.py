@@ -20,7 +20,10 @@ def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
 BODY = b'{"instances":[{"x":[[1,2],[3,4]]},{"x":{"b64":"AAAA","type":"int8","shape":[3]}}]}'
-HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(BODY),
+    BODY,
+)
 bounded = settings(
     max_examples=200,
     deadline=None,
@@ -50,7 +53,9 @@ def mutated(whole: bytes) -> st.SearchStrategy[bytes]:
     def apply(edits: list[tuple[int, int, bytes]]) -> bytes:
         result = whole
         for start, end, noise in edits:
-            result = result[:start] + noise + result[min(end, start + 16) if end > start else start :]
+            result = (
+                result[:start] + noise + result[min(end, start + 16) if end > start else start :]
+            )
         return result
 
     return st.lists(changes, min_size=1, max_size=4).map(apply)
@@ -72,8 +77,13 @@ def still_well(calls):
     assert calls.client("toy", "double").infer({"x": 4})[0]["y"] == 8
     assert calls.post("toy", "double", {"x": 4}) == {"instances": [{"y": 8}]}
     assert workers(os.getpid()) == before
-    text = calls.http_call("GET", "/metrics")[1].decode().splitlines()
-    eventually(lambda: any(n.startswith("serving_requests_in_flight") and "0.0" in n for n in text))
+    eventually(
+        lambda: b'serving_requests_in_flight{servable="",version=""} 0.0\n' in metrics(calls)
+    )
+
+
+def metrics(calls) -> bytes:
+    return calls.http_call("GET", "/metrics")[1]
 
 
 def send(calls, data: bytes) -> bytes:
@@ -108,8 +118,12 @@ def test_bytes_as_the_body_of_a_request(calls, still_well, body):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4)
-    | st.dictionaries(st.sampled_from(["x", "b64", "type", "shape", "instances", ""]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["x", "b64", "type", "shape", "instances", ""]), inner, max_size=3
+        )
+    ),
     max_leaves=12,
 )
 
@@ -117,9 +131,7 @@ JSON = st.recursive(
 @bounded
 @given(value=JSON)
 def test_json_of_all_kinds_as_instances(calls, still_well, value):
-    status, answer = calls.http_call(
-        "POST", "/model/toy:double", json.dumps({"instances": value})
-    )
+    status, answer = calls.http_call("POST", "/model/toy:double", json.dumps({"instances": value}))
     assert status == 200
     assert list(json.loads(answer)) in (["instances"], ["error_msg"])
 

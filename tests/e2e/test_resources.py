@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import config, eventually, memory, open_files, serving, workers, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    eventually,
+    free_port,
+    memory,
+    open_files,
+    serving,
+    workers,
+    write_servable,
+)
 
 SOURCE = """
 def same(x):
@@ -71,33 +81,40 @@ def test_20_megabytes_go_there_and_back_over_rest(calls, big):
     assert set(made) == {1.5}
 
 
-def test_bytes_of_20_megabytes_go_there_and_back_over_rest(calls, tmp_path):
-    data = os.urandom(20 << 20)
-    text = base64.b64encode(data).decode()
-    body = json.dumps({"instances": {"x": {"b64": text}}})
-    _, answer = calls.http_call("POST", "/model/toy:echo", body)
-    shown = json.loads(answer)["instances"][0]["y"]
-    assert shown[:4] == list(data[:4])
-    assert len(shown) == len(data)
+SCRIPT = """
+import gc
+gc.disable()
+from mindspore_serving import server
+server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers=1))
+server.start_grpc_server("{grpc}")
+server.start_restful_server("127.0.0.1:{http}")
+"""
 
 
-def test_memory_does_not_grow_with_large_requests(calls):
-    """After the first ones, which warm everything up."""
-    client = calls.client("toy", "echo")
+@pytest.mark.xfail(reason="an answered gRPC request is freed by the garbage collector only")
+def test_memory_does_not_grow_with_large_requests(tmp_path, run_script):
+    """Nor may it wait for the garbage collector, which counts objects and not their size."""
+    write_servable(tmp_path, "toy", SOURCE)
+    own = Calls(f"127.0.0.1:{free_port()}", free_port())
+    source = SCRIPT.format(directory=str(tmp_path), grpc=own.grpc, http=own.http)
+    script = run_script(source, MALLOC_MMAP_THRESHOLD_="131072")  # what is freed is given back
+    script.says("RESTful server start success")
+    client = own.client("toy", "echo")
     x = np.zeros(1 << 20, np.float32)
-    pids = [os.getpid(), *workers(os.getpid())]
+    pids = [script.pid, *workers(script.pid)]
 
     def run(count: int) -> list[int]:
         for number in range(count):
             assert client.infer([{"x": x}, {"x": x}])[1]["y"].size == x.size
             if number % 20 == 0:
-                calls.http_call("POST", "/model/toy:add_up", to_json(x))
+                own.http_call("POST", "/model/toy:add_up", to_json(x))
         return [memory(pid) for pid in pids]
 
-    warm = run(40)
-    after = run(200)
+    warm = run(20)
+    after = run(100)
+    own.close()
     for before, now in zip(warm, after, strict=True):
-        assert now - before < 48 << 20, f"{before >> 20} MB became {now >> 20} MB"
+        assert now - before < 64 << 20, f"{before >> 20} MB became {now >> 20} MB"
 
 
 def test_memory_does_not_grow_when_large_requests_are_cancelled(calls):
@@ -147,8 +164,7 @@ def test_open_files_do_not_grow_with_connections(calls):
 
 
 def test_open_files_and_memory_stay_over_restarts(stopped):
-    """Runs after the module's server was stopped by `stopped` of an earlier cycle, or stops it."""
-    server.stop()
+    server.stop()  # the module's: this is its last test
     write_servable(stopped, "toy", SOURCE)
 
     def cycle() -> int:

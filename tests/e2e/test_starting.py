@@ -53,7 +53,10 @@ def test_a_servable_of_python_functions_answers(serve):
 def test_several_servables_and_versions_run_side_by_side(tmp_path):
     write_servable(tmp_path, "add", ADD)
     write_servable(tmp_path, "who", WHO.replace("NUMBER", "os.getpid()"), versions=(1, 3))
-    configs = [config(tmp_path, "add"), *(config(tmp_path, "who", version_number=v) for v in (1, 3))]
+    configs = [
+        config(tmp_path, "add"),
+        *(config(tmp_path, "who", version_number=v) for v in (1, 3)),
+    ]
     with serving(tmp_path, *configs) as calls:
         versions = {(s["name"], s["version"]) for s in described(calls)}
         assert versions == {("add", 1), ("who", 1), ("who", 3)}

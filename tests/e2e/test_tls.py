@@ -5,6 +5,7 @@ import http.client
 import ipaddress
 import json
 import ssl
+import warnings
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,9 @@ class Authority:
     """Signs certificates for 127.0.0.1; `ca` is its own."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self._directory, self._name = directory, x509.Name(
-            [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+        self._directory, self._name = (
+            directory,
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
         )
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
@@ -122,9 +124,10 @@ def test_a_client_that_trusts_the_server_is_served(start, ours):
 
 def test_a_client_that_trusts_another_authority_or_speaks_plain_text_gets_nothing(start, theirs):
     grpc_port, http_port = start(verify_client=False)
-    assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, ClientTls(custom_ca=theirs.ca))[
-        "error"
-    ]
+    assert (
+        "Grpc Error, (14, 'unavailable')"
+        in by_grpc(grpc_port, ClientTls(custom_ca=theirs.ca))["error"]
+    )
     assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, None)["error"]
     with pytest.raises(ssl.SSLCertVerificationError):
         by_http(http_port, trusting(theirs))
@@ -140,7 +143,8 @@ def test_old_versions_of_tls_are_refused(start, ours):
     context = trusting(ours)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert by_http(port, context) == {"instances": [{"y": 42}]}
-    with pytest.warns(DeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = ssl.TLSVersion.TLSv1
         context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")

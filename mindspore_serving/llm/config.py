@@ -1,0 +1,82 @@
+"""What an operator may choose about a language-model engine.  Frozen data; it knows no runtime."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.errors import InvalidInputs
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The options of an engine and of the runner below it.
+
+    Args:
+        max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
+            A cache that cannot hold so many lowers it.
+        max_num_seqs: sequences computed in one step at most.
+        max_num_batched_tokens: tokens computed in one step at most.  A longer prompt is computed
+            in several steps, so this bounds how long one step holds up the sequences that decode.
+        max_num_waiting: requests that may wait for room; None any number.
+        kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
+        block_size: tokens per cache block.  A runtime that has a size of its own refuses others.
+        kv_cache_dtype: "auto", or a name the runtime knows ("f32", "f16", "bf16", "u8").
+        dtype: what the model computes in: "auto", or a name the runtime knows.
+        quantization: how weights are stored, by the runtime's name; None as in the checkpoint.
+        device: "auto", or a name the runtime knows ("cpu", "cuda").
+        num_threads: None lets the runtime choose.
+        enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
+        num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
+        max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
+
+    Raises InvalidInputs naming the option, what was given and what is accepted.
+    """
+
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_num_waiting: int | None = None
+    kv_cache_memory: int | None = None
+    block_size: int = 32
+    kv_cache_dtype: str = "auto"
+    dtype: str = "auto"
+    quantization: str | None = None
+    device: str = "auto"
+    num_threads: int | None = None
+    enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 0
+    max_ngram: int = 4
+    min_ngram: int = 2
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise InvalidInputs(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
+                f"max_num_seqs={self.max_num_seqs}: every sequence computes a token in a step"
+            )
+        if self.max_ngram < self.min_ngram:
+            raise InvalidInputs(
+                f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
+            )
+
+
+def _check_counts(config: EngineConfig) -> None:
+    rows: list[tuple[str, int | None, int, int | None]] = [
+        ("max_num_seqs", config.max_num_seqs, 1, 4096),
+        ("max_num_batched_tokens", config.max_num_batched_tokens, 1, None),
+        ("block_size", config.block_size, 1, 4096),
+        ("num_speculative_tokens", config.num_speculative_tokens, 0, 16),
+        ("max_ngram", config.max_ngram, 1, 32),
+        ("min_ngram", config.min_ngram, 1, 32),
+    ]
+    optional: list[tuple[str, int | None, int, int | None]] = [
+        ("max_model_len", config.max_model_len, 2, None),
+        ("max_num_waiting", config.max_num_waiting, 1, None),
+        ("kv_cache_memory", config.kv_cache_memory, 1, None),
+        ("num_threads", config.num_threads, 1, None),
+    ]
+    rows += [row for row in optional if row[1] is not None]
+    for name, value, low, high in rows:
+        is_int = isinstance(value, int) and not isinstance(value, bool)
+        if not is_int or value is None or value < low or (high is not None and value > high):
+            accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
+            raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")

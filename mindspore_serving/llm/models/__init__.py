@@ -1,0 +1,64 @@
+"""Which definition an architecture has.  Imports a definition only when it is asked for."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.spec import ModelSpec, from_config
+from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
+
+Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
+
+_LLAMA = "mindspore_serving.llm.models.llama:decoder"
+_GEMMA = "mindspore_serving.llm.models.gemma:decoder"
+_MOE = "mindspore_serving.llm.models.moe:decoder"
+
+# The first of config.json's `architectures` -> "module:function"; another family is one more row.
+ARCHITECTURES: dict[str, str] = {
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _LLAMA,
+    "Qwen2ForCausalLM": _LLAMA,
+    "Qwen3ForCausalLM": _LLAMA,
+    "InternLMForCausalLM": _LLAMA,
+    "InternLM2ForCausalLM": _LLAMA,
+    "Phi3ForCausalLM": _LLAMA,
+    "GPT2LMHeadModel": "mindspore_serving.llm.models.gpt2:decoder",
+    "Gemma2ForCausalLM": _GEMMA,
+    "Gemma3ForCausalLM": _GEMMA,
+    "Gemma3ForConditionalGeneration": _GEMMA,
+    "BaichuanForCausalLM": "mindspore_serving.llm.models.baichuan:decoder",
+    "MixtralForCausalLM": _MOE,
+    "Qwen3MoeForCausalLM": _MOE,
+}
+QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
+
+
+def load_definition(
+    config: Mapping[str, Any], *, max_model_len: int | None = None
+) -> tuple[ModelSpec, Decoder]:
+    """The spec and the definition of the model that `config` (config.json) describes.
+
+    Raises StartError: an unknown architecture (the text lists the known ones), a quantisation that
+    is not ours, a key that is missing or out of range.
+    """
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise StartError(f"config.json has architectures {names!r}, expected one of {known}")
+    method = quantization_of(config).get("quant_method")
+    if method not in (None, QUANT_METHOD):
+        raise StartError(
+            f"config.json has quant_method {method!r}, which is not supported; take the model's "
+            "float checkpoint and quantise it with mindspore_serving.llm.quantize"
+        )
+    module, _, function = ARCHITECTURES[name].partition(":")
+    decoder: Decoder = getattr(import_module(module), function)
+    return from_config(config, max_model_len=max_model_len), decoder
+
+
+def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json says of the checkpoint's quantisation; empty for floats."""
+    found = config.get("quantization_config") or {}
+    return found if isinstance(found, dict) else {"quant_method": found}

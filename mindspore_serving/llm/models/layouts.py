@@ -1,0 +1,108 @@
+"""A checkpoint's tensors as the definitions want them, where an architecture stores them otherwise.
+
+GPT-2 stores its matrices as [in, out]; Baichuan 2 normalises the rows of its output matrix at every
+use; Gemma 3 with pictures has its text model one level down.  Done once, when a model is opened, so
+that no runtime pays for it in a step.  Nothing changes a checkpoint that is arranged already.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.packing import is_packed
+from mindspore_serving.llm.safetensors import StoredTensor
+from mindspore_serving.llm.weights import Checkpoint
+
+Tensors: TypeAlias = dict[str, StoredTensor]
+OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
+
+
+def arranged(checkpoint: Checkpoint) -> Checkpoint:
+    """`checkpoint` with the tensors that its definition asks for; itself if it has them."""
+    architectures = checkpoint.config.get("architectures") or [None]
+    arrange = ARRANGEMENTS.get(architectures[0])
+    if arrange is None:
+        return checkpoint
+    tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
+    return Checkpoint(checkpoint.directory, arrange(checkpoint, tensors))
+
+
+def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """`transformer.` before every name; [in, out] matrices become `<name>.linear.weight`."""
+    result = {}
+    for key, stored in tensors.items():
+        name = key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
+        stem, dot, leaf = name.rpartition(".")
+        if leaf == "weight" and stem.endswith((".c_attn", ".c_proj", ".c_fc")):
+            result[f"{stem}.linear.weight"] = _transposed(_unpacked(checkpoint, key, stored))
+        else:
+            result[name] = stored
+    return result
+
+
+def _transposed(stored: StoredTensor) -> StoredTensor:
+    bits = stored.bits.reshape(stored.shape).T
+    return StoredTensor(stored.dtype, bits.shape, bits)
+
+
+def _unpacked(checkpoint: Checkpoint, name: str, stored: StoredTensor) -> StoredTensor:
+    """`stored`, or if it is quantised, in rows that are no rows of ours, as floats."""
+    return _stored(checkpoint.f32(name), "BF16") if is_packed(stored.dtype) else stored
+
+
+def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """The rows of the output matrix have length 1, and a model without rotary positions has the
+    slopes of its ALiBi as a tensor."""
+    config, result = checkpoint.config, dict(tensors)
+    head = "lm_head.weight"
+    if config.get("vocab_size") != OLD_VOCAB:
+        rows = checkpoint.f32(head)
+        lengths = np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
+        is_single = result[head].dtype in ("F32", "F64")
+        result[head] = _stored(rows / lengths, "F32" if is_single else "BF16")
+    if "max_position_embeddings" not in config:
+        slopes = np.array(alibi_slopes(int(config["num_attention_heads"])), np.float32)
+        result[ALIBI] = _stored(slopes, "F32")
+    return result
+
+
+ALIBI = "model.alibi_slopes"
+
+
+def alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """2**(-8/n), its square, and so on, for n heads; if n is no power of two, those of the power
+    below it and then every second one of the power above it."""
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
+    slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
+    return tuple(slopes)
+
+
+def _gemma3_with_pictures(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """The text model alone, under the names that it has alone."""
+    result = {}
+    for name, stored in tensors.items():
+        for before, after in (("language_model.", ""), ("model.language_model.", "model.")):
+            if name.startswith(before):
+                result[after + name[len(before) :]] = stored
+        if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")):
+            result[name] = stored
+    return result
+
+
+def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
+    """`array` as F32 or BF16, rounded to nearest, ties to even."""
+    if dtype == "BF16":
+        bits = array.view(np.uint32)
+        rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+        return StoredTensor("BF16", array.shape, (rounded >> 16).astype(np.uint16))
+    return StoredTensor("F32", array.shape, array)
+
+
+ARRANGEMENTS: dict[str | None, Callable[[Checkpoint, Tensors], Tensors]] = {
+    "GPT2LMHeadModel": _gpt2,
+    "BaichuanForCausalLM": _baichuan,
+    "Gemma3ForConditionalGeneration": _gemma3_with_pictures,
+}

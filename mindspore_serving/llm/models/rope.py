@@ -1,0 +1,164 @@
+"""Rotary position frequencies from a model's configuration: plain numbers, the same for every
+runtime.  Knows neither tensors nor the rest of the model.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.errors import StartError
+
+Frequencies = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
+    are not rotated.  cos and sin are multiplied by `scale`."""
+
+    inv_freq: Frequencies
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What a kind of scaling works from: `longest` is the longest text that will be served."""
+
+    base: float
+    dim: int
+    trained: int  # positions the model was made for
+    longest: int
+    parameters: Mapping[str, Any]
+
+    def number(self, name: str) -> float:
+        value = self.parameters.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise StartError(f"rope scaling has {name} {value!r}, expected a number over 0")
+        return float(value)
+
+    def original(self) -> float:
+        name = "original_max_position_embeddings"
+        return self.number(name) if self.parameters.get(name) else float(self.trained)
+
+
+def rope_from(
+    parameters: Mapping[str, Any], *, base: float, head_dim: int, trained: int, longest: int
+) -> Rope:
+    """The frequencies that `parameters` (rope_parameters, or rope_scaling) describe.
+
+    Args:
+        base: theta, unless `parameters` has rope_theta.
+        trained: max_position_embeddings.
+        longest: longest text to be served; decides between the two tables of longrope and whether
+            dynamic scaling applies.  Keys in the cache are rotated once, so the choice is made
+            once and not for every text.
+
+    Raises StartError naming an unknown kind of scaling, or what one lacks.
+    """
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    scaling = SCALINGS.get(kind)
+    if scaling is None:
+        raise StartError(f"rope scaling {kind!r} is unknown, expected one of {sorted(SCALINGS)}")
+    base = float(parameters.get("rope_theta") or base)
+    dim = int(head_dim * float(parameters.get("partial_rotary_factor", 1.0)))
+    return scaling(_Setting(base, dim, trained, longest, parameters))
+
+
+def _plain(base: float, dim: int) -> Frequencies:
+    return tuple(base ** (-i / dim) for i in range(0, dim, 2))
+
+
+def _default(setting: _Setting) -> Rope:
+    return Rope(_plain(setting.base, setting.dim))
+
+
+def _linear(setting: _Setting) -> Rope:
+    factor = setting.number("factor")
+    return Rope(tuple(f / factor for f in _plain(setting.base, setting.dim)))
+
+
+def _dynamic(setting: _Setting) -> Rope:
+    """The base grows with the text, once that is longer than the model was made for."""
+    factor, dim = setting.number("factor"), setting.dim
+    longest = max(setting.longest, setting.trained)
+    growth = factor * longest / setting.trained - (factor - 1)
+    return Rope(_plain(setting.base * growth ** (dim / (dim - 2)), dim))
+
+
+def _llama3(setting: _Setting) -> Rope:
+    """Slow frequencies are divided by `factor`, fast ones kept, those between blended."""
+    factor, original = setting.number("factor"), setting.original()
+    low, high = setting.number("low_freq_factor"), setting.number("high_freq_factor")
+
+    def scaled(frequency: float) -> float:
+        turns = original * frequency / (2 * math.pi)  # within the original context
+        kept = min(max((turns - low) / (high - low), 0.0), 1.0)
+        return kept * frequency + (1 - kept) * frequency / factor
+
+    return Rope(tuple(scaled(f) for f in _plain(setting.base, setting.dim)))
+
+
+def _yarn(setting: _Setting) -> Rope:
+    """As llama3, but blended along the feature index, and attention is sharpened a little."""
+    dim, original = setting.dim, setting.original()
+    has_factor = setting.parameters.get("factor") is not None
+    factor = setting.number("factor") if has_factor else setting.trained / original
+
+    def index_of(turns: float) -> float:
+        return dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(setting.base))
+
+    low = index_of(float(setting.parameters.get("beta_fast") or 32))
+    high = index_of(float(setting.parameters.get("beta_slow") or 1))
+    if setting.parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    span = high - low or 0.001
+
+    def scaled(index: int, frequency: float) -> float:
+        slowed = min(max((index - low) / span, 0.0), 1.0)
+        return frequency * (1 - slowed) + frequency / factor * slowed
+
+    plain = _plain(setting.base, dim)
+    return Rope(tuple(map(scaled, range(len(plain)), plain)), _yarn_scale(setting, factor))
+
+
+def _yarn_scale(setting: _Setting, factor: float) -> float:
+    given = setting.parameters.get("attention_factor")
+    if given is not None:
+        return float(given)
+
+    def sharpness(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    mscale = setting.parameters.get("mscale")
+    all_dim = setting.parameters.get("mscale_all_dim")
+    if mscale and all_dim:
+        return sharpness(mscale) / sharpness(all_dim)
+    return sharpness(1.0)
+
+
+def _longrope(setting: _Setting) -> Rope:
+    """One divisor per frequency: a table for texts within the original context, one beyond it."""
+    original, parameters = setting.original(), setting.parameters
+    name = "long_factor" if setting.longest > original else "short_factor"
+    divisors, plain = parameters.get(name), _plain(setting.base, setting.dim)
+    if not isinstance(divisors, list) or len(divisors) != len(plain):
+        raise StartError(f"rope scaling has {name} {divisors!r}, expected {len(plain)} numbers")
+    factor = float(parameters.get("factor") or setting.trained / original)
+    scale = parameters.get("attention_factor")
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    pairs = zip(plain, divisors, strict=True)
+    return Rope(tuple(f / float(divisor) for f, divisor in pairs), float(scale))
+
+
+SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # what longrope was called at first
+}

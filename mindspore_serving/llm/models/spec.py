@@ -1,0 +1,231 @@
+"""What a model is, in numbers: read from its config.json once and checked there, so that the
+definitions and runtimes need not look into dictionaries.  Knows no tensor and no runtime.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.families import DEFAULTS, QK_NORMED, QKV_BIASED
+from mindspore_serving.llm.models.rope import Rope, rope_from
+from mindspore_serving.llm.runtimes.base import AttentionSpec
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One model's sizes and habits.
+
+    `windows` has, for each layer, how many tokens back it looks (the current one counts); 0 is
+    all.  `local_rope` is what layers with a window use, where that differs.  `sparse_layers` has
+    the layers that are mixtures of `num_experts`.  `activation` is the name in config.json.
+    """
+
+    architecture: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    norm_eps: float
+    rope: Rope
+    local_rope: Rope | None
+    windows: tuple[int, ...]
+    attention_scale: float
+    attention_softcap: float
+    logit_softcap: float
+    tied_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    activation: str
+    num_experts: int
+    experts_per_token: int
+    normalize_experts: bool
+    sparse_layers: frozenset[int]
+    eos_ids: tuple[int, ...]
+
+    @property
+    def q_size(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.num_kv_heads * self.head_dim
+
+    def inv_freq(self) -> tuple[float, ...]:
+        return self.rope.inv_freq
+
+    def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
+        return AttentionSpec(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            scale=self.attention_scale,
+            window=self.windows[layer],
+            softcap=self.attention_softcap,
+            alibi=alibi,
+        )
+
+
+def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpec:
+    """The spec of the model that `config` (config.json) describes.
+
+    `max_model_len` is the longest text to be served, by default the model's own limit; it matters
+    to rotary scalings that depend on the length.  Raises StartError naming a key that is missing
+    or out of range.
+    """
+    config = _flat(config)
+    architecture = str(config["architectures"][0])
+    num_layers = size(config, "num_hidden_layers", "n_layer")
+    hidden = size(config, "hidden_size", "n_embd")
+    num_heads, num_kv_heads, head_dim = _heads(config, hidden)
+    trained = size(config, "max_position_embeddings", "n_positions", "model_max_length")
+    rope, local_rope = _ropes(config, head_dim, trained, max_model_len or trained)
+    if is_dynamic(config):
+        trained = max(trained, max_model_len or 0)
+    num_experts = size(config, "num_local_experts", "num_experts", default=0)
+    all_biased = bool(config.get("attention_bias") or config.get("bias"))
+    return ModelSpec(
+        architecture=architecture,
+        hidden_size=hidden,
+        intermediate_size=size(config, "intermediate_size", "n_inner", default=4 * hidden),
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        vocab_size=size(config, "vocab_size"),
+        max_position_embeddings=trained,
+        norm_eps=number(config, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"),
+        rope=rope,
+        local_rope=local_rope,
+        windows=_windows(config, num_layers),
+        attention_scale=float(config.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        attention_softcap=float(config.get("attn_logit_softcapping") or 0.0),
+        logit_softcap=float(config.get("final_logit_softcapping") or 0.0),
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=all_biased or architecture in QKV_BIASED,
+        output_bias=all_biased,
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=architecture in QK_NORMED,
+        activation=_activation(config),
+        num_experts=num_experts,
+        experts_per_token=size(config, "num_experts_per_tok", default=0),
+        normalize_experts=bool(config.get("norm_topk_prob", False)),
+        sparse_layers=_sparse_layers(config, num_layers) if num_experts else frozenset(),
+        eos_ids=_token_ids(config.get("eos_token_id")),
+    )
+
+
+def _heads(config: Config, hidden: int) -> tuple[int, int, int]:
+    """(query heads, key-value heads, features of each)."""
+    num_heads = size(config, "num_attention_heads", "n_head")
+    num_kv_heads = size(config, "num_key_value_heads", default=num_heads)
+    if num_heads % num_kv_heads:
+        raise StartError(
+            f"config.json has num_attention_heads {num_heads}, expected a multiple of "
+            f"num_key_value_heads={num_kv_heads}"
+        )
+    return num_heads, num_kv_heads, size(config, "head_dim", default=hidden // num_heads)
+
+
+def size(config: Config, *names: str, default: int | None = None) -> int:
+    """The first of `names` that `config` has; StartError unless an int over 0, or the default."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise StartError(f"config.json has {name} {value!r}, expected an int over 0")
+        return value
+    if default is None:
+        raise StartError(f"config.json has no {' or '.join(names)}")
+    return default
+
+
+def number(config: Config, *names: str) -> float:
+    """The first of `names` that `config` has, as a finite float over 0."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise StartError(f"config.json has {name} {value!r}, expected a number over 0")
+        return float(value)
+    raise StartError(f"config.json has no {' or '.join(names)}")
+
+
+def _flat(config: Config) -> Config:
+    """With a multi-modal model's text part on top, and the architecture's defaults below."""
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise StartError("config.json has no architectures")
+    text = config.get("text_config")
+    flat = {**config, **text} if isinstance(text, dict) else {**config}
+    return {**DEFAULTS.get(str(names[0]), {}), **flat, "architectures": names}
+
+
+def _ropes(config: Config, head_dim: int, trained: int, longest: int) -> tuple[Rope, Rope | None]:
+    top = ("partial_rotary_factor", "original_max_position_embeddings")
+    shared = {name: config[name] for name in top if config.get(name) is not None}
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    base = float(config.get("rope_theta") or 10000.0)
+
+    def rope(parameters: Config, theta: float) -> Rope:
+        return rope_from(
+            {**shared, **parameters}, base=theta, head_dim=head_dim, trained=trained,
+            longest=longest,
+        )  # fmt: skip
+
+    local_base = config.get("rope_local_base_freq")
+    if "full_attention" in given:  # one entry for each kind of layer
+        local = given.get("sliding_attention") or {}
+        return rope(given["full_attention"], base), rope(local, float(local_base or base))
+    return rope(given, base), rope({}, float(local_base)) if local_base else None
+
+
+def is_dynamic(config: Config) -> bool:
+    """Whether the rotary base grows with the text, so that longer texts than trained for go."""
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return "dynamic" in (given.get("rope_type"), given.get("type"))
+
+
+def _windows(config: Config, num_layers: int) -> tuple[int, ...]:
+    window = config.get("sliding_window") or 0
+    if not config.get("use_sliding_window", True):
+        window = 0
+    kinds = config.get("layer_types")
+    pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
+    first = config.get("max_window_layers", 0) if "use_sliding_window" in config else 0
+    if kinds is not None:
+        if len(kinds) != num_layers:
+            raise StartError(
+                f"config.json has {len(kinds)} layer_types, expected {num_layers}, one per layer"
+            )
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if pattern:
+        return tuple(window if (i + 1) % pattern else 0 for i in range(num_layers))
+    return tuple(window if i >= first else 0 for i in range(num_layers))
+
+
+def _sparse_layers(config: Config, num_layers: int) -> frozenset[int]:
+    step = config.get("decoder_sparse_step") or 1
+    dense = set(config.get("mlp_only_layers") or ())
+    return frozenset(i for i in range(num_layers) if i not in dense and (i + 1) % step == 0)
+
+
+def _activation(config: Config) -> str:
+    names = ("hidden_activation", "hidden_act", "activation_function")
+    return next((str(config[name]) for name in names if config.get(name)), "silu")
+
+
+def _token_ids(value: object) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))

@@ -1,0 +1,124 @@
+"""How a quantised weight is stored: symmetric integers with a float16 scale per group of inputs.
+
+    int8   int8 [out, in],                          float16 scales [out, 1]
+    int4   uint8 [out, in / 2], low nibble first,   float16 scales [out, in / group]
+
+A stored tensor `name` is integers, and its scales are `name`.scale; bits and group follow from
+their dtype and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+
+GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
+SMALLEST_GROUP = 32
+CHUNK = 2**22  # weights that are rounded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A quantised matrix.  `shape` and `group` count inputs, not bytes."""
+
+    values: npt.NDArray[Any]  # int8 [out, in] or uint8 [out, in / 2]
+    scales: npt.NDArray[np.float16]  # [out, in / group]
+    bits: int
+    shape: tuple[int, int]
+    group: int
+
+
+def is_packed(dtype: str) -> bool:
+    """Whether a stored dtype means integers of ours; a model's own weights are floats."""
+    return dtype in ("I8", "U8")
+
+
+def packed_tensor(name: str, values: npt.NDArray[Any], scales: npt.NDArray[np.float16]) -> Packed:
+    """Raises StartError naming the tensor if integers and scales do not belong together."""
+    bits = 8 if values.dtype == np.int8 else 4
+    outputs, width = values.shape if values.ndim == 2 else (0, 0)
+    inputs = width * (8 // bits)
+    groups = scales.shape[1] if scales.ndim == 2 and scales.shape[0] == outputs else 0
+    if not groups or inputs % groups:
+        raise StartError(
+            f"tensor {name!r} is {list(values.shape)} of {values.dtype} with scales "
+            f"{list(scales.shape)}, expected [out, in] with [out, groups]"
+        )
+    return Packed(values, scales, bits, (outputs, inputs), inputs // groups)
+
+
+def is_router(name: str) -> bool:
+    """Whether a matrix chooses experts: small, and what it decides is not to be rounded."""
+    return name.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight"))
+
+
+def packed_form(inputs: int, bits: int) -> tuple[int, int]:
+    """(bits, group) that a matrix with so many inputs takes when `bits` are wanted.
+
+    int4 falls back to a smaller group, and then to int8, where the inputs are no multiple of it.
+    """
+    group = GROUP
+    while group >= SMALLEST_GROUP and inputs % group:
+        group //= 2
+    return (4, group) if bits == 4 and group >= SMALLEST_GROUP else (8, inputs)
+
+
+def pack(weight: npt.NDArray[np.float32], bits: int) -> Packed:
+    """Round [out, in] float32 to 8 or 4 bits, in the form that `packed_form` says."""
+    outputs, inputs = weight.shape
+    bits, group = packed_form(inputs, bits)
+    values = np.empty((outputs, inputs * bits // 8), np.int8 if bits == 8 else np.uint8)
+    scales = np.empty((outputs, inputs // group), np.float16)
+    rows = max(1, CHUNK // inputs)  # at a time, so that what lies between stays small
+    for begin in range(0, outputs, rows):
+        some = slice(begin, begin + rows)
+        grouped = weight[some].reshape(-1, inputs // group, group)
+        round_rows = _round_8 if bits == 8 else _round_4
+        integers, scales[some] = round_rows(grouped)
+        integers = integers.reshape(-1, inputs)
+        values[some] = integers if bits == 8 else integers[:, 0::2] | integers[:, 1::2] << 4
+    return Packed(values, scales, bits, (outputs, inputs), group)
+
+
+def unpack(packed: Packed) -> npt.NDArray[np.float32]:
+    """The float32 matrix that the integers stand for, [out, in]."""
+    outputs, inputs = packed.shape
+    values = packed.values
+    if packed.bits == 4:
+        pairs = np.stack([values & 15, values >> 4], -1).reshape(outputs, inputs)
+        values = (pairs ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
+    grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)
+    grouped *= packed.scales.astype(np.float32)[..., None]
+    return grouped.reshape(outputs, inputs)
+
+
+def _round_8(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    scales = _f16(np.abs(grouped).max(-1) / 127)
+    return _rounded(grouped, scales, -127, 127), scales
+
+
+def _round_4(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """What is largest in a group becomes -8, whatever its sign: all sixteen values are used."""
+    high, low = grouped.max(-1), grouped.min(-1)
+    scales = _f16(np.where(high > -low, high, low) / -8)
+    return _rounded(grouped, scales, -8, 7).view(np.uint8) & 15, scales
+
+
+def _rounded(
+    grouped: npt.NDArray[np.float32], scales: npt.NDArray[np.float16], low: int, high: int
+) -> npt.NDArray[np.int8]:
+    wide = scales.astype(np.float32)[..., None]
+    inverse = np.divide(1, wide, out=np.zeros_like(wide), where=wide != 0)
+    values = np.rint(grouped * inverse)
+    integers: npt.NDArray[np.int8] = np.clip(values, low, high, out=values).astype(np.int8)
+    return integers
+
+
+def _f16(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """Scales that float16 cannot tell from zero would lose the group; those become the least."""
+    least = np.float32(2.0**-24)
+    tiny = (scales != 0) & (np.abs(scales) < least)
+    return np.where(tiny, np.copysign(least, scales), scales).astype(np.float16)

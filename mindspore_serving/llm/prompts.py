@@ -1,0 +1,45 @@
+"""The forms in which prompts and parameters may be given to an offline call, made one.
+
+Knows neither tokenizer nor engine.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any, TypeAlias
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs
+
+Prompt: TypeAlias = str | Sequence[int]
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
+
+
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise InvalidInputs(
+            f"prompts is {prompts!r}, expected a text, a list of token ids, or a list of such"
+        )
+    found: list[Any] = list(prompts)
+    return [found] if found and isinstance(found[0], Integral) else found
+
+
+def list_params(params: Params, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidInputs(f"{len(params)} params for {count} prompts, expected one or as many")
+    return list(params)
+
+
+@contextmanager
+def naming(name: str, count: int) -> Iterator[None]:
+    """Say which of several inputs an error is about."""
+    try:
+        yield
+    except InvalidInputs as error:
+        if count == 1:
+            raise
+        raise type(error)(f"{name}: {error}") from None

@@ -1,0 +1,143 @@
+"""Rounds a checkpoint's matrices to int8 or int4, once, into a directory like the source.
+
+    python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4
+
+int8 has one scale per output, int4 one per 128 inputs; embeddings, norms, biases and the routers
+of experts stay as they are.  Round to nearest, numpy alone, a tensor at a time; no runtime.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
+from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.packing import GROUP, is_router, pack, packed_form
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.safetensors import write_safetensors
+from mindspore_serving.llm.weights import Checkpoint
+
+MODES = {"int8": 8, "int4": 4}
+# Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
+TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
+TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
+NOT_COPIED = (*WEIGHTS, ".index.json")
+
+Layout = dict[str, tuple[str, Sequence[int]]]
+
+
+def quantize(source: str | Path, target: str | Path, mode: str) -> None:
+    """Write `source` to `target` with its matrices in `mode`, "int8" or "int4".
+
+    `target` appears when it is complete.  An output matrix tied to the embedding becomes one of
+    its own, so that it is quantised as well.  Raises StartError: an unknown mode, a source that is
+    broken, unknown or quantised already, a target that exists.
+    """
+    source, target = Path(source), Path(target)
+    if mode not in MODES:
+        raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
+    if target.exists():
+        raise StartError(f"{target} exists; give a directory that does not")
+    checkpoint = arranged(Checkpoint.open(source))
+    if quantization_of(checkpoint.config):
+        raise StartError(f"{source} is quantised already; quantise the float checkpoint")
+    spec, _ = load_definition(checkpoint.config)
+    plan = _plan(checkpoint, tied=spec.tied_embeddings)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=target.parent) as unfinished:
+        directory = Path(unfinished) / target.name
+        directory.mkdir()
+        _write_weights(directory / "model.safetensors", checkpoint, plan, mode)
+        _copy_files(source, directory)
+        config = json.dumps(_config(checkpoint.config, mode), indent=2)
+        (directory / "config.json").write_text(config + "\n")
+        directory.rename(target)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mindspore_serving.llm.quantize",
+        description="Round a checkpoint's matrices to integers.",
+    )
+    parser.add_argument("source", help="directory with config.json and *.safetensors")
+    parser.add_argument("target", help="directory to make")
+    parser.add_argument("mode", choices=MODES)
+    given = parser.parse_args(arguments)
+    try:
+        quantize(given.source, given.target, given.mode)
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _plan(checkpoint: Checkpoint, *, tied: bool) -> dict[str, tuple[str, bool]]:
+    """Written name -> (read name, whether it is quantised)."""
+    plan = {}
+    for name in checkpoint.names():
+        head = next((head for table, head in TABLES.items() if name.endswith(table)), None)
+        is_matrix = len(checkpoint.shape(name)) == 2 and name.endswith(".weight")
+        plan[name] = (name, is_matrix and head is None and not is_router(name))
+        if tied and head:
+            plan[head] = (name, True)
+    return plan
+
+
+def _write_weights(
+    path: Path, checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
+) -> None:
+    bits = MODES[mode]
+    layout: Layout = {}
+    for name, (read, is_quantised) in plan.items():
+        dtype, shape, _ = checkpoint.raw(read)
+        layout |= _packed_layout(name, shape, bits) if is_quantised else {name: (dtype, shape)}
+
+    def tensors() -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for name, (read, is_quantised) in progress(list(plan.items()), f"to {mode}"):
+            if is_quantised:
+                packed = pack(checkpoint.f32(read), bits)
+                yield name, packed.values
+                yield f"{name}.scale", packed.scales.view(np.uint16)
+            else:
+                yield name, checkpoint.raw(read)[2]
+
+    write_safetensors(path, layout, tensors(), {"format": QUANT_METHOD})
+
+
+def _packed_layout(name: str, shape: tuple[int, ...], bits: int) -> Layout:
+    outputs, inputs = shape
+    bits, group = packed_form(inputs, bits)
+    values = ("I8", (outputs, inputs)) if bits == 8 else ("U8", (outputs, inputs // 2))
+    return {name: values, f"{name}.scale": ("F16", (outputs, inputs // group))}
+
+
+def _copy_files(source: Path, directory: Path) -> None:
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != "config.json":
+            shutil.copyfile(path, directory / path.name)
+
+
+def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """In the words that other software knows, so that it refuses the integers by name."""
+    method = {"quant_method": QUANT_METHOD, "mode": mode}
+    result = {**config, "tie_word_embeddings": False, "quantization_config": method}
+    if mode == "int4":
+        method["group_size"] = str(GROUP)
+    if isinstance(config.get("text_config"), dict):
+        result["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Where each token of a step lies: its position, its slot in the cache, its sequence's blocks.
+
+Plain arrays that a runtime hands to its device.  A step that does not fit the cache or the model
+is refused here, before anything is computed.  Knows no runtime.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm.step import Row, Step
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a runner can hold."""
+
+    block_size: int
+    num_blocks: int
+    vocab_size: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The new tokens `begin` .. `end - 1` of a step, which are one sequence's last ones.
+
+    `length` is the sequence's with them; `blocks` hold it.
+    """
+
+    begin: int
+    end: int
+    length: int
+    blocks: Indices
+
+    @property
+    def start(self) -> int:
+        """The position of the first new token."""
+        return self.length - (self.end - self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A step as arrays.  `slots` are block * block_size + offset; `rows` the wanted tokens."""
+
+    token_ids: Indices  # [tokens]
+    positions: Indices  # [tokens]
+    slots: Indices  # [tokens]
+    rows: Indices  # [num_logits]
+    spans: tuple[Span, ...]
+
+
+def lay_out(step: Step, limits: Limits) -> Layout:
+    """The arrays of `step`.  Raises ServingError naming the row that does not fit."""
+    spans: list[Span] = []
+    begin = 0
+    for index, row in enumerate(step.rows):
+        end = begin + len(row.tokens)
+        blocks = _checked_blocks(index, row, limits)
+        spans.append(Span(begin, end, row.start + len(row.tokens), blocks))
+        begin = end
+    positions = _join(np.arange(span.start, span.length) for span in spans)
+    token_ids = _join(np.asarray(row.tokens, np.int64) for row in step.rows)
+    _check_tokens(step, token_ids, limits.vocab_size)
+    return Layout(
+        token_ids,
+        positions,
+        _join(_slots(span, limits.block_size) for span in spans),
+        _join(
+            np.arange(span.end - row.num_logits, span.end)
+            for span, row in zip(spans, step.rows, strict=True)
+        ),
+        tuple(spans),
+    )
+
+
+def check_copies(step: Step, num_blocks: int) -> None:
+    """Raises ServingError where a copy is from or to a block that the cache does not have."""
+    for copy in step.copies:
+        if not all(0 <= block < num_blocks for block in copy):
+            raise ServingError(f"copy {copy} is out of the cache, which has {num_blocks} blocks")
+
+
+def _checked_blocks(index: int, row: Row, limits: Limits) -> Indices:
+    count, length = len(row.tokens), row.start + len(row.tokens)
+    if not count:
+        raise ServingError(f"row {index} has no tokens, expected at least one")
+    if row.start < 0 or length > limits.max_model_len:
+        raise ServingError(
+            f"row {index} has positions {row.start}..{length - 1}, expected 0.."
+            f"{limits.max_model_len - 1}"
+        )
+    if not 0 <= row.num_logits <= count:
+        raise ServingError(f"row {index} wants {row.num_logits} logits of {count} tokens")
+    if row.adapter:
+        raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has none")
+    needed = -(-length // limits.block_size)
+    if len(row.blocks) < needed:
+        raise ServingError(
+            f"row {index} has {len(row.blocks)} blocks, expected at least {needed} for {length} "
+            f"tokens in blocks of {limits.block_size}"
+        )
+    blocks = np.asarray(row.blocks[:needed], np.int64)
+    if blocks.min() < 0 or blocks.max() >= limits.num_blocks:
+        raise ServingError(
+            f"row {index} has blocks {blocks.min()}..{blocks.max()}, expected 0.."
+            f"{limits.num_blocks - 1}"
+        )
+    return blocks
+
+
+def _check_tokens(step: Step, token_ids: Indices, vocab_size: int) -> None:
+    wrong = token_ids[(token_ids < 0) | (token_ids >= vocab_size)]
+    if wrong.size:
+        index = next(i for i, row in enumerate(step.rows) if int(wrong[0]) in row.tokens)
+        raise InvalidInputs(f"row {index} has token id {wrong[0]}, expected 0..{vocab_size - 1}")
+
+
+def _slots(span: Span, block_size: int) -> Indices:
+    positions = np.arange(span.start, span.length)
+    slots: Indices = span.blocks[positions // block_size] * block_size + positions % block_size
+    return slots
+
+
+def _join(parts: Iterable[npt.NDArray[np.int64]]) -> Indices:
+    arrays = list(parts)
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)

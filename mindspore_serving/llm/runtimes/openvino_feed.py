@@ -1,0 +1,149 @@
+"""A step as the inputs of the compiled graph, in buffers that stay where they are.
+
+Handing a tensor to the runtime costs more than filling it, so buffers are kept by their sizes and
+handed over only when the sizes change.  What does not fit the cache is refused here: the kernel
+does not look.  Knows no model.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.runtimes.layout import Limits, check_copies, lay_out
+from mindspore_serving.llm.step import Row, Step
+
+Ints = npt.NDArray[np.int32]
+Sizes = tuple[int, int, int, int]  # tokens, rows, room for block numbers, logits
+
+MAX_KEPT = 256
+LEAST_ROOM = 64  # room for block numbers is a power of two, so that few sizes occur
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    arrays: dict[str, Ints]
+    tensors: dict[str, Any]  # over the same memory
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> "Buffers":
+        tokens, rows, room, logits = sizes
+        shapes: dict[str, tuple[int, ...]] = {
+            "token_ids": (tokens,),
+            "positions": (tokens,),
+            "rows": (logits,),
+            "past_lens": (rows,),
+            "subsequence_begins": (rows + 1,),
+            "block_indices": (room,),
+            "block_indices_begins": (rows + 1,),
+            "max_context_len": (),
+        }
+        arrays = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
+        tensors = {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}
+        return cls(arrays, tensors)
+
+
+class Feed:
+    """Fills the inputs of `request`; `names` are those that its graph has."""
+
+    def __init__(self, request: Any, names: Sequence[str], limits: Limits) -> None:
+        self._request = request
+        self._names = names
+        self._limits = limits
+        self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
+        self._current: Buffers | None = None
+
+    def load(self, step: Step) -> None:
+        """Set the inputs to `step`.  Raises ServingError, before the request has changed, if a
+        row's blocks, positions or tokens are out of range."""
+        rows = step.rows
+        limits = self._limits
+        lengths = [len(row.tokens) for row in rows]
+        ends = [row.start + length for row, length in zip(rows, lengths, strict=True)]
+        counts = [-(-end // limits.block_size) for end in ends]
+        if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
+            self._refuse(step)
+        logits = [row.num_logits for row in rows]
+        room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
+        buffers = self._buffers((step.num_tokens, len(rows), room, sum(logits)))
+        arrays = buffers.arrays
+        arrays["token_ids"][:] = _joined((row.tokens for row in rows), step.num_tokens)
+        blocks = arrays["block_indices"][: sum(counts)]
+        used = (row.blocks[:count] for row, count in zip(rows, counts, strict=True))
+        blocks[:] = _joined(used, len(blocks))
+        if not self._are_in_range(arrays["token_ids"], blocks, ends):
+            self._refuse(step)
+        check_copies(step, limits.num_blocks)
+        arrays["past_lens"][:] = [row.start for row in rows]
+        np.cumsum(lengths, out=arrays["subsequence_begins"][1:])
+        np.cumsum(counts, out=arrays["block_indices_begins"][1:])
+        arrays["max_context_len"][...] = max(ends)
+        _fill_positions(arrays, lengths)
+        _fill_rows(arrays, logits)
+        self._hand_over(buffers)
+
+    def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
+        """One comparison for both ends of each range: a negative number is a large unsigned."""
+        limits = self._limits
+        return bool(
+            max(ends) <= limits.max_model_len
+            and int(tokens.view(np.uint32).max()) < limits.vocab_size
+            and int(blocks.view(np.uint32).max()) < limits.num_blocks
+        )
+
+    def _refuse(self, step: Step) -> None:
+        lay_out(step, self._limits)  # checks row by row, and names the one that is wrong
+        raise ServingError("a step has no rows")
+
+    def _buffers(self, sizes: Sizes) -> Buffers:
+        buffers = self._kept.get(sizes)
+        if buffers is None:
+            buffers = self._kept[sizes] = Buffers.of(sizes)
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(sizes)
+        return buffers
+
+    def _hand_over(self, buffers: Buffers) -> None:
+        if buffers is not self._current:
+            for name in self._names:
+                self._request.set_tensor(name, buffers.tensors[name])
+            self._current = buffers
+
+
+def _is_shaped(row: Row, length: int, end: int, count: int) -> bool:
+    return (
+        length > 0
+        and row.start >= 0
+        and 0 <= row.num_logits <= length
+        and count <= len(row.blocks)
+        and not row.adapter
+    )
+
+
+def _joined(parts: Any, count: int) -> Ints:
+    return np.fromiter(chain.from_iterable(parts), np.int32, count)
+
+
+def _fill_positions(arrays: dict[str, Ints], lengths: Sequence[int]) -> None:
+    starts = arrays["past_lens"]
+    if len(starts) == len(arrays["positions"]):  # one token each
+        arrays["positions"][:] = starts
+        return
+    shifts = starts - arrays["subsequence_begins"][:-1]
+    arrays["positions"][:] = np.repeat(shifts, lengths)
+    arrays["positions"][:] += np.arange(len(arrays["positions"]), dtype=np.int32)
+
+
+def _fill_rows(arrays: dict[str, Ints], logits: Sequence[int]) -> None:
+    """The last `logits` tokens of each sequence."""
+    lasts = arrays["subsequence_begins"][1:]
+    ends = np.cumsum(logits)
+    shifts = np.repeat(lasts - ends, logits)
+    arrays["rows"][:] = shifts + np.arange(len(arrays["rows"]))

@@ -1,0 +1,128 @@
+"""A runner that computes by arithmetic, so that every answer can be worked out by hand.
+
+The cache holds one integer per token.  The next token is a function of all tokens up to it *as
+they are found through the row's block table*, and of the adapter: whoever gives a wrong table,
+forgets a copy or reads what was never written gets a wrong answer.  It knows no schedule.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.step import Logits, Row, Step
+
+_PRIME = 2**31 - 1
+_FACTOR = 31
+_ADAPTER = 1_000_003
+_BYTES_PER_TOKEN = 8
+
+
+def next_token(tokens: list[int], vocab_size: int, adapter: int = 0) -> int:
+    """The likeliest token after `tokens`: (sum of (token + 1 + adapter * 1000003) * 31**position,
+    modulo 2**31 - 1) modulo the vocabulary."""
+    total, factor = 0, 1
+    for token in tokens:
+        total = (total + (token + 1 + adapter * _ADAPTER) * factor) % _PRIME
+        factor = factor * _FACTOR % _PRIME
+    return total % vocab_size
+
+
+def continuation(prompt: list[int], count: int, vocab_size: int, adapter: int = 0) -> list[int]:
+    """The greedy answer of `count` tokens."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens, vocab_size, adapter))
+    return tokens[len(prompt) :]
+
+
+class ToyRunner:
+    """A `Runner`.  Logits fall by 1/2 per step from the likeliest token upwards, circularly."""
+
+    num_adapters = 8
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        vocab_size: int = 128,
+        max_model_len: int = 256,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
+        factors = np.empty(max_model_len, np.int64)
+        factors[0] = 1
+        for position in range(1, max_model_len):
+            factors[position] = factors[position - 1] * _FACTOR % _PRIME
+        self._factors = factors
+        self._falling = -0.5 * np.arange(vocab_size, dtype=np.float32)
+
+    def run(self, step: Step) -> Logits:
+        """As `Runner.run`.  Raises InvalidInputs for a row that cannot be computed."""
+        for row in step.rows:
+            self._check(row)
+        for source, target in step.copies:
+            self._cache[target] = self._cache[source]
+        for row in step.rows:
+            self._write(row)
+        best = [token for row in step.rows for token in self._likeliest(row)]
+        logits = np.empty((len(best), self.vocab_size), np.float32)
+        for index, token in enumerate(best):
+            logits[index, token:] = self._falling[: self.vocab_size - token]
+            logits[index, :token] = self._falling[self.vocab_size - token :]
+        return logits
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _check(self, row: Row) -> None:
+        end = row.start + len(row.tokens)
+        if not row.tokens or row.start < 0 or not 0 <= row.num_logits <= len(row.tokens):
+            raise InvalidInputs(
+                f"a row has {len(row.tokens)} tokens from {row.start} and {row.num_logits} logits"
+            )
+        if end > self.max_model_len or end > len(row.blocks) * self.block_size:
+            raise InvalidInputs(
+                f"{end} positions do not fit {len(row.blocks)} blocks of {self.block_size}, "
+                f"or {self.max_model_len}"
+            )
+        if min(row.blocks) < 0 or max(row.blocks) >= self.num_blocks:
+            raise InvalidInputs(f"blocks are {row.blocks}, expected 0 to {self.num_blocks - 1}")
+        if min(row.tokens) < 0 or max(row.tokens) >= self.vocab_size:
+            raise InvalidInputs(f"tokens are {row.tokens}, expected 0 to {self.vocab_size - 1}")
+
+    def _write(self, row: Row) -> None:
+        positions = np.arange(row.start, row.start + len(row.tokens))
+        blocks = np.asarray(row.blocks)[positions // self.block_size]
+        values = np.asarray(row.tokens, np.int64) + 1 + row.adapter * _ADAPTER
+        self._cache[blocks, positions % self.block_size] = values
+
+    def _likeliest(self, row: Row) -> list[int]:
+        if row.num_logits == 0:
+            return []
+        end = row.start + len(row.tokens)
+        found: npt.NDArray[np.int64] = self._cache[list(row.blocks)].reshape(-1)[:end]
+        totals = np.cumsum(found * self._factors[:end] % _PRIME) % _PRIME % self.vocab_size
+        tokens: list[int] = totals[end - row.num_logits :].tolist()
+        return tokens
+
+
+def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:
+    """A toy with the cache that `config` asks for (8 bytes per token); `directory` is not read.
+
+    Raises StartError if the memory is not enough for one block, or weights are to be quantised.
+    """
+    block_bytes = config.block_size * _BYTES_PER_TOKEN
+    memory = config.kv_cache_memory or 64 * block_bytes
+    if memory < block_bytes:
+        raise StartError(f"kv_cache_memory is {memory}, expected at least {block_bytes}")
+    if config.quantization is not None:
+        raise StartError(f"quantization is {config.quantization!r}: the toy has no weights")
+    return ToyRunner(
+        memory // block_bytes, config.block_size, max_model_len=config.max_model_len or 256
+    )

@@ -1,0 +1,154 @@
+"""The safetensors format: tensors of a mapped file by name, and the writing of such a file.
+
+Every offset is checked when a file is opened, so that a broken or hostile one is refused before
+anything reads it.  Knows the format alone: not what the tensors mean.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+
+Array = npt.NDArray[Any]
+
+# What an array of bits holds; numpy has no bfloat16 and no float8, whose bits these are.
+BITS: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<u2"),
+    "BF16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"),
+    "U64": np.dtype("<u8"),
+    "I32": np.dtype("<i4"),
+    "U32": np.dtype("<u4"),
+    "I16": np.dtype("<i2"),
+    "U16": np.dtype("<u2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("u1"),
+    "F8_E4M3": np.dtype("u1"),
+    "F8_E5M2": np.dtype("u1"),
+}
+MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies: `bits` is a view of the mapped file that reshapes to `shape`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bits: Array
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file.  Raises StartError naming it, and the tensor that is wrong."""
+    header, body = _read_header(path)
+    header.pop("__metadata__", None)
+    tensors = {}
+    ranges = []
+    for name, entry in header.items():
+        dtype, shape, begin, end = _checked_entry(path, name, entry, body.size)
+        ranges.append((begin, end, name))
+        bits = body[begin:end].view(np.ndarray)
+        if bits.ctypes.data % BITS[dtype].itemsize:
+            bits = bits.copy()  # other writers do not align; native code reads aligned memory
+        tensors[name] = StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
+    ranges.sort()
+    for before, after in zip(ranges, ranges[1:], strict=False):
+        if after[0] < before[1]:
+            raise StartError(f"{path}: tensors {before[2]!r} and {after[2]!r} overlap")
+    return tensors
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        raise StartError(f"{path} is missing") from None
+    if size < 8:
+        raise StartError(f"{path} has {size} bytes, which is no safetensors file")
+    mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
+    length = int.from_bytes(mapped[:8].tobytes(), "little")
+    if length > min(size - 8, MAX_HEADER_BYTES):
+        raise StartError(
+            f"{path} has {size} bytes and says that its header has {length}: truncated, or no "
+            "safetensors file"
+        )
+    try:
+        header = json.loads(mapped[8 : 8 + length].tobytes())
+    except (ValueError, RecursionError) as error:
+        raise StartError(f"{path} has a header that is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise StartError(f"{path} has a header that is not an object")
+    return header, mapped[8 + length :]
+
+
+def _checked_entry(
+    path: Path, name: str, entry: object, available: int
+) -> tuple[str, tuple[int, ...], int, int]:
+    where = f"{path}: tensor {name!r}"
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype = fields.get("dtype")
+    shape, offsets = _sizes(fields.get("shape")), _sizes(fields.get("data_offsets"))
+    if not isinstance(dtype, str) or dtype not in BITS:
+        raise StartError(f"{where} has dtype {dtype!r}, expected one of {', '.join(BITS)}")
+    if shape is None:
+        raise StartError(f"{where} has shape {fields.get('shape')!r}, expected a list of sizes")
+    if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise StartError(
+            f"{where} has data_offsets {fields.get('data_offsets')!r}, expected [begin, end]"
+        )
+    begin, end = offsets
+    if end > available:
+        raise StartError(
+            f"{where} ends at byte {end} of the data, of which the file has {available}: truncated"
+        )
+    if prod(shape) * BITS[dtype].itemsize != end - begin:
+        raise StartError(f"{where} has {end - begin} bytes, expected {list(shape)} of {dtype}")
+    return dtype, shape, begin, end
+
+
+def _sizes(value: object) -> tuple[int, ...] | None:
+    if isinstance(value, list) and all(type(size) is int and size >= 0 for size in value):
+        return tuple(value)
+    return None
+
+
+def write_safetensors(
+    path: Path,
+    layout: Mapping[str, tuple[str, Sequence[int]]],
+    tensors: Iterator[tuple[str, npt.NDArray[Any]]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write one file: `layout` has name -> (dtype, shape), and `tensors` yields their bits.
+
+    They may come in any order, so that one at a time is in memory.  Wide elements lie before narrow
+    ones, which keeps all of them aligned without gaps.
+    """
+    names = sorted(layout, key=lambda name: -BITS[layout[name][0]].itemsize)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    begins, position = {}, 0
+    for name in names:
+        dtype, shape = layout[name]
+        begins[name], end = position, position + prod(shape) * BITS[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 64)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        body = file.tell()
+        file.truncate(body + position)
+        for name, bits in tensors:
+            file.seek(body + begins.pop(name))
+            file.write(np.ascontiguousarray(bits).data)
+    if begins:
+        raise RuntimeError(f"this is a bug in write_safetensors' caller: {list(begins)} not given")

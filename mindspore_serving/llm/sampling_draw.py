@@ -1,0 +1,194 @@
+"""Drawing one token from a row of logits: exact, without sorting a vocabulary.
+
+A random number per token is what makes sampling slow, and sorting comes next; here each row costs
+one random number, one exponential per token, and sums.  Rows are taken one after another because
+a row fits into the processor's cache and a batch of them does not, and because a row's token then
+cannot depend on the rows beside it.  Knows nothing of penalties.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.core.generation import SamplingParams
+
+Logits = npt.NDArray[np.float32]
+Kept = npt.NDArray[np.bool_]
+Order = npt.NDArray[np.int32]
+Ids = npt.NDArray[np.int64]
+
+_MIN_TEMPERATURE = 1e-30  # below it, differences of float32 logits overflow all the same
+_NUM_COLUMNS = 256
+_NUM_SORTED = 512  # so few are sorted without further ado
+
+
+class Uniforms:
+    """Random numbers that depend on (seed, position) alone: a counter-based generator."""
+
+    __slots__ = ("_philox", "_state")
+
+    def __init__(self) -> None:
+        self._philox = np.random.Philox(key=0)
+        self._state = self._philox.state
+
+    def at(self, seed: int, position: int) -> float:
+        """In [0, 1), a multiple of 2**-53."""
+        state = self._state["state"]
+        state["key"][0] = seed
+        state["counter"][0] = position
+        self._philox.state = self._state
+        bits: int = self._philox.random_raw()
+        return (bits >> 11) * 2.0**-53
+
+
+def is_greedy(params: SamplingParams) -> bool:
+    return params.temperature == 0 or params.top_k == 1
+
+
+def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) -> int:
+    """The token of `uniform` in [0, 1) under `params`; `best` is the largest of `logits` [V],
+    which are overwritten."""
+    ids, weights = weigh(logits, best, params)
+    if ids is None:
+        return _draw_in_two_steps(weights, uniform)
+    cumulative = weights.cumsum(dtype=np.float64)
+    return int(ids[_find(cumulative, uniform * float(cumulative[-1]))])
+
+
+def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | None, Logits]:
+    """The tokens' weights, which are their probabilities but for a factor: 0 if filtered out.
+
+    They are those of the ids returned, or of all tokens; `logits` are overwritten.  Filters apply
+    one after another, each to what the one before has left: top_k, top_p, min_p, typical_p.  Of
+    equally likely tokens at a border those with lower ids stay.
+    """
+    ids = None
+    if 0 < params.top_k < len(logits):
+        ids = top_ids(logits, params.top_k)
+        logits = logits[ids]
+    logits -= np.float32(best)
+    logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
+    weights = np.exp(logits, out=logits)  # the likeliest token's is 1
+    if params.top_p < 1:
+        weights *= nucleus(weights, params.top_p)
+    if params.min_p > 0:
+        weights *= weights >= np.float32(params.min_p)
+    if params.typical_p < 1:
+        weights *= typical(weights, params.typical_p)
+    return ids, weights
+
+
+def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
+    """Choose a column of the weights laid out in rows of `_NUM_COLUMNS`, then one in it: the sums
+    of the columns are all that is computed of the vocabulary."""
+    num_rows = len(weights) // _NUM_COLUMNS
+    size = num_rows * _NUM_COLUMNS
+    table, rest = weights[:size].reshape(num_rows, _NUM_COLUMNS), weights[size:]
+    sums = np.empty(_NUM_COLUMNS + 1)
+    sums[:-1] = table.sum(axis=0)
+    sums[-1] = rest.sum()
+    cumulative = sums.cumsum()
+    target = uniform * float(cumulative[-1])
+    column = _find(cumulative, target)
+    is_rest = column == _NUM_COLUMNS
+    within = (rest if is_rest else table[:, column]).cumsum(dtype=np.float64)
+    row = _find(within, target - (float(cumulative[column - 1]) if column else 0.0))
+    return size + row if is_rest else row * _NUM_COLUMNS + column
+
+
+def _find(cumulative: npt.NDArray[np.float64], target: float) -> int:
+    """The first entry over `target`; the last that adds anything if rounding leaves none."""
+    found = int(cumulative.searchsorted(target, side="right"))
+    if found == len(cumulative):
+        found = int(cumulative.searchsorted(cumulative[-1], side="left"))
+    return found
+
+
+def top_ids(logits: Logits, k: int) -> Ids:
+    """The ids of the `k` largest of `logits`, best first; of equal ones the lowest ids."""
+    ids = np.flatnonzero(logits >= _lower_bound(logits, min(k, len(logits))))
+    best: Ids = ids[(-logits[ids]).argsort(kind="stable")[:k]]
+    return best
+
+
+def _lower_bound(values: Logits, k: int) -> np.float32:
+    """At most the k-th largest value, and close to it.
+
+    The k-th largest of the maxima of disjoint groups is one, and the maxima of a table's columns
+    take a fraction of the time that a partition of all values takes.
+    """
+    num_columns = max(_NUM_COLUMNS, 4 * k)
+    num_rows = len(values) // num_columns
+    if num_rows > 1:
+        values = values[: num_rows * num_columns].reshape(num_rows, num_columns).max(axis=0)
+    place = len(values) - k
+    bound: np.float32 = np.partition(values, place)[place]
+    return bound
+
+
+def nucleus(weights: Logits, top_p: float) -> Kept:
+    """Which are the fewest largest weights that hold `top_p` of the sum."""
+    total = float(weights.sum())
+    heavy = _drop_tail(weights, (1 - top_p) * total)
+    border, count = _border(_descending(heavy), heavy, top_p * total)
+    return _first(_descending(weights), border, count)
+
+
+def _drop_tail(weights: Logits, slack: float) -> Logits:
+    """Leave out the smallest weights, as many as is cheap, whose sum is below `slack`.
+
+    Of m weights, those under slack / m sum to less.  What is left is tried again with what is left
+    of the slack, as long as it halves.
+    """
+    while True:
+        is_heavy = weights >= np.float32(slack / len(weights))
+        if not 0 < 2 * np.count_nonzero(is_heavy) <= len(weights):
+            return weights
+        heavy = weights[np.flatnonzero(is_heavy)]
+        slack -= float(weights.sum()) - float(heavy.sum())
+        weights = heavy
+
+
+def typical(weights: Logits, mass: float) -> Kept:
+    """Which are the fewest weights that hold `mass` of the sum, taken in the order of how close
+    their surprise is to the expected one."""
+    probabilities = weights / weights.sum()
+    surprise = -np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
+    order = np.abs(surprise - probabilities @ surprise).view(np.int32)
+    border, count = _border(order, probabilities, mass)
+    return _first(order, border, count)
+
+
+def _descending(weights: Logits) -> Order:
+    """The bits of floats that are not negative have the order of the floats."""
+    return -weights.view(np.int32)
+
+
+def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
+    """The last value of `order` that is needed, ascending, until the weights sum to `target`, and
+    how many weights that takes.
+
+    Sums by the upper bits tell where the border is; only what shares them with it is sorted.
+    """
+    inside = np.arange(len(order))
+    num_before, sum_before = 0, 0.0
+    if len(order) > _NUM_SORTED:
+        upper = order >> 18
+        upper -= upper.min()
+        sums = np.bincount(upper, weights).cumsum()
+        bucket = min(int(sums.searchsorted(target, side="left")), len(sums) - 1)
+        inside = np.flatnonzero(upper == bucket)
+        num_before = int(np.count_nonzero(upper < bucket))
+        sum_before = float(sums[bucket - 1]) if bucket else 0.0
+    inside = inside[order[inside].argsort(kind="stable")]
+    sums = weights[inside].cumsum(dtype=np.float64)
+    last = min(int(sums.searchsorted(target - sum_before, side="left")), len(inside) - 1)
+    return int(order[inside[last]]), num_before + last + 1
+
+
+def _first(order: Order, border: int, count: int) -> Kept:
+    """Which are the first `count` in `order` up to `border`; of equal ones the first."""
+    kept: Kept = order <= border
+    excess = int(np.count_nonzero(kept)) - count
+    if excess:
+        kept[np.flatnonzero(order == border)[-excess:]] = False
+    return kept

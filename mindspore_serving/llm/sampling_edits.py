@@ -1,0 +1,190 @@
+"""What is asked of a token's choice, and the changes to the logits that are exact per token:
+penalties, biases and bans.
+
+Each touches only the tokens concerned, in place.  Knows nothing of probabilities.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs
+
+Logits = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i // 32 allows token i
+
+
+@dataclass(slots=True)
+class SampleRow:
+    """One sequence whose next token is wanted.
+
+    Keeping it from step to step, with its `output_ids` growing, spares counting the penalised
+    tokens anew; nothing but speed depends on it.
+
+    Args:
+        params: of the request.
+        prompt_ids, output_ids: what is there so far.
+        end_ids: the tokens that may not come before `params.min_tokens`.
+        position: how many tokens were sampled before; with `seed` it makes the random number.
+        seed: 0 to 2**64 - 1.
+        mask: the tokens allowed by a grammar; those past its end are not.  None allows all.
+        bad_words_ids: `params.bad_words` as tokens.
+    """
+
+    params: SamplingParams
+    prompt_ids: Sequence[int]
+    output_ids: Sequence[int]
+    end_ids: Sequence[int]
+    position: int
+    seed: int
+    mask: Mask | None = None
+    bad_words_ids: Sequence[Sequence[int]] = ()
+    _seen: "_Seen | None" = field(default=None, init=False, repr=False, compare=False)
+    _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
+
+    def has_edits(self) -> bool:
+        params = self.params
+        return bool(
+            self.mask is not None
+            or params.allowed_token_ids is not None
+            or params.logit_bias
+            or self.bad_words_ids
+            or self.position < params.min_tokens
+            or _is_penalised(params)
+        )
+
+    def edit(self, logits: Logits) -> None:
+        """Change the row's `logits` [V] in place: penalties, biases, then bans."""
+        if _is_penalised(self.params):
+            self._penalise(logits)
+        if self.params.logit_bias:
+            _add_bias(logits, self.params)
+        if self.bad_words_ids:
+            _ban_bad_words(logits, self)
+        if self.position < self.params.min_tokens:
+            logits[_inside(self.end_ids, len(logits))] = -np.inf
+        if self.params.allowed_token_ids is not None:
+            self._keep_allowed(logits, self.params.allowed_token_ids)
+        if self.mask is not None:
+            logits[~_unpack(self.mask, len(logits))] = -np.inf
+
+    def _penalise(self, logits: Logits) -> None:
+        if self._seen is None:
+            self._seen = _Seen(np.unique(_inside(self.prompt_ids, len(logits))))
+        ids, counts = self._seen.count(self.output_ids, len(logits))
+        params = self.params
+        if params.repetition_penalty != 1.0:
+            # A token of both is written twice with the same value.
+            both = np.concatenate((self._seen.prompt, ids))
+            values = logits[both]
+            penalty = np.float32(params.repetition_penalty)
+            logits[both] = np.where(values > 0, values / penalty, values * penalty)
+        logits[ids] -= counts * np.float32(params.frequency_penalty)
+        logits[ids] -= np.float32(params.presence_penalty)
+
+    def _keep_allowed(self, logits: Logits, allowed: Sequence[int]) -> None:
+        if self._allowed is None:
+            self._allowed = _inside(allowed, len(logits))
+        kept = logits[self._allowed]
+        logits.fill(-np.inf)
+        logits[self._allowed] = kept
+
+
+class _Seen:
+    """The tokens of a prompt, and how often each is in its answer."""
+
+    __slots__ = ("_counted", "_counts", "prompt")
+
+    def __init__(self, prompt: Ids) -> None:
+        self.prompt = prompt
+        self._counted: list[int] = []
+        self._counts: dict[int, int] = {}
+
+    def count(self, output_ids: Sequence[int], vocab_size: int) -> tuple[Ids, Logits]:
+        """The tokens of the answer, each once, and how often it is there."""
+        start = len(self._counted)
+        if list(output_ids[:start]) != self._counted:  # a speculated token was taken back
+            self._counted, self._counts, start = [], {}, 0
+        for token_id in output_ids[start:]:
+            self._counted.append(token_id)
+            if 0 <= token_id < vocab_size:
+                self._counts[token_id] = self._counts.get(token_id, 0) + 1
+        size = len(self._counts)
+        return (
+            np.fromiter(self._counts.keys(), np.int64, size),
+            np.fromiter(self._counts.values(), np.float32, size),
+        )
+
+
+def _is_penalised(params: SamplingParams) -> bool:
+    return (
+        params.repetition_penalty != 1.0
+        or params.frequency_penalty != 0.0
+        or params.presence_penalty != 0.0
+    )
+
+
+def _inside(ids: Iterable[int], vocab_size: int) -> Ids:
+    """Those of `ids` that have a logit; a tokenizer can know more tokens than its model."""
+    found = np.array(list(ids), np.int64)
+    return found[(found >= 0) & (found < vocab_size)]
+
+
+def _add_bias(logits: Logits, params: SamplingParams) -> None:
+    for token_id, bias in params.logit_bias.items():
+        if 0 <= token_id < len(logits):
+            logits[token_id] += np.float32(bias)
+
+
+def _ban_bad_words(logits: Logits, row: SampleRow) -> None:
+    longest = max(len(word) for word in row.bad_words_ids) - 1
+    tail = [*row.output_ids[-longest:]] if longest > 0 else []
+    if len(tail) < longest:  # the word may have begun in the prompt
+        tail = [*row.prompt_ids[-(longest - len(tail)) :], *tail]
+    for word in row.bad_words_ids:
+        start = list(word[:-1])
+        is_begun = not start or tail[-len(start) :] == start
+        if word and is_begun and 0 <= word[-1] < len(logits):
+            logits[word[-1]] = -np.inf
+
+
+def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
+    if mask.dtype != np.bool_:
+        if mask.dtype.itemsize != 4 or mask.dtype.kind not in "iu":
+            raise TypeError(f"a mask of {mask.dtype}: This is a bug in what made it")
+        mask = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")
+    allowed = np.zeros(vocab_size, np.bool_)
+    size = min(vocab_size, len(mask))
+    allowed[:size] = mask[:size]
+    return allowed
+
+
+def check_ids(params: SamplingParams, vocab_size: int) -> None:
+    """Whether the tokens that `params` names exist.
+
+    Raises InvalidInputs naming the parameter, what was given and what is accepted.
+    """
+    named: list[tuple[str, Iterable[int] | None]] = [
+        ("logit_bias", params.logit_bias),
+        ("stop_token_ids", params.stop_token_ids),
+        ("allowed_token_ids", params.allowed_token_ids),
+    ]
+    for name, ids in named:
+        for token_id in ids or ():
+            if type(token_id) is not int or not 0 <= token_id < vocab_size:
+                raise InvalidInputs(
+                    f"{name} has token id {token_id!r}, expected an int of 0 to {vocab_size - 1}"
+                )
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidInputs("allowed_token_ids is empty, expected at least one token id")
+    for token_id, bias in params.logit_bias.items():
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not is_number or not np.isfinite(bias):
+            raise InvalidInputs(
+                f"logit_bias of token {token_id} is {bias!r}, expected a finite number"
+            )

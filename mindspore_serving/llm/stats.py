@@ -1,0 +1,22 @@
+"""What an engine tells about itself.  Plain numbers; how they are shown is the reader's affair."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """How the engine is, and what it has done since it began."""
+
+    num_running: int
+    num_waiting: int
+    num_blocks: int
+    num_free_blocks: int  # among them cached ones
+    num_cached_blocks: int
+    num_steps: int
+    num_prompt_tokens: int  # of the requests taken
+    num_generated_tokens: int
+    num_cache_queries: int  # tokens looked up in the prefix cache, and found there
+    num_cache_hits: int
+    num_preemptions: int
+    num_guesses: int  # tokens speculated, and how many were right
+    num_right_guesses: int

@@ -1,0 +1,162 @@
+"""Deciding when a text ends, and how much of it can be shown meanwhile.
+
+Text goes in as tokens decode to it and comes out without stop strings and without the start of one
+that may still complete, wherever the borders of the tokens fall.  Knows no model and no tokenizer
+but the two calls of `Decoding`.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from mindspore_serving.core.generation import FinishReason, SamplingParams
+
+
+class Decoding(Protocol):
+    """Turns one sequence's tokens into text; a `Detokenizer` is one."""
+
+    def append(self, token_id: int) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What one token adds to what is shown, and whether the sequence ends with it."""
+
+    text: str
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None  # the stop string or stop token; None for an end token
+
+
+class StopChecker:
+    """Follows one sequence, token by token.
+
+    A sequence ends with an end token of the model (unless `ignore_eos`), a token of
+    `stop_token_ids`, the first stop string to be complete (of several that complete with the same
+    character, the longest), or its `max_tokens`-th token.  Of the first three none is taken before
+    `min_tokens` tokens have gone ahead.  The text of an end token, a stop token or a stop string
+    is shown only if `include_stop`.
+
+    Args:
+        params: of the request.
+        eos_ids: the model's own end tokens.
+        decoding: the sequence's detokenizer; None if no text is wanted.
+        max_tokens: most tokens; None takes `params.max_tokens`.  The engine gives the smaller of
+            that and what the context leaves.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        eos_ids: Collection[int],
+        decoding: Decoding | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
+        self._stop_ids = frozenset(params.stop_token_ids)
+        self._end_ids = self._stop_ids | (frozenset() if params.ignore_eos else frozenset(eos_ids))
+        self._includes_stop = params.include_stop
+        self._min_tokens = params.min_tokens
+        self._max_tokens = params.max_tokens if max_tokens is None else max_tokens
+        self._decoding = decoding
+        self._matchers = [_Matcher(stop) for stop in dict.fromkeys(params.stop)]
+        self._held = ""  # the start of a stop string, perhaps
+        self._num_tokens = 0
+        self._is_finished = False
+
+    def check(self, token_id: int) -> Emitted:
+        """Take the next token.  Once a finish reason is given, no more may be."""
+        assert not self._is_finished, "This is a bug in the engine: a token after the last"
+        is_early = self._num_tokens < self._min_tokens
+        self._num_tokens += 1
+        if token_id in self._end_ids and not is_early:
+            reason = token_id if token_id in self._stop_ids else None
+            return self._end_with_token(token_id, reason)
+        text = self._decode(token_id)
+        if self._num_tokens == self._max_tokens:
+            return self._end(text, is_early)
+        shown, stop = self._scan(text, is_early)
+        if stop is None:
+            return Emitted(shown)
+        self._is_finished = True
+        return Emitted(shown, FinishReason.STOP, stop)
+
+    def finish(self) -> str:
+        """What is still held back when the sequence ends for a reason of the engine's."""
+        if self._is_finished:
+            return ""
+        return self._end("", self._num_tokens <= self._min_tokens).text
+
+    def _decode(self, token_id: int) -> str:
+        return self._decoding.append(token_id) if self._decoding else ""
+
+    def _flush(self) -> str:
+        return self._decoding.flush() if self._decoding else ""
+
+    def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
+        # The token's text is left out by not decoding it: bytes of the tokens before it may be
+        # waiting in the detokenizer, and are to be shown.
+        text = self._decode(token_id) if self._includes_stop else ""
+        ended = self._end(text, is_early=False)
+        if ended.finish_reason is FinishReason.STOP:  # its text completed a stop string
+            return ended
+        return Emitted(ended.text, FinishReason.STOP, reason)
+
+    def _end(self, text: str, is_early: bool) -> Emitted:
+        self._is_finished = True
+        shown, stop = self._scan(text + self._flush(), is_early)
+        if stop is not None:
+            return Emitted(shown, FinishReason.STOP, stop)
+        return Emitted(shown + self._held, FinishReason.LENGTH)
+
+    def _scan(self, text: str, is_early: bool) -> tuple[str, str | None]:
+        """What of the held text and `text` can be shown, and the stop string that ends it."""
+        if not self._matchers:
+            return text, None
+        window = self._held + text
+        for end, char in enumerate(text, start=len(self._held) + 1):
+            stops = [matcher.stop for matcher in self._matchers if matcher.push(char)]
+            if stops and not is_early:
+                stop = max(stops, key=len)
+                return window[: end if self._includes_stop else end - len(stop)], stop
+        num_held = max(matcher.length for matcher in self._matchers)
+        cut = len(window) - num_held
+        self._held = window[cut:]
+        return window[:cut], None
+
+
+class _Matcher:
+    """How much of a stop string the text ends with (Knuth, Morris and Pratt)."""
+
+    __slots__ = ("_borders", "length", "stop")
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.length = (
+            0  # of the longest start of `stop`, but not all of it, that the text ends with
+        )
+        self._borders = _borders(stop)
+
+    def push(self, char: str) -> bool:
+        """Whether the text, with `char`, ends with `stop`."""
+        length = self.length
+        while length and self.stop[length] != char:
+            length = self._borders[length]
+        if self.stop[length] == char:
+            length += 1
+        is_complete = length == len(self.stop)
+        self.length = self._borders[length] if is_complete else length
+        return is_complete
+
+
+def _borders(text: str) -> list[int]:
+    """For each length, that of the longest proper start of text[:length] that also ends it."""
+    borders = [0, 0]
+    length = 0
+    for char in text[1:]:
+        while length and text[length] != char:
+            length = borders[length]
+        if text[length] == char:
+            length += 1
+        borders.append(length)
+    return borders

@@ -1,0 +1,128 @@
+"""How batches form, with and without a delay."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving import server
+from tests.e2e.harness import Calls, eventually
+
+SOURCE = """
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+
+def count(batch):
+    return [np.int32(len(batch))] * len(batch)
+@register.register_method(output_names=["n"])
+def size(x):
+    return register.add_stage(count, x, outputs_count=1, batch_size=8)
+
+def count_slowly(batch):
+    with open("calls.txt", "a") as file:
+        file.write(f"{len(batch)}\\n")
+    while not os.path.exists("go"):
+        time.sleep(0.005)
+    return [np.int32(len(batch))] * len(batch)
+@register.register_method(output_names=["n"])
+def slow_size(x):
+    return register.add_stage(count_slowly, x, outputs_count=1, batch_size=8)
+"""
+
+
+def seen() -> list[int]:
+    """What the functions have logged."""
+    return [int(line) for line in Path("calls.txt").read_text().split()] if has_calls() else []
+
+
+def has_calls() -> bool:
+    return Path("calls.txt").exists()
+
+
+@pytest.fixture
+def threads(serve) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
+        go()
+        server.stop()
+
+
+def go() -> None:
+    Path("go").touch()
+
+
+def in_flight(calls: Calls) -> float:
+    text = calls.http_call("GET", "/metrics")[1].decode()
+    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
+    return float(lines[0].split()[-1])
+
+
+def test_without_a_delay_a_batch_is_whatever_waits(serve, threads):
+    calls = serve(SOURCE)
+    first = threads.submit(calls.client("toy", "slow_size").infer, {"x": 0})
+    eventually(has_calls)
+    rest = [threads.submit(calls.client("toy", "slow_size").infer, {"x": n}) for n in range(8)]
+    eventually(lambda: in_flight(calls) == 9)
+    go()
+    assert first.result(10)[0]["n"] == 1
+    assert max(int(future.result(10)[0]["n"]) for future in rest) > 1
+    assert sum(seen()) == 9
+
+
+def test_a_lone_request_does_not_wait_without_a_delay(serve):
+    calls = serve(SOURCE)
+    client = calls.client("toy", "size")
+    client.infer({"x": 1})
+    started = time.monotonic()
+    assert client.infer({"x": 1})[0]["n"] == 1
+    assert time.monotonic() - started < 0.5
+
+
+def test_with_a_delay_and_a_preferred_size_full_batches_leave_at_once(serve, threads):
+    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
+    clients = [calls.client("toy", "size") for _ in range(8)]
+    started = time.monotonic()
+    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    assert min(int(result[0]["n"]) for result in results) >= 4
+    assert time.monotonic() - started < 4
+
+
+def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve, threads):
+    calls = serve(SOURCE, max_batch_delay_ms=300, preferred_batch_size=8)
+    clients = [calls.client("toy", "size") for _ in range(3)]
+    started = time.monotonic()
+    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    assert [int(result[0]["n"]) for result in results] == [3] * 3
+    assert 0.25 < time.monotonic() - started < 3
+
+
+@pytest.mark.xfail(reason="a delay without a preferred size is always waited out")
+def test_with_a_delay_alone_the_batch_size_of_the_method_is_preferred(serve, threads):
+    calls = serve(SOURCE, max_batch_delay_ms=5000)
+    clients = [calls.client("toy", "size") for _ in range(8)]
+    started = time.monotonic()
+    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    assert [int(result[0]["n"]) for result in results] == [8] * 8
+    assert time.monotonic() - started < 4
+
+
+def test_instances_of_one_request_fill_batches_too(serve):
+    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
+    started = time.monotonic()
+    by_grpc = calls.client("toy", "size").infer([{"x": n} for n in range(8)])
+    by_rest = calls.post("toy", "size", [{"x": n} for n in range(8)])["instances"]
+    assert min(int(result["n"]) for result in [*by_grpc, *by_rest]) >= 4
+    assert time.monotonic() - started < 4
+
+
+def test_a_deadline_inside_the_delay_is_kept(serve):
+    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
+    started = time.monotonic()
+    answer = calls.post("toy", "size", {"x": 1}, {"X-Request-Timeout": "0.2"})
+    assert answer == {"error_msg": "no answer within 0.2 seconds"}
+    assert time.monotonic() - started < 2

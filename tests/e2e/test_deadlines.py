@@ -1,0 +1,184 @@
+"""Deadlines, cancelled requests, and the limit of requests in flight."""
+
+import http.client
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving import server
+from mindspore_serving.client import messages
+from mindspore_serving.server.master import context
+from tests.e2e.harness import Calls, eventually
+
+SOURCE = """
+def count_and_wait(x):
+    with open("calls.txt", "a") as file:
+        file.write(f"{int(x)}\\n")
+    end = time.monotonic() + 20
+    while not os.path.exists("go") and time.monotonic() < end:
+        time.sleep(0.005)
+    return x
+@register.register_method(output_names=["y"])
+def wait(x):
+    return register.add_stage(count_and_wait, x, outputs_count=1)
+
+def twice(x):
+    return x * 2
+@register.register_method(output_names=["y"])
+def double(x):
+    return register.add_stage(twice, x, outputs_count=1)
+"""
+
+
+def seen() -> list[int]:
+    """What the functions have logged."""
+    return [int(line) for line in Path("calls.txt").read_text().split()] if has_calls() else []
+
+
+def has_calls() -> bool:
+    return Path("calls.txt").exists()
+
+
+@pytest.fixture
+def threads(serve) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(40) as pool:
+        yield pool
+        go()
+        server.stop()
+
+
+@pytest.fixture
+def busy(serve, threads) -> Calls:
+    """A server whose only worker hangs in the method wait, with input 0, until `go`."""
+    calls = serve(SOURCE)
+    threads.submit(calls.client("toy", "wait").infer, {"x": 0})
+    eventually(has_calls)
+    return calls
+
+
+def go() -> None:
+    Path("go").touch()
+
+
+def in_flight(calls: Calls) -> float:
+    text = calls.http_call("GET", "/metrics")[1].decode()
+    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
+    return float(lines[0].split()[-1])
+
+
+# --- deadlines ----------------------------------------------------------------------------------
+
+
+def is_late(error: str) -> bool:
+    """Server and client look at the clock at the same time; either may tell."""
+    return "(4, 'deadline exceeded')" in error or "no answer within 0." in error
+
+
+def test_a_grpc_deadline_is_kept_and_what_waited_is_never_run(busy):
+    started = time.monotonic()
+    error = busy.client("toy", "wait").infer({"x": 1}, timeout=0.2)["error"]
+    assert is_late(error)
+    assert time.monotonic() - started < 1
+    eventually(lambda: in_flight(busy) == 1)
+    go()
+    assert busy.client("toy", "double").infer({"x": 2})[0]["y"] == 4
+    assert busy.client("toy", "wait").infer({"x": 3})
+    assert seen() == [0, 3]
+
+
+def test_x_request_timeout_is_kept_and_what_waited_is_never_run(busy):
+    started = time.monotonic()
+    answer = busy.post("toy", "wait", [{"x": 1}, {"x": 2}], {"X-Request-Timeout": "0.2"})
+    assert answer == {"error_msg": "no answer within 0.2 seconds"}
+    assert 0.15 < time.monotonic() - started < 1
+    go()
+    assert busy.post("toy", "wait", {"x": 3}, {"X-Request-Timeout": "10"})
+    assert seen() == [0, 3]
+
+
+def test_a_request_that_runs_is_answered_at_its_deadline_all_the_same(busy):
+    error = busy.client("toy", "double").infer({"x": 1}, timeout=0.2)["error"]
+    assert is_late(error)
+    go()
+    assert eventually(lambda: busy.client("toy", "double").infer({"x": 2}))[0]["y"] == 4
+
+
+@pytest.mark.parametrize("value", ["", "soon", "0", "-1", "nan", "inf", "1e999"])
+def test_a_timeout_that_is_none_is_refused(serve, value):
+    calls = serve(SOURCE)
+    error = calls.post("toy", "double", {"x": 1}, {"X-Request-Timeout": value})["error_msg"]
+    assert "X-Request-Timeout" in error
+
+
+# --- cancelling ---------------------------------------------------------------------------------
+
+
+def test_a_cancelled_grpc_request_is_never_run(busy):
+    request = messages.to_request("toy", "wait", 0, {"x": 1})
+    future = busy.client("toy", "wait").stub.Predict.future(request)
+    eventually(lambda: in_flight(busy) == 2)
+    future.cancel()
+    eventually(lambda: in_flight(busy) == 1)
+    go()
+    busy.client("toy", "wait").infer({"x": 2})
+    assert seen() == [0, 2]
+
+
+def test_the_request_of_an_http_client_that_left_is_never_run(busy):
+    connection = http.client.HTTPConnection("127.0.0.1", busy.http)
+    connection.request("POST", "/model/toy:wait", '{"instances":[{"x":1},{"x":1}]}')
+    eventually(lambda: in_flight(busy) == 2)
+    connection.close()
+    eventually(lambda: in_flight(busy) == 1)
+    go()
+    busy.client("toy", "wait").infer({"x": 2})
+    assert seen() == [0, 2]
+
+
+def test_when_a_grpc_channel_closes_its_requests_are_never_run(busy):
+    client = busy.client("toy", "wait")
+    futures = [client.infer_async({"x": 1}) for _ in range(10)]
+    eventually(lambda: in_flight(busy) == 11)
+    client.close()
+    eventually(lambda: in_flight(busy) == 1)
+    go()
+    busy.client("toy", "wait").infer({"x": 2})
+    assert seen() == [0, 2]
+    assert len(futures) == 10
+
+
+# --- too many -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limit_4():
+    context.set_max_enqueued_requests(4)
+    yield
+    context.set_max_enqueued_requests(10_000)
+
+
+def test_requests_beyond_the_limit_are_refused_at_once_and_the_rest_is_served(
+    limit_4, busy, threads
+):
+    waiting = [threads.submit(busy.client("toy", "wait").infer, {"x": 1}) for _ in range(3)]
+    eventually(lambda: in_flight(busy) == 4)
+    text = "Serving Error: enqueued requests count exceeds the limit 4"
+    for _ in range(20):
+        assert busy.client("toy", "double").infer({"x": 1}) == {"error": text}
+        assert busy.post("toy", "double", {"x": 1}) == {"error_msg": text}
+    go()
+    assert [future.result(10)[0]["y"] for future in waiting] == [1, 1, 1]
+    assert busy.client("toy", "double").infer({"x": 1})[0]["y"] == 2
+
+
+def test_the_limit_can_be_changed_while_it_runs(busy):
+    context.set_max_enqueued_requests(1)
+    try:
+        assert "exceeds the limit 1" in busy.client("toy", "double").infer({"x": 1})["error"]
+    finally:
+        context.set_max_enqueued_requests(10_000)
+    go()
+    assert busy.client("toy", "double").infer({"x": 1})[0]["y"] == 2

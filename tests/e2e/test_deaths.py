@@ -1,0 +1,167 @@
+"""Workers that die: who is told, who is asked instead, what comes back to life."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from mindspore_serving import server
+from tests.e2e.fragile import SOURCE, ask_wait, go, is_ready, logged, new_worker, works
+from tests.e2e.harness import (
+    Calls,
+    children,
+    config,
+    eventually,
+    is_alive,
+    serving,
+    workers,
+    write_servable,
+    zombies,
+)
+
+
+def test_instances_of_one_request_are_shared_by_the_replicas(serve):
+    calls = serve(SOURCE, num_parallel_workers=2)
+    results = calls.client("toy", "share").infer([{"x": n} for n in range(40)])
+    assert {int(r["pid"]) for r in results} == set(workers(os.getpid()))
+    by_rest = calls.post("toy", "share", [{"x": n} for n in range(40)])["instances"]
+    assert {r["pid"] for r in by_rest} == set(workers(os.getpid()))
+
+
+def test_a_killed_worker_that_was_alone_fails_its_request_at_once_and_comes_back(serve, pool):
+    calls = serve(SOURCE)
+    answer, pid = ask_wait(calls, pool)
+    queued = [pool.submit(calls.client("toy", "wait").infer, {"x": n}) for n in range(5)]
+    killed = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    assert "servable(toy) method(wait)" in answer.result(10)["error"]
+    assert "died" in answer.result()["error"]
+    for future in queued:
+        assert "error" in future.result(10)
+    assert time.monotonic() - killed < 1.0
+    replacement = new_worker(pid)
+    go()
+    result = eventually(lambda: works(calls, "wait"))
+    assert result["pid"] == replacement
+    assert not zombies(os.getpid())
+
+
+def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool):
+    calls = serve(SOURCE, num_parallel_workers=2)
+    answer, pid = ask_wait(calls, pool)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: len(logged("wait")) == 2)
+    other = logged("wait")[1]
+    assert other != pid
+    go()
+    assert answer.result(10)[0]["pid"] == other
+    eventually(lambda: is_ready(calls))
+    assert len(workers(os.getpid())) == 2
+    assert not zombies(os.getpid())
+
+
+def test_without_retry_a_request_of_a_killed_worker_fails(serve, pool):
+    calls = serve(SOURCE, num_parallel_workers=2, retry=False)
+    answer, pid = ask_wait(calls, pool)
+    os.kill(pid, signal.SIGKILL)
+    assert "died" in answer.result(5)["error"]
+    assert len(logged("wait")) == 1
+    assert works(calls, "pid")["pid"] != pid
+
+
+def test_a_request_that_kills_workers_is_tried_twice_and_no_more(serve):
+    calls = serve(SOURCE, num_parallel_workers=2)
+    before = workers(os.getpid())
+    assert "died" in calls.client("toy", "die").infer({"x": 3})["error"]
+    assert sorted(logged("die")) == sorted(before)
+    eventually(lambda: is_ready(calls))
+    assert works(calls, "pid")
+
+
+def test_a_worker_whose_child_holds_on_to_everything_is_seen_to_die(serve, pool):
+    """A child by fork has the worker's end of the channel, too: it must not count as the worker."""
+    calls = serve(SOURCE)
+    in_group, elsewhere = (
+        int(calls.client("toy", "fork").infer({"x": x})[0]["pid"]) for x in (0, 1)
+    )
+    answer, pid = ask_wait(calls, pool)
+    os.kill(pid, signal.SIGKILL)
+    try:
+        assert "died" in answer.result(3)["error"]
+        eventually(lambda: not is_alive(in_group))
+        go()
+        eventually(lambda: works(calls, "wait"))
+    finally:
+        os.kill(elsewhere, signal.SIGKILL)  # it left the group; it is its own business
+
+
+def start_children(calls: Calls) -> list[int]:
+    """By a new program and by fork."""
+    answers = [calls.client("toy", method).infer({"x": 0}) for method in ("child", "fork")]
+    return [int(answer[0]["pid"]) for answer in answers]
+
+
+def test_what_a_worker_started_ends_with_it(serve):
+    calls = serve(SOURCE)
+    first = start_children(calls)
+    os.kill(int(works(calls, "pid")["pid"]), signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, first)))
+    eventually(lambda: works(calls, "pid"))
+    second = start_children(calls)
+    server.stop()
+    eventually(lambda: not any(map(is_alive, second)))
+    assert not children(os.getpid())
+
+
+def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd):
+    """While a servable beside it goes on."""
+    write_servable(tmp_path, "good", SOURCE)
+    write_servable(tmp_path, "toy", SOURCE + "if os.path.exists('doom'): os._exit(9)\n")
+    with serving(tmp_path, config(tmp_path, "good"), config(tmp_path, "toy")) as calls:
+        Path("doom").touch()
+        os.kill(int(works(calls, "pid")["pid"]), signal.SIGKILL)
+        client = calls.client("toy", "pid")
+        eventually(lambda: "its workers have ended" in client.infer({"x": 1})["error"])
+        error = client.infer({"x": 1})["error"]
+        assert "servable(toy) method(pid)" in error
+        assert "servable is not available" in error
+        assert calls.client("good", "pid").infer({"x": 1})[0]["pid"] in workers(os.getpid())
+        assert len(children(os.getpid())) == 1
+        assert calls.http_call("GET", "/health")[0] == 503
+    log = capfd.readouterr().err
+    assert "is given up" in log
+    assert "exit status 9" in log
+
+
+def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool):
+    calls = serve(SOURCE, num_parallel_workers=2)
+    stop = threading.Event()
+
+    def ask() -> int:
+        client, count = calls.client("toy", "pid"), 0
+        while not stop.is_set():
+            assert "error" not in client.infer({"x": 1})
+            count += 1
+        return count
+
+    counts = [pool.submit(ask) for _ in range(3)]
+    for _ in range(3):
+        pid = workers(os.getpid())[0]
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda pid=pid: pid not in children(os.getpid()))
+        eventually(lambda: len(workers(os.getpid())) == 2 and is_ready(calls))
+    stop.set()
+    assert sum(count.result(10) for count in counts) > 50
+    assert not zombies(os.getpid())
+
+
+def test_a_failed_restart_tells_why_until_it_is_repaired(tmp_path):
+    write_servable(tmp_path, "toy", SOURCE)
+    good = (tmp_path / "toy" / "servable_config.py").read_text()
+    with serving(tmp_path, config(tmp_path, "toy")) as calls:
+        (tmp_path / "toy" / "servable_config.py").write_text("raise ValueError('half edited')")
+        os.kill(workers(os.getpid())[0], signal.SIGKILL)
+        eventually(lambda: "error" in calls.client("toy", "pid").infer({"x": 1}))
+        (tmp_path / "toy" / "servable_config.py").write_text(good)
+        assert eventually(lambda: works(calls, "pid"))

@@ -1,0 +1,242 @@
+"""Tiny random checkpoints of every architecture, in Hugging Face's layout, and what the reference
+implementation answers on them.
+
+What transformers has is built and run by transformers; the rest by `references.py`.  The weights
+are large enough that greedy tokens vary, so that equal tokens mean something.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from tests.llm import references
+
+torch.set_num_threads(1)
+transformers.utils.logging.disable_progress_bar()
+VOCAB = 160
+LAYERS = 3
+EOS = 2  # in every config; the reference never stops at it
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": 1,
+    "eos_token_id": EOS,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}
+MIXED_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
+GEMMA3_ROPE = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 2.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}
+
+# name -> (class of transformers, what its config has beyond SIZES)
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama3-tied": ("Llama", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
+    "llama-biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "mistral": ("Mistral", {"sliding_window": 24}),
+    "llama-yarn": ("Llama", {"rope_parameters": YARN_ROPE}),
+    "phi3": ("Phi3", {"rope_parameters": PARTIAL_ROPE}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "sliding_window": 24,
+            "layer_types": MIXED_LAYERS,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 15.0,
+            "final_logit_softcapping": 8.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "sliding_window": 24,
+            "layer_types": MIXED_LAYERS,
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": GEMMA3_ROPE,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gpt2": ("GPT2", {}),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [1],
+        },
+    ),
+}
+PUBLISHED = {
+    "internlm": references.internlm,
+    "internlm2": references.internlm2,
+    "baichuan2-7b": references.baichuan,
+    "baichuan2-13b": references.baichuan,
+}
+ALL = (*TRANSFORMERS, *PUBLISHED)
+
+
+def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32") -> Path:
+    """Write `name`'s checkpoint below `directory` and return its own directory.
+
+    With `shards` > 1 there are about that many files and an index.  `dtype` is that of the file.
+    """
+    target = directory / name
+    if name in TRANSFORMERS:
+        _build_with_transformers(name, target, shards, getattr(torch, dtype))
+    else:
+        _build_published(name, target, shards, getattr(torch, dtype))
+    return target
+
+
+def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
+    family, extra = TRANSFORMERS[name]
+    if family == "GPT2":
+        config = transformers.GPT2Config(
+            vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=512,
+            bos_token_id=1, eos_token_id=EOS,
+        )  # fmt: skip
+        model = transformers.GPT2LMHeadModel(config)
+    else:
+        kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
+        config = getattr(transformers, kind)(**SIZES | extra)
+        model = getattr(transformers, family + "ForCausalLM")(config)
+    with _seeded(name):
+        for key, weight in model.named_parameters():
+            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
+    model.to(dtype)
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+
+
+def _build_published(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
+    config, shapes = references.DESCRIPTIONS[name](SIZES)
+    tensors = {}
+    with _seeded(name):
+        for key, shape in shapes.items():
+            tensors[key] = torch.empty(shape)
+            _fill(key, tensors[key])
+    target.mkdir(parents=True)
+    (target / "config.json").write_text(json.dumps(config))
+    keys = sorted(tensors)
+    files = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
+    where = {key: files[i % shards] for i, key in enumerate(keys)}
+    for file in files:
+        part = {key: tensors[key].to(dtype) for key in keys if where[key] == file}
+        save_file(part, target / (file if shards > 1 else "model.safetensors"), {"format": "pt"})
+    if shards > 1:
+        index = {"metadata": {}, "weight_map": where}
+        (target / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@contextmanager
+def _seeded(name: str) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(name.encode()))
+        yield
+
+
+def _fill(key: str, weight: torch.Tensor, *, transposed: bool = False, gemma: bool = False) -> None:
+    """Gemma's norms add 1 themselves.  Its embeddings are scaled up and tied: small, and the last
+    norm large, lest every token be followed by itself."""
+    if key == "model.norm.weight" and gemma:
+        weight.normal_(12.0, 0.2)
+    elif key.endswith(("q_norm.weight", "k_norm.weight")) and gemma:
+        weight.normal_(1.5, 0.2)  # attention that picks tokens out, and does not average them
+    elif "norm" in key or (".ln_" in key and key.endswith("weight")):
+        weight.normal_(0.0 if gemma else 1.0, 0.2)
+    elif weight.dim() == 1:
+        weight.normal_(0.0, 0.2)
+    elif "embed" in key or ".wte" in key or ".wpe" in key:
+        weight.normal_(0.0, 0.05 if gemma else 0.5)
+    else:
+        gain = 6.0 if gemma and "q_proj" in key else 2.0
+        weight.normal_(0.0, gain * weight.shape[-2 if transposed else -1] ** -0.5)
+
+
+@lru_cache(maxsize=32)
+def _reference(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
+    """[T] ids -> [T, vocab] logits, float32, without any cache."""
+    if directory.name in PUBLISHED:
+        config = json.loads((directory / "config.json").read_text())
+        tensors: dict[str, torch.Tensor] = {}
+        for file in sorted(directory.glob("*.safetensors")):
+            tensors |= load_file(file)
+        tensors = {key: tensor.float() for key, tensor in tensors.items()}
+        forward = PUBLISHED[directory.name]
+        return lambda ids: forward(config, tensors, ids)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    return lambda ids: model(ids[None], use_cache=False).logits[0]
+
+
+@torch.inference_mode()
+def logits(directory: Path, ids: Sequence[int]) -> np.ndarray:
+    """The reference's logits of every position, float32 [T, vocab]."""
+    return _reference(directory)(torch.tensor(list(ids))).float().numpy()
+
+
+@lru_cache(maxsize=256)
+def greedy(directory: Path, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The reference's `count` most likely next tokens, one by one; it does not stop at EOS."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(logits(directory, ids)[-1].argmax()))
+    return tuple(ids[len(prompt) :])
+
+
+def likeliest(directory: Path, prompt: Sequence[int], answer: Sequence[int]) -> tuple[int, ...]:
+    """The reference's likeliest token after `prompt` and after each token of `answer` but the last.
+
+    An answer is the reference's greedy one if and only if it is equal to this, for one forward
+    pass in place of one per token.
+    """
+    ids = [*prompt, *answer[:-1]]
+    best = logits(directory, ids).argmax(-1)
+    return tuple(int(token) for token in best[len(prompt) - 1 :])
+
+
+def prompts(count: int, *, seed: int = 0, longest: int = 60) -> list[tuple[int, ...]]:
+    """Random prompts of 1 to `longest` tokens, the first one of `longest`."""
+    random = np.random.default_rng(seed)
+    lengths = [longest, *random.integers(1, longest, count - 1)]
+    return [tuple(int(t) for t in random.integers(3, VOCAB, length)) for length in lengths]

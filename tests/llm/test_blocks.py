@@ -1,0 +1,101 @@
+from hashlib import blake2b
+
+import pytest
+
+from mindspore_serving.llm.blocks import BlockPool, hash_block, hash_root
+
+
+def filled(pool, *digests):
+    blocks = [pool.allocate() for _ in digests]
+    for block, digest in zip(blocks, digests, strict=True):
+        pool.register(block, digest)
+    return blocks
+
+
+def test_blocks_are_handed_out_once_and_come_back():
+    pool = BlockPool(3)
+    taken = [pool.allocate() for _ in range(3)]
+    assert sorted(taken) == [0, 1, 2]
+    assert pool.num_free == 0
+    pool.free(taken)
+    assert pool.num_free == 3
+    assert pool.users == [0, 0, 0]
+
+
+def test_a_shared_block_is_free_when_its_last_user_leaves():
+    pool = BlockPool(2)
+    block = pool.allocate()
+    pool.share([block])
+    pool.free([block])
+    assert pool.num_free == 1
+    pool.free([block])
+    assert pool.num_free == 2
+
+
+def test_a_free_block_is_found_by_what_it_holds():
+    pool = BlockPool(4)
+    blocks = filled(pool, b"a", b"b")
+    pool.free(blocks)
+    assert pool.find([b"a", b"b", b"c"]) == blocks
+    assert pool.num_unused(blocks) == 2
+    pool.share(blocks)
+    assert pool.num_free == 2
+    assert pool.num_unused(blocks) == 0
+
+
+def test_only_an_unbroken_beginning_is_found():
+    pool = BlockPool(4)
+    first, _, third = filled(pool, b"a", b"b", b"c")
+    assert pool.find([b"a", b"x", b"c"]) == [first]
+    assert pool.find([b"x", b"b"]) == []
+    assert pool.find([b"c"]) == [third]
+
+
+def test_blocks_that_hold_nothing_are_taken_before_cached_ones():
+    pool = BlockPool(3)
+    (kept,) = filled(pool, b"a")
+    pool.free([kept])
+    assert kept not in [pool.allocate(), pool.allocate()]
+    assert pool.find([b"a"]) == [kept]
+    assert pool.allocate() == kept
+    assert pool.find([b"a"]) == []
+
+
+def test_the_cached_block_that_is_free_longest_is_evicted_first():
+    pool = BlockPool(3)
+    old, newer, newest = filled(pool, b"old", b"newer", b"newest")
+    for block in (old, newer, newest):
+        pool.free([block])
+    pool.share([old])  # used once more: now the one that is free for the shortest time
+    pool.free([old])
+    assert [pool.allocate() for _ in range(3)] == [newer, newest, old]
+
+
+def test_of_one_text_the_end_is_evicted_before_the_beginning():
+    pool = BlockPool(3)
+    blocks = filled(pool, b"1", b"12", b"123")
+    pool.free(blocks)
+    pool.allocate()
+    assert pool.find([b"1", b"12", b"123"]) == blocks[:2]
+
+
+def test_the_same_text_computed_twice_is_cached_once():
+    pool = BlockPool(2)
+    first, second = filled(pool, b"a", b"a")
+    assert pool.num_cached == 1
+    pool.free([first, second])
+    assert pool.find([b"a"]) == [first]
+    assert pool.allocate() == second
+
+
+def test_a_hash_covers_everything_before_the_block():
+    # Independent of array and of our helpers: little-endian 32-bit tokens behind the root.
+    root = blake2b((0).to_bytes(8, "little") + b"tenant", digest_size=16).digest()
+    first = blake2b(root + b"\1\0\0\0\2\0\0\0", digest_size=16).digest()
+    second = blake2b(first + b"\3\0\0\0\4\0\0\0", digest_size=16).digest()
+    assert hash_block(hash_block(hash_root("tenant", 0), [1, 2]), [3, 4]) == second
+
+
+@pytest.mark.parametrize(("salt", "adapter"), [("b", 0), ("a", 1), ("", 0)])
+def test_another_salt_or_adapter_never_hits(salt, adapter):
+    assert hash_root(salt, adapter) != hash_root("a", 0)

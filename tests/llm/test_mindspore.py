@@ -1,0 +1,140 @@
+"""Language models on the mindspore runtime, against the reference implementation."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mindspore")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.step import Row, Runner, Step
+from tests.llm import checkpoints
+from tests.llm.running import advance, generate, generate_staggered, texts
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
+LONG = ("llama", "qwen2", "qwen3", "mistral")  # 64 tokens; of the others, which are slow, 16
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module", params=checkpoints.ALL)
+def model(request: pytest.FixtureRequest, directory: Path) -> Path:
+    return checkpoints.build(request.param, directory)
+
+
+def opened(path: Path) -> Runner:
+    return open_runner(path, "mindspore", EngineConfig(block_size=8, kv_cache_memory=2**20))
+
+
+def test_logits_are_those_of_the_reference(model: Path) -> None:
+    runner = opened(model)
+    prompt = checkpoints.prompts(1)[0]
+    row = Row(prompt, 0, list(range(-(-len(prompt) // runner.block_size))), len(prompt))
+    logits = runner.run(Step((row,)))
+    expected = checkpoints.logits(model, prompt)
+    assert logits.dtype == np.float32
+    assert np.abs(logits - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def test_greedy_tokens_are_those_of_the_reference(model: Path) -> None:
+    """Two texts in one batch, prompts in pieces beside a text that decodes."""
+    runner = opened(model)
+    prompts = checkpoints.prompts(2)
+    count = 64 if model.name in LONG else 16
+    answers = generate_staggered(runner, texts(runner, prompts, count), count, chunk=17)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == count
+        assert answer == checkpoints.likeliest(model, prompt, answer)
+
+
+@pytest.fixture(scope="module")
+def mistral(directory: Path) -> Path:
+    return checkpoints.build("mistral", directory / "alone")
+
+
+def test_texts_share_the_blocks_of_a_common_prefix(mistral: Path) -> None:
+    runner = opened(mistral)
+    prefix = checkpoints.prompts(1)[0][:32]
+    prompts = [(*prefix, 7, 8, 9), (*prefix, 100)]
+    first, second = texts(runner, prompts, 8)
+    advance(runner, [first])
+    second.blocks[:4] = first.blocks[:4]
+    second.num_computed = 32
+    generate(runner, [first, second], 8)
+    for text, prompt in zip((first, second), prompts, strict=True):
+        assert text.answer == checkpoints.likeliest(mistral, prompt, text.answer)
+
+
+def test_copies_read_before_any_is_written(mistral: Path) -> None:
+    """Two texts swap their blocks, and their tables: nothing changes."""
+    runner = opened(mistral)
+    prompts = [(3, 4, 5), (60, 61)]
+    batch = texts(runner, prompts, 4)
+    advance(runner, batch)
+    a, b = batch[0].blocks[0], batch[1].blocks[0]
+    batch[0].blocks[0], batch[1].blocks[0] = b, a
+    logits = runner.run(Step(tuple(text.row(1) for text in batch), ((a, b), (b, a))))
+    for text, prompt, row in zip(batch, prompts, logits, strict=True):
+        expected = checkpoints.logits(mistral, (*prompt, *text.answer))[-1]
+        np.testing.assert_allclose(row, expected, atol=1e-4)
+
+
+def test_a_chunk_that_is_not_the_last_has_no_logits(mistral: Path) -> None:
+    runner = opened(mistral)
+    (text,) = texts(runner, [checkpoints.prompts(1)[0]], 1)
+    assert advance(runner, [text], chunk=10).shape == (0, checkpoints.VOCAB)
+
+
+def test_a_refused_row_leaves_the_cache_as_it_was(mistral: Path) -> None:
+    runner = opened(mistral)
+    prompt = checkpoints.prompts(1)[0]
+    (text,) = texts(runner, [prompt], 4)
+    advance(runner, [text])
+    overwriting = Row([1] * 8, 0, text.blocks, 1)
+    with pytest.raises(ServingError, match="row 1 has blocks"):
+        runner.run(Step((overwriting, Row([1], 0, [runner.num_blocks], 1))))
+    with pytest.raises(ServingError, match="copy"):
+        runner.run(Step((overwriting,), ((text.blocks[1], runner.num_blocks),)))
+    (answer,) = generate(runner, [text], 4)
+    assert answer == checkpoints.likeliest(mistral, prompt, answer)
+
+
+def test_a_closed_runner_refuses_steps(mistral: Path) -> None:
+    runner = opened(mistral)
+    runner.close()
+    with pytest.raises(ServingError, match="closed"):
+        runner.run(Step((Row([1], 0, [0], 1),)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quantization": "int8"},
+        {"dtype": "bf16"},
+        {"kv_cache_dtype": "u8"},
+        {"device": "cuda"},
+        {"num_threads": 2},
+    ],
+)
+def test_an_option_it_has_not_is_named(mistral: Path, options: dict[str, object]) -> None:
+    (name,) = options
+    with pytest.raises(StartError, match=f"{name} is .* mindspore runtime accepts"):
+        open_runner(mistral, "mindspore", EngineConfig(**options))
+
+
+def test_weights_that_do_not_fit_the_config_are_refused_at_the_start(
+    mistral: Path, tmp_path: Path
+) -> None:
+    config = json.loads((mistral / "config.json").read_text()) | {"num_key_value_heads": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((mistral / "model.safetensors").read_bytes())
+    with pytest.raises(StartError, match="the weights do not fit"):
+        opened(tmp_path)

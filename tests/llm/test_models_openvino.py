@@ -1,0 +1,154 @@
+"""Every architecture on OpenVINO, in float32, against the reference implementation."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes import open_runner
+from tests.llm import checkpoints
+from tests.llm.stepping import all_logits, greedy, relative_error
+
+pytestmark = pytest.mark.torch
+CONFIG = EngineConfig(
+    dtype="f32", max_num_seqs=4, max_num_batched_tokens=64, kv_cache_memory=4 * 2**20
+)
+UNCAPPED = "gemma2-uncapped"  # its attention's scores, which OpenVINO's cannot cap
+SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "yarn": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+    "partial": {"rope_type": "default", "partial_rotary_factor": 0.5},
+}
+NAMES = [name for name in checkpoints.ALL if name != "gemma2"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+def built(root, name):
+    if not (root / name).exists():
+        checkpoints.build(name, root)
+    return root / name
+
+
+def variant(root, name, new, **changes):
+    """`name` with another configuration, as a directory `new`."""
+    target = root / new
+    if not target.exists():
+        shutil.copytree(built(root, name), target)
+        config = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps({**config, **changes}))
+    return target
+
+
+def directory_of(root, name):
+    if name == UNCAPPED:
+        return variant(root, "gemma2", UNCAPPED, attn_logit_softcapping=None)
+    return built(root, name)
+
+
+@pytest.mark.parametrize("name", [*NAMES, UNCAPPED])
+def test_logits_and_64_greedy_tokens_are_the_references(root, name):
+    directory = directory_of(root, name)
+    runner = open_runner(directory, "openvino", CONFIG)
+    prompts = checkpoints.prompts(3)
+    wanted = [checkpoints.greedy(directory, prompt, 64) for prompt in prompts]
+    whole = [*prompts[0], *wanted[0]]
+    reference = checkpoints.logits(directory, whole)
+    assert relative_error(all_logits(runner, whole), reference) < 1e-4
+    assert len({token for answer in wanted for token in answer}) > 20  # no model that repeats one
+    assert greedy(runner, prompts[:1], 64) == wanted[:1]
+    chunked = greedy(runner, prompts, 64, chunk=17, arrivals=[0, 2, 7])  # prompts amid decoding
+    assert chunked == wanted
+    runner.close()
+
+
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_scaled_rotary_positions_are_the_references(root, kind):
+    parameters = {"rope_theta": 10000.0, **SCALINGS[kind]}
+    directory = variant(root, "llama", f"llama-{kind}", rope_parameters=parameters)
+    if kind == "partial":
+        directory = variant(root, "phi3", f"phi3-{kind}", rope_parameters=parameters)
+    runner = open_runner(directory, "openvino", CONFIG)
+    tokens = checkpoints.prompts(1, longest=100)[0]
+    reference = checkpoints.logits(directory, tokens)
+    assert relative_error(all_logits(runner, tokens), reference) < 1e-4
+
+
+@pytest.mark.parametrize("longest", [64, 128])
+def test_longrope_takes_the_table_of_the_longest_text_served(root, longest):
+    """The reference decides by the text at hand: one within, and one beyond the original 64."""
+    parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+        "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+        "original_max_position_embeddings": 64,
+    }
+    directory = variant(
+        root, "phi3", "phi3-longrope", rope_parameters=parameters,
+        original_max_position_embeddings=64,
+    )  # fmt: skip
+    config = EngineConfig(
+        dtype="f32", max_model_len=longest, max_num_seqs=1, kv_cache_memory=2**20,
+        max_num_batched_tokens=16,
+    )  # fmt: skip
+    runner = open_runner(directory, "openvino", config)
+    tokens = checkpoints.prompts(1, longest=longest - 4)[0]
+    reference = checkpoints.logits(directory, tokens)
+    assert relative_error(all_logits(runner, tokens), reference) < 1e-4
+
+
+def test_a_window_hides_what_is_before_it(root):
+    """Without the window the same tokens give something else, so it is not without effect."""
+    tokens = checkpoints.prompts(1)[0]
+    windowed = open_runner(built(root, "mistral"), "openvino", CONFIG)
+    full = variant(root, "mistral", "mistral-full", sliding_window=None)
+    difference = relative_error(
+        all_logits(open_runner(full, "openvino", CONFIG), tokens), all_logits(windowed, tokens)
+    )
+    assert difference > 0.01
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3-moe"])
+def test_half_precision_checkpoints_compute_in_float32(tmp_path, name, stored):
+    directory = checkpoints.build(name, tmp_path, dtype=stored)
+    tokens = checkpoints.prompts(1)[0]
+    runner = open_runner(directory, "openvino", CONFIG)
+    reference = checkpoints.logits(directory, tokens)
+    assert relative_error(all_logits(runner, tokens), reference) < 1e-4
+
+
+def test_sharded_checkpoints_give_the_same_logits(root, tmp_path):
+    tokens = checkpoints.prompts(1)[0]
+    sharded = checkpoints.build("qwen2", tmp_path, shards=3)
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    one, many = (
+        all_logits(open_runner(directory, "openvino", CONFIG), tokens)
+        for directory in (built(root, "qwen2"), sharded)
+    )
+    np.testing.assert_array_equal(one, many)
+
+
+def test_capped_attention_is_refused_with_a_way_out(root):
+    with pytest.raises(StartError, match="soft-capped scores; use the torch runtime"):
+        open_runner(built(root, "gemma2"), "openvino", CONFIG)
+
+
+def test_experts_that_are_not_chosen_are_not_computed(root):
+    """The plugin recognises how the mixture is written; otherwise it would be dense."""
+    from mindspore_serving.llm.runtimes import openvino
+
+    runner = openvino.open_runner(built(root, "mixtral"), CONFIG)
+    nodes = runner._request.get_compiled_model().get_runtime_model().get_ops()
+    kinds = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
+    assert kinds.count("GatherMatmul") == 3 * checkpoints.LAYERS

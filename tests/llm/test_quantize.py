@@ -1,0 +1,165 @@
+"""Quantised checkpoints: the files, and that the runtime computes with what is stored."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm import quantize as converter
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.quantize import main, quantize
+from mindspore_serving.llm.runtimes.openvino import open_runner
+from mindspore_serving.llm.safetensors import write_safetensors
+from mindspore_serving.llm.weights import Checkpoint
+from tests.llm import checkpoints
+from tests.llm.stepping import all_logits, relative_error
+
+pytestmark = pytest.mark.torch
+OPTIONS = {
+    "dtype": "f32",
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "kv_cache_memory": 2**22,
+}
+EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}  # floats times integers, no rounding of activations
+NAMES = ["llama", "llama3-tied", "internlm2", "gpt2", "gemma3", "mixtral", "qwen3-moe"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+def built(root, name):
+    return root / name if (root / name).exists() else checkpoints.build(name, root)
+
+
+def dequantised(directory, target):
+    """The same model in float32, its weights multiplied out by numpy."""
+    checkpoint = Checkpoint.open(directory)
+    config = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
+    target.mkdir()
+    (target / "config.json").write_text(json.dumps(config))
+    names = [name for name in checkpoint.names() if not name.endswith(".scale")]
+    floats = ((name, checkpoint.f32(name)) for name in names)
+    layout = {name: ("F32", checkpoint.shape(name)) for name in names}
+    write_safetensors(target / "model.safetensors", layout, floats, {})
+    return target
+
+
+def logits(directory, properties=None, **options):
+    runner = open_runner(directory, EngineConfig(**OPTIONS, **options), properties=properties)
+    result = all_logits(runner, checkpoints.prompts(1)[0])
+    runner.close()
+    return result
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_runtime_computes_with_the_weights_that_are_stored(root, tmp_path, name, mode):
+    quantize(built(root, name), tmp_path / "q", mode)
+    got = logits(tmp_path / "q", EXACT)
+    wanted = logits(dequantised(tmp_path / "q", tmp_path / "floats"))
+    assert relative_error(got, wanted) < 1e-5
+    assert relative_error(got, logits(built(root, name))) > 1e-3  # it is quantised
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_rounding_activations_as_well_stays_close(tmp_path, mode):
+    """What serving does, on matrices wide enough for the integer kernels."""
+    wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    directory = random_llama(tmp_path / "wide", **wide)
+    quantize(directory, tmp_path / "q", mode)
+    exact, served = logits(tmp_path / "q", EXACT), logits(tmp_path / "q")
+    assert 0 < relative_error(served, exact) < 0.1
+
+
+def random_llama(target, **sizes):
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**{**checkpoints.SIZES, **sizes})
+    transformers.LlamaForCausalLM(config).save_pretrained(target)
+    return target
+
+
+def test_quantising_while_loading_gives_the_same_weights_and_a_warning(root, tmp_path, capsys):
+    quantize(built(root, "llama"), tmp_path / "q", "int4")
+    offline = logits(tmp_path / "q", EXACT)
+    loading = logits(built(root, "llama"), EXACT, quantization="int4")
+    np.testing.assert_array_equal(loading, offline)
+    assert "memory for both" in capsys.readouterr().err
+
+
+def test_the_target_has_what_the_source_has(root, tmp_path):
+    source = shutil.copytree(built(root, "llama3-tied"), tmp_path / "source")
+    (source / "tokenizer.json").write_text("{}")
+    (source / "pytorch_model.bin").write_bytes(b"pickle")
+    quantize(source, tmp_path / "q", "int8")
+    files = {path.name for path in (tmp_path / "q").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= files
+    assert "pytorch_model.bin" not in files
+    config = json.loads((tmp_path / "q" / "config.json").read_text())
+    assert config["quantization_config"]["quant_method"] == "mindspore_serving"
+    assert config["tie_word_embeddings"] is False
+    checkpoint = Checkpoint.open(tmp_path / "q")
+    dtypes = {name: checkpoint.raw(name)[0] for name in checkpoint.names()}
+    assert dtypes["model.embed_tokens.weight"] == "F32"  # looked up, not multiplied
+    assert dtypes["lm_head.weight"] == "I8"  # of its own now
+    assert dtypes["model.layers.0.mlp.up_proj.weight"] == "I8"
+    assert dtypes["model.layers.0.mlp.up_proj.weight.scale"] == "F16"
+    assert dtypes["model.norm.weight"] == "F32"
+    table = checkpoint.f32("model.embed_tokens.weight")
+    np.testing.assert_allclose(checkpoint.f32("lm_head.weight"), table, atol=0.02)
+
+
+def test_routers_keep_their_floats(root, tmp_path):
+    quantize(built(root, "qwen3-moe"), tmp_path / "q", "int8")
+    checkpoint = Checkpoint.open(tmp_path / "q")
+    assert checkpoint.raw("model.layers.0.mlp.gate.weight")[0] == "F32"
+    assert checkpoint.raw("model.layers.0.mlp.experts.0.up_proj.weight")[0] == "I8"
+
+
+def test_int4_files_are_an_eighth_of_float32(root, tmp_path):
+    quantize(built(root, "llama"), tmp_path / "q", "int4")
+    name = "model.layers.0.mlp.up_proj.weight"
+    checkpoint = Checkpoint.open(tmp_path / "q")
+    assert checkpoint.raw(name)[1] == (96, 32)
+    assert checkpoint.shape(name) == (96, 64)
+
+
+def test_what_cannot_be_quantised_is_refused(root, tmp_path):
+    source = built(root, "llama")
+    with pytest.raises(StartError, match="mode is 'int3', expected one of int8, int4"):
+        quantize(source, tmp_path / "q", "int3")
+    quantize(source, tmp_path / "q", "int8")
+    with pytest.raises(StartError, match="exists"):
+        quantize(source, tmp_path / "q", "int8")
+    with pytest.raises(StartError, match="is quantised already"):
+        quantize(tmp_path / "q", tmp_path / "again", "int4")
+    with pytest.raises(StartError, match="is 'int4', but .* is quantised to int8 already"):
+        logits(tmp_path / "q", quantization="int4")
+
+
+def test_a_conversion_that_fails_leaves_nothing(root, tmp_path, monkeypatch):
+    def fails(weight, bits):
+        raise StartError("no more")
+
+    monkeypatch.setattr(converter, "pack", fails)
+    with pytest.raises(StartError, match="no more"):
+        quantize(built(root, "llama"), tmp_path / "q", "int8")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_converts_or_says_why_not(root, tmp_path, capsys):
+    source = str(built(root, "llama"))
+    assert main([source, str(tmp_path / "q"), "int8"]) == 0
+    assert (tmp_path / "q" / "model.safetensors").exists()
+    assert main([source, str(tmp_path / "q"), "int8"]) == 1
+    assert "error: " in capsys.readouterr().err

@@ -1,0 +1,149 @@
+"""top_k, top_p, min_p and typical_p against their definitions, and against transformers."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.llm.sampling_draw import weigh
+
+
+def probabilities(logits, params):
+    """What `params` leaves of `logits`, as probabilities of all tokens."""
+    logits = np.array(logits, np.float32)
+    ids, weights = weigh(logits.copy(), float(logits.max()), params)
+    found = np.zeros(len(logits))
+    found[slice(None) if ids is None else ids] = weights
+    return found / found.sum()
+
+
+def kept(logits, **params):
+    return np.flatnonzero(probabilities(logits, SamplingParams(**params))).tolist()
+
+
+LOGITS = np.log([0.1, 0.4, 0.05, 0.25, 0.2])
+
+
+def test_top_k_keeps_the_largest():
+    assert kept(LOGITS, top_k=2) == [1, 3]
+    assert kept(LOGITS, top_k=5) == kept(LOGITS, top_k=99) == [0, 1, 2, 3, 4]
+
+
+def test_top_k_keeps_the_first_of_equal_ones():
+    assert kept([1, 2, 2, 2, 0], top_k=2) == [1, 2]
+    assert kept(np.zeros(5000), top_k=3) == [0, 1, 2]
+
+
+def test_top_p_keeps_the_token_that_crosses_it():
+    assert kept(LOGITS, top_p=0.39) == [1]
+    assert kept(LOGITS, top_p=0.41) == [1, 3]
+    assert kept(LOGITS, top_p=0.86) == [0, 1, 3, 4]
+    assert kept(LOGITS, top_p=1e-12) == [1]
+
+
+def test_top_p_keeps_the_first_of_equal_ones():
+    assert kept(np.zeros(10), top_p=0.35) == [0, 1, 2, 3]
+    assert kept(np.zeros(4096), top_p=0.25) == list(range(1024))
+
+
+def test_min_p_is_a_share_of_the_likeliest():
+    assert kept(LOGITS, min_p=0.3) == [1, 3, 4]
+    assert kept(LOGITS, min_p=1.0) == [1]
+
+
+def test_typical_p_can_leave_out_the_likeliest():
+    # Surprises are 0.51 of the first and 3.22 of the ten others, 1.59 expected: the first is nearer
+    # by 1.08 to 1.63.  With a first of 0.3 they are 1.20, 2.66 and 2.22: the others are nearer.
+    assert kept(np.log([0.6, *[0.04] * 10]), typical_p=0.5) == [0]
+    assert kept(np.log([0.3, *[0.07] * 10]), typical_p=0.13) == [1, 2]
+
+
+def test_what_is_left_keeps_its_proportions():
+    found = probabilities(LOGITS, SamplingParams(top_k=3))
+    np.testing.assert_allclose(found, [0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85], rtol=1e-6)
+
+
+def test_a_filter_applies_to_what_the_one_before_has_left():
+    # 0.4 of the 0.85 that top_k leaves is 0.47: it holds top_p alone.
+    assert kept(LOGITS, top_k=3, top_p=0.45) == [1]
+    assert kept(LOGITS, top_p=0.45) == [1, 3]
+
+
+def nucleus_by_definition(logits, top_p):
+    weights = np.exp(np.float64(np.float32(logits)) - np.max(logits))
+    order = np.argsort(-weights, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    return sorted(order[: 1 + int(np.sum(cumulative < top_p * cumulative[-1]))].tolist())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([3, 40, 700, 5000]),
+    st.sampled_from([0.1, 1.0, 3.0, 10.0]),
+    st.integers(1, 99),
+)
+def test_top_p_is_its_definition_whatever_the_distribution(seed, size, spread, percent):
+    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
+    top_p = percent / 100 + 0.00123
+    found = set(kept(logits, top_p=top_p))
+    expected = set(nucleus_by_definition(logits, top_p))
+    # A sum of float32 weights may fall on the other side of the border: by one token, if at all.
+    assert len(found ^ expected) <= (size > 1000)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([5, 300, 3000]), st.integers(1, 2000))
+def test_top_k_is_its_definition_with_many_equal_logits(seed, size, k):
+    logits = np.random.default_rng(seed).integers(-20, 3, size).astype(np.float32)
+    expected = np.argsort(-logits, kind="stable")[:k]
+    assert kept(logits, top_k=k) == sorted(expected.tolist())
+
+
+@pytest.mark.torch
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([30, 1000, 4000]),
+    st.sampled_from([1.0, 3.0]),
+    st.sampled_from(
+        [
+            {"temperature": 0.7},
+            {"top_k": 7},
+            {"top_p": 0.83},
+            {"min_p": 0.07},
+            {"typical_p": 0.77},
+            {"temperature": 1.4, "top_k": 25, "top_p": 0.91},
+            {"top_k": 25, "top_p": 0.91, "min_p": 0.02, "typical_p": 0.83},
+            {"temperature": 0.6, "top_p": 0.97, "typical_p": 0.5},
+        ]
+    ),
+)
+def test_filters_leave_what_those_of_transformers_leave(seed, size, spread, options):
+    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
+    expected = by_transformers(logits, options)
+    found = probabilities(logits, SamplingParams(**options))
+    # A token at the border of float32 sums may differ; it is the least likely one of those kept.
+    differing = np.flatnonzero((found > 0) != (expected > 0))
+    assert len(differing) <= (size > 1000)
+    if len(differing) == 0:
+        np.testing.assert_allclose(found, expected, rtol=2e-5)
+
+
+def by_transformers(logits, options):
+    torch = pytest.importorskip("torch")
+    import transformers
+
+    torch.set_num_threads(1)
+    warpers = {
+        "temperature": transformers.TemperatureLogitsWarper,
+        "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper,
+        "min_p": transformers.MinPLogitsWarper,
+        "typical_p": transformers.TypicalLogitsWarper,
+    }
+    scores = torch.tensor(logits)[None]
+    for name, value in options.items():
+        scores = warpers[name](value)(None, scores)
+    return torch.softmax(scores.double(), -1)[0].numpy()

@@ -1,0 +1,223 @@
+"""Reading checkpoints: what the safetensors library writes, and every way a file can be wrong."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.safetensors import BITS, read_safetensors, write_safetensors
+from mindspore_serving.llm.weights import Checkpoint
+
+numpy_library = pytest.importorskip("safetensors.numpy")
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return tmp_path
+
+
+def write_raw(path, header, body=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+def test_what_the_library_writes_is_read_bit_for_bit(directory):
+    random = np.random.default_rng(0)
+    arrays = {
+        "a": random.standard_normal((3, 5)).astype(np.float32),
+        "b": random.standard_normal((4,)).astype(np.float16),
+        "c": random.integers(-100, 100, (7, 3)).astype(np.int8),
+        "d": random.standard_normal((2, 2)),
+        "empty": np.zeros((0, 4), np.float32),
+        "scalar": np.array(7, np.int64),
+    }
+    numpy_library.save_file(arrays, directory / "model.safetensors")
+    checkpoint = Checkpoint.open(directory)
+    assert sorted(checkpoint.names()) == sorted(arrays)
+    for name, array in arrays.items():
+        dtype, shape, bits = checkpoint.raw(name)
+        assert shape == array.shape
+        assert bits.dtype == BITS[dtype]
+        assert bits.tobytes() == array.tobytes()
+    np.testing.assert_array_equal(checkpoint.f32("b"), arrays["b"].astype(np.float32))
+    np.testing.assert_array_equal(checkpoint.f32("d"), arrays["d"].astype(np.float32))
+
+
+def test_bfloat16_is_the_upper_half_of_float32(directory):
+    bits = np.array([0x3F80, 0xC020, 0x0000, 0x7F80], np.uint16)
+    layout = {"w": ("BF16", (4,))}
+    write_safetensors(directory / "model.safetensors", layout, iter([("w", bits)]), {})
+    np.testing.assert_array_equal(Checkpoint.open(directory).f32("w"), [1.0, -2.5, 0.0, np.inf])
+
+
+def test_what_we_write_is_read_by_the_library(tmp_path):
+    arrays = {"x": np.arange(3, dtype=np.int8), "y": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    layout = {"x": ("I8", (3,)), "y": ("F32", (2, 3))}
+    write_safetensors(tmp_path / "f.safetensors", layout, iter(arrays.items()), {"made": "here"})
+    read = numpy_library.load_file(tmp_path / "f.safetensors")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read[name], array)
+
+
+def test_a_float32_tensor_is_a_view_of_the_file(directory):
+    array = np.arange(4, dtype=np.float32)
+    numpy_library.save_file({"w": array}, directory / "model.safetensors")
+    read = Checkpoint.open(directory).f32("w")
+    assert not read.flags.owndata
+    assert not read.flags.writeable
+
+
+def test_unaligned_tensors_are_copied_into_alignment(directory):
+    body = b"\x01" + np.array([1.5, -2.0], np.float32).tobytes()
+    header = {"a": entry("U8", (1,), (0, 1)), "b": entry("F32", (2,), (1, 9))}
+    write_raw(directory / "model.safetensors", header, body)
+    _, _, bits = Checkpoint.open(directory).raw("b")
+    assert bits.ctypes.data % 4 == 0
+    np.testing.assert_array_equal(bits, [1.5, -2.0])
+
+
+def test_shards_are_found_by_the_index(directory):
+    for number in (1, 2):
+        array = {f"w{number}": np.full(2, number, np.float32)}
+        numpy_library.save_file(array, directory / f"part-{number}.safetensors")
+    weight_map = {f"w{number}": f"part-{number}.safetensors" for number in (1, 2)}
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    checkpoint = Checkpoint.open(directory)
+    assert checkpoint.f32("w2").tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "text"),
+    [
+        ({"w": "gone.safetensors"}, "gone.safetensors is missing"),
+        ({"w": "../secret.safetensors"}, "expected a .* file beside it"),
+        ({"w": "model.bin"}, "expected a .* file beside it"),
+        ({"other": "part.safetensors"}, "has no tensor 'other'"),
+        ({}, "has no weight_map"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(directory, weight_map, text):
+    numpy_library.save_file({"w": np.zeros(2, np.float32)}, directory / "part.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(StartError, match=text):
+        Checkpoint.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "text"),
+    [
+        ({"w": entry()}, b"1234", "tensor 'w' ends at byte 8 .* truncated"),
+        ({"w": entry(offsets=(0, 4))}, bytes(8), r"tensor 'w' has 4 bytes, expected \[2\] of F32"),
+        ({"w": entry("F33")}, bytes(8), "tensor 'w' has dtype 'F33'"),
+        ({"w": entry(["F32"])}, bytes(8), "tensor 'w' has dtype"),
+        ({"w": entry(shape=(-1, -2))}, bytes(8), "tensor 'w' has shape"),
+        ({"w": entry(shape=(True, 2))}, bytes(8), "tensor 'w' has shape"),
+        ({"w": entry(offsets=(8, 0))}, bytes(8), "tensor 'w' has data_offsets"),
+        ({"w": 3}, bytes(8), "tensor 'w' has dtype None"),
+        ({"a": entry(), "b": entry(offsets=(4, 12))}, bytes(12), "'a' and 'b' overlap"),
+        ([], b"", "not an object"),
+        (b"{nonsense", b"", "not JSON"),
+        (b"[" * 100_000, b"", "not JSON"),
+    ],
+)
+def test_a_broken_file_is_refused_by_name(directory, header, body, text):
+    write_raw(directory / "model.safetensors", header, body)
+    with pytest.raises(StartError, match=text) as caught:
+        Checkpoint.open(directory)
+    assert "model.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"1234", struct.pack("<Q", 2**63) + b"{}"])
+def test_a_file_without_a_whole_header_is_refused(directory, content):
+    (directory / "model.safetensors").write_bytes(content)
+    with pytest.raises(StartError, match="safetensors"):
+        Checkpoint.open(directory)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_damage_to_a_header_does_worse_than_an_error(tmp_path, data):
+    arrays = {"a": np.arange(6, dtype=np.float32), "b": np.arange(3, dtype=np.int8)}
+    content = bytearray(numpy_library.save(arrays))
+    size = 8 + struct.unpack("<Q", content[:8])[0]
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, size - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "damaged.safetensors"
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        tensors = read_safetensors(path)
+    except StartError:
+        return
+    for stored in tensors.values():
+        assert stored.bits.nbytes <= len(content)
+        stored.bits.tobytes()  # nothing beyond the file
+
+
+def test_a_missing_tensor_is_named(directory):
+    numpy_library.save_file({"w": np.zeros(2, np.float32)}, directory / "model.safetensors")
+    checkpoint = Checkpoint.open(directory)
+    assert checkpoint.has("w")
+    assert not checkpoint.has("v")
+    with pytest.raises(StartError, match="has no tensor 'v'"):
+        checkpoint.raw("v")
+
+
+def test_integers_are_no_floats(directory):
+    numpy_library.save_file({"w": np.zeros(2, np.int32)}, directory / "model.safetensors")
+    with pytest.raises(StartError, match="'w' .* is I32, expected one of"):
+        Checkpoint.open(directory).f32("w")
+
+
+def test_a_directory_must_have_weights_and_a_configuration(tmp_path):
+    with pytest.raises(StartError, match="is not a directory"):
+        Checkpoint.open(tmp_path / "nowhere")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(StartError, match="converted to safetensors"):
+        Checkpoint.open(tmp_path)
+    numpy_library.save_file({"w": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(StartError, match=r"has no config\.json"):
+        Checkpoint.open(tmp_path)
+    (tmp_path / "config.json").write_text("[1]")
+    with pytest.raises(StartError, match="holds a list, expected an object"):
+        Checkpoint.open(tmp_path)
+
+
+def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path):
+    """Two key-value heads with two queries each and head size 1: q q k v, q q k v."""
+    config = {
+        "architectures": ["InternLM2ForCausalLM"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 4,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = np.array([[10], [11], [20], [30], [12], [13], [21], [31]], np.float32)
+    name = "model.layers.0.attention.wqkv.weight"
+    numpy_library.save_file({name: rows}, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint.open(tmp_path)
+    cut = {kind: checkpoint.f32(f"model.layers.0.attention.{kind}.weight") for kind in
+           ("wq", "wk", "wv")}  # fmt: skip
+    assert cut["wq"].tolist() == [[10], [11], [12], [13]]
+    assert cut["wk"].tolist() == [[20], [21]]
+    assert cut["wv"].tolist() == [[30], [31]]
+    assert not checkpoint.has(name)
+
+
+def test_fused_rows_of_another_count_are_refused(tmp_path):
+    config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
+    numpy_library.save_file(fused, tmp_path / "model.safetensors")
+    with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
+        Checkpoint.open(tmp_path)
