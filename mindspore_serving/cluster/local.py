@@ -95,7 +95,9 @@ def _spawn(
     name: str, log_path: Path | None, descriptors: tuple[int, int, int]
 ) -> "subprocess.Popen[bytes]":
     channel, to_write, to_read = descriptors
-    command = [sys.executable, "-m", "mindspore_serving.execution"]
+    # -P: nothing in the current directory may hide what the worker imports
+    safe = ["-P"] if sys.version_info >= (3, 11) else []
+    command = [sys.executable, *safe, "-m", "mindspore_serving.execution"]
     command += ["--channel", f"fd:{channel}", "--arenas", f"{to_write},{to_read}", "--name", name]
     output = log_path.open("ab") if log_path else None
     try:

@@ -37,9 +37,9 @@ from mindspore_serving.ipc.messages import (
     WorkReply,
 )
 
-MOST_MESSAGES = (
-    2  # one that the worker runs, one that waits there: what comes meanwhile gathers here
-)
+# One message that the worker runs and one that waits there; what comes meanwhile gathers here.  A
+# worker that sends its models away may hold more: its instances only wait.
+MOST_MESSAGES, MOST_PARKED = 2, 8
 _READ_SIZE = 1 << 18
 _WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
 
@@ -63,6 +63,7 @@ class Link:
         self.name = name
         self.process = launched.process
         self.parts: dict[int, Part] = {}
+        self.most_messages = MOST_MESSAGES
         self._num_messages = 0  # sent and not answered in full
         self.pace = Pace()
         self.is_ready = False
@@ -88,7 +89,7 @@ class Link:
 
     def room(self, batch_size: int) -> int:
         """How many more parts it may be sent."""
-        if self._num_messages >= MOST_MESSAGES:
+        if self._num_messages >= self.most_messages:
             return 0
         return self.pace.window(batch_size) - len(self.parts)
 

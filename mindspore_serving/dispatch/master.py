@@ -13,7 +13,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.dispatch.dispatcher import Dispatcher
-from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.link import MOST_PARKED, Link
 from mindspore_serving.dispatch.registry import Registry, Service
 from mindspore_serving.dispatch.supervisor import Keeper, exit_text
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
@@ -131,6 +131,8 @@ class Master:
         """Have the worker load the servable, and register what it can do."""
         name = deployment.servable_name
         owns_models = device_id is not None or not deployment.device_ids
+        if not owns_models:
+            link.most_messages = MOST_PARKED
         link.setup(
             Setup(
                 deployment.servable_directory,

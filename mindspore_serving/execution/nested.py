@@ -7,7 +7,7 @@ servable: were such a call queued, the worker would wait for itself.
 from collections.abc import Sequence
 
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.execution.job import Job, Part, Program
 
 
@@ -22,11 +22,16 @@ def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tupl
                 f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
             )
         jobs.append(Job(part, index, list(row)))
-    for step in program.steps:
+    for stage, step in zip(method.stages, program.steps, strict=True):
         for start in range(0, len(jobs), step.limit):
             batch = jobs[start : start + step.limit]
             for job, outcome in zip(batch, step.run(batch), strict=True):
                 if isinstance(outcome, ServingError):
                     raise outcome
+                if len(outcome) != len(stage.outputs):
+                    raise StageFailed(
+                        f"{stage.tag} returned {len(outcome)} outputs, {len(stage.outputs)} are "
+                        "registered"
+                    )
                 job.values += outcome
     return [tuple(job.values[slot] for slot in method.returns) for job in jobs]

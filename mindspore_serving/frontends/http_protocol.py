@@ -183,7 +183,7 @@ class ServingProtocol(HttpToolsProtocol):
 
     def close_if_idle(self, now: float) -> None:
         """Close the connection if it has waited long for data that did not come."""
-        cycle = self.cycle
+        cycle = self.active  # not a later one: its answer is due first
         awaits_data = cycle is None or cycle.response_complete or cycle.more_body
         if awaits_data and now - self._heard_at > IDLE_TIMEOUT:
             self.transport.close()
