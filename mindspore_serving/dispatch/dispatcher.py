@@ -128,6 +128,7 @@ class Dispatcher:
             part.chunks = ()  # it may lie in a queue for long
             if part.holder is not None:
                 part.holder.cancel(part)
+        call.parts = []  # they point to their call: a cycle would keep the reply for long
 
     # --- queues to workers ----------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from mindspore_serving.ipc.messages import (
 # One message that the worker runs and one that waits there; what comes meanwhile gathers here.  A
 # worker that sends its models away may hold more: its instances only wait.
 MOST_MESSAGES, MOST_PARKED = 2, 8
+MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
 _WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
 
@@ -272,7 +273,14 @@ class Link:
         if isinstance(payload, bytes):
             return payload
         self._freed.append(payload.offset)
+        if len(self._freed) >= MOST_FREED:  # while a long stage calls models, no work goes there
+            self._loop.call_soon(self._send_freed)
         return bytes(self._launched.view.get(payload))
+
+    def _send_freed(self) -> None:
+        freed, self._freed = self._freed, []
+        if freed:
+            self._send(Work([], freed))
 
     def _copied(self, call: Call) -> Call:
         chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]

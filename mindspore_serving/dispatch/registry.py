@@ -1,11 +1,11 @@
 """Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mindspore_serving.batching.batcher import Batcher
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
@@ -74,7 +74,7 @@ class Registry:
             line = service.lines.get(report.name)
             if line is None:
                 series = Series(service.name, version, report.name)
-                batcher: Batcher[Part] = Batcher(deployment.batching)
+                batcher: Batcher[Part] = Batcher(_policy(deployment, report))
                 line = service.lines[report.name] = Line(service, report, batcher, series)
             line.workers.append(worker)
         service.workers.append(worker)
@@ -115,3 +115,11 @@ class Registry:
             return versions.get(version or next(iter(versions)))
         running = [number for number, service in versions.items() if service.workers]
         return versions[max(running or versions)]
+
+
+def _policy(deployment: Deployment, report: MethodReport) -> BatchPolicy:
+    """With a delay and no preferred size, a batch of the method's own size need not wait."""
+    policy = deployment.batching
+    if policy.max_wait and not policy.preferred_size:
+        return replace(policy, preferred_size=report.batch_size)
+    return policy

@@ -28,7 +28,7 @@ def main() -> int:
         to_write, to_read = map(int, arguments.arenas.split(","))
         arena, view = Arena(to_write), ArenaView(to_read)
     worker = Worker(stream, arena, view)
-    _watch(stream, worker.announce_leaving)
+    _watch(stream, worker.announce_leaving, is_child=arguments.channel.startswith("fd:"))
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()
@@ -45,7 +45,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _watch(stream: socket.socket, announce_leaving: Callable[[], None]) -> None:
+def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_child: bool) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     farewells = (signal.SIGTERM, signal.SIGINT)
@@ -55,9 +55,13 @@ def _watch(stream: socket.socket, announce_leaving: Callable[[], None]) -> None:
     poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
     poll.register(wake_read, select.POLLIN)
 
+    parent = os.getppid()
+
     def wait() -> None:
         while True:
-            for descriptor, _ in poll.poll():
+            if is_child and os.getppid() != parent:
+                _end_group()  # a process that the master forked may still hold the channel
+            for descriptor, _ in poll.poll(1000):
                 if descriptor != wake_read:
                     _end_group()
                 if not set(farewells).isdisjoint(os.read(wake_read, 64)):

@@ -89,8 +89,7 @@ class Worker:
 
     def _handle(self, executor: Executor, message: ToWorker) -> None:
         if isinstance(message, Work):
-            for offset in message.freed:
-                self._arena.free(offset)
+            self._free(message)
             for item in message.items:
                 self._accept(executor, item)
         elif isinstance(message, Cancel):
@@ -102,6 +101,10 @@ class Worker:
             self._release(message.reply)
         elif isinstance(message, Exit):
             self._is_leaving = True
+
+    def _free(self, work: Work) -> None:
+        for offset in work.freed:
+            self._arena.free(offset)
 
     def _accept(self, executor: Executor, item: WorkItem) -> None:
         program = executor.programs.get(item.method)
@@ -148,6 +151,9 @@ class Worker:
             for message in self._channel.receive(wait=True):
                 if isinstance(message, CallReply) and message.reply.id == call_id:
                     reply = message.reply
+                elif isinstance(message, Work):
+                    self._free(message)  # the stage that waits may need the room
+                    self._inbox.append(Work(message.items))
                 else:
                     self._inbox.append(message)
             if reply is not None:

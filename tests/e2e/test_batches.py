@@ -101,7 +101,6 @@ def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve, t
     assert 0.25 < time.monotonic() - started < 3
 
 
-@pytest.mark.xfail(reason="a delay without a preferred size is always waited out")
 def test_with_a_delay_alone_the_batch_size_of_the_method_is_preferred(serve, threads):
     calls = serve(SOURCE, max_batch_delay_ms=5000)
     clients = [calls.client("toy", "size") for _ in range(8)]

@@ -91,7 +91,6 @@ server.start_restful_server("127.0.0.1:{http}")
 """
 
 
-@pytest.mark.xfail(reason="an answered gRPC request is freed by the garbage collector only")
 def test_memory_does_not_grow_with_large_requests(tmp_path, run_script):
     """Nor may it wait for the garbage collector, which counts objects and not their size."""
     write_servable(tmp_path, "toy", SOURCE)

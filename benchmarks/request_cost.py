@@ -1,0 +1,179 @@
+"""Where the microseconds of a RESTful request go, step by step, without sockets or other processes.
+
+The real parts are driven by hand: the HTTP protocol with a transport that drops what it is given,
+the dispatcher, the link, the frames, and the worker's loop over a loaded servable.  What is left
+out is the kernel: reading and writing sockets, and waking the other process.
+
+    python -m benchmarks.request_cost [--rounds 2000]
+"""
+
+import argparse
+import asyncio
+import json
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from benchmarks.report import print_json, print_table
+from mindspore_serving.cluster.base import Launched
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.dispatcher import Dispatcher
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.execution.executor import Executor
+from mindspore_serving.execution.host import load
+from mindspore_serving.execution.worker import Worker
+from mindspore_serving.frontends.http_protocol import ServingProtocol
+from mindspore_serving.ipc.arena import NoArena
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
+
+SERVABLES = Path(__file__).parent / "servables"
+GROUPS = (1, 16, 64)  # requests that arrive in one turn of the event loop
+BODY = json.dumps({"instances": {"x": [i + 0.5 for i in range(16)]}}).encode()
+REQUEST = (
+    b"POST /model/add_one:add_one HTTP/1.1\r\nHost: 127.0.0.1:1500\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+)
+
+
+class Transport:
+    """Takes answers and counts them."""
+
+    def __init__(self) -> None:
+        self.num_answers = 0
+
+    def write(self, data: bytes) -> None:
+        self.num_answers += data.startswith(b"HTTP/1.1 200") and b'"y":[1.5,' in data
+
+    def get_extra_info(self, *_: Any) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Wire:
+    """In place of the socket to the worker: keeps the last frame."""
+
+    def __init__(self) -> None:
+        self._pair = socket.socketpair()
+        self.sent = b""
+
+    def setblocking(self, _: bool) -> None: ...
+    def fileno(self) -> int:
+        return self._pair[0].fileno()
+
+    def send(self, frame: bytes) -> int:
+        self.sent = bytes(frame)
+        return len(frame)
+
+
+class Owner:
+    """Hands answers to the dispatcher, as the master does."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.on_answers = dispatcher.on_answers
+
+
+async def no_app(*_: Any) -> None:
+    """The application that the short way goes past."""
+
+
+class Bench:
+    """One servable, `size` connections."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.seconds: dict[str, list[float]] = {}
+        stream, _ = socket.socketpair()
+        self.worker = Worker(stream, NoArena(), NoArena())
+        setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
+        host = load(setup, self.worker._remote)
+        self.executor = Executor(host.programs)
+        self.wire = Wire()
+        registry = Registry()
+        self.dispatcher = Dispatcher(registry)
+        launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]
+        self.link = Link(launched, "worker", Owner(self.dispatcher))  # type: ignore[arg-type]
+        registry.add_worker(
+            Deployment(str(SERVABLES), "add_one"), 1, host.method_reports(), self.link
+        )
+        self.transport = Transport()
+        config = Config(
+            no_app, http=ServingProtocol, ws="none", lifespan="off", log_config=None, loop="none"
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        self.connections = []
+        for _ in range(size):
+            connection = ServingProtocol(config, ServerState(), {}, loop)
+            connection.inference = self.dispatcher
+            connection.connection_made(self.transport)  # type: ignore[arg-type]
+            self.connections.append(connection)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds.setdefault(name, []).append((time.perf_counter() - start) / self.size)
+
+    def run(self) -> None:
+        """One group of requests, from bytes to bytes."""
+        with self.step("master: parse HTTP, route, queue"):
+            for connection in self.connections:
+                connection.data_received(REQUEST)
+        while self.link.parts or self.dispatcher._busy:
+            with self.step("master: pick worker, build message"):
+                self.dispatcher._hand_out()
+            (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
+            assert isinstance(work, Work)
+            with self.step("worker: decode JSON, check"):
+                self.worker._handle(self.executor, work)
+            with self.step("worker: batch, run, encode JSON"):
+                while self.executor.has_work:
+                    self.executor.run_next(time.monotonic())
+            with self.step("both: msgpack"):
+                replies = [self.worker._reply(part) for part in self.executor.finished]
+                self.executor.finished.clear()
+                frame = encode(Done(replies))
+                (done,) = list(Frames[Any](ToMaster).feed(frame))
+            with self.step("master: join, write HTTP"):
+                self.link._handle(done)
+
+
+async def measure(size: int, rounds: int) -> dict[str, float]:
+    """Median microseconds per request of each step."""
+    bench = Bench(size)
+    for _ in range(rounds):
+        bench.run()
+        await asyncio.sleep(0)
+    assert bench.transport.num_answers == rounds * size, "wrong answers"
+    return {name: statistics.median(times) * 1e6 for name, times in bench.seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2000)
+    rounds = parser.parse_args().rounds
+    columns = {size: uvloop.run(measure(size, rounds)) for size in GROUPS}
+    names = list(columns[GROUPS[0]])
+    rows = [[name, *(f"{columns[size][name]:.1f}" for size in GROUPS)] for name in names]
+    totals = [f"{sum(columns[size].values()):.1f}" for size in GROUPS]
+    header = ["microseconds per request", *(f"{size} at once" for size in GROUPS)]
+    print_table(header, [*rows, ["sum", *totals]])
+    print_json("request_cost", microseconds=columns)
+
+
+if __name__ == "__main__":
+    main()
