@@ -27,6 +27,11 @@ class BackgroundLoop:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._get())
         try:
             return future.result(timeout)
+        except concurrent.futures.TimeoutError:  # the builtin one from Python 3.11 on
+            if future.done():
+                raise  # the coroutine's own
+            future.cancel()
+            raise TimeoutError(f"no result within {timeout} s") from None
         except BaseException:
             future.cancel()  # KeyboardInterrupt, or a time-out: nobody waits any more
             raise

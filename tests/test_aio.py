@@ -48,10 +48,11 @@ def test_a_timeout_is_raised_where_run_was_called(background):
 
 
 def test_close_ends_the_thread_and_the_loop(background):
+    others = threading.enumerate()
     loop = background.run(running_loop())
     background.close()
     assert not loop.is_running()
-    assert "serving-loop" not in [thread.name for thread in threading.enumerate()]
+    assert [thread.name for thread in threading.enumerate() if thread not in others] == []
 
 
 def test_a_closed_loop_is_made_anew_on_use(background):
