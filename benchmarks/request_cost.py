@@ -86,7 +86,7 @@ class Owner:
         self.on_answers = dispatcher.on_answers
 
 
-async def no_app(*_: Any) -> None:
+async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """The application that the short way goes past."""
 
 
