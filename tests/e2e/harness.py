@@ -243,3 +243,12 @@ class Script:
         self._reader.join(5)
         if self.process.stdout:
             self.process.stdout.close()
+
+
+def both_errors(calls: Calls, method: str, instances: object, servable: str = "toy") -> list[str]:
+    """The error texts by gRPC and by REST of a request that fails as a whole."""
+    by_grpc = calls.client(servable, method).infer(instances)
+    by_rest = calls.post(servable, method, instances)
+    assert set(by_grpc) == {"error"}
+    assert set(by_rest) == {"error_msg"}
+    return [by_grpc["error"], by_rest["error_msg"]]

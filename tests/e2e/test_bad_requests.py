@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.proto import ms_service_pb2 as pb
-from tests.e2e.harness import Calls, children, config, serving, workers, write_servable
+from tests.e2e.harness import both_errors, children, config, serving, workers, write_servable
 
 SOURCE = """
 def plus(x, y):
@@ -49,15 +49,6 @@ def still_well(calls):
     assert calls.post("toy", "add", {"x": 1, "y": 2}) == {"instances": [{"z": 3}]}
     assert workers(os.getpid()) == before
     calls.close()
-
-
-def both_errors(calls: Calls, method: str, instances: object, servable: str = "toy") -> list[str]:
-    """The error texts by gRPC and by REST of a request that fails as a whole."""
-    by_grpc = calls.client(servable, method).infer(instances)
-    by_rest = calls.post(servable, method, instances)
-    assert set(by_grpc) == {"error"}
-    assert set(by_rest) == {"error_msg"}
-    return [by_grpc["error"], by_rest["error_msg"]]
 
 
 def test_a_request_without_instances_is_an_error_on_both(calls):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.e2e.harness import Calls, config, serving, workers, write_servable
+from tests.e2e.harness import both_errors, config, serving, workers, write_servable
 
 SOURCE = """
 def plus(x, y):
@@ -73,15 +73,6 @@ def still_well(calls):
     assert calls.post("toy", "add", {"x": 1, "y": 2}) == {"instances": [{"z": 3}]}
     assert workers(os.getpid()) == before
     calls.close()
-
-
-def both_errors(calls: Calls, method: str, instances: object, servable: str = "toy") -> list[str]:
-    """The error texts by gRPC and by REST of a request that fails as a whole."""
-    by_grpc = calls.client(servable, method).infer(instances)
-    by_rest = calls.post(servable, method, instances)
-    assert set(by_grpc) == {"error"}
-    assert set(by_rest) == {"error_msg"}
-    return [by_grpc["error"], by_rest["error_msg"]]
 
 
 # --- good ones ----------------------------------------------------------------------------------

@@ -8,26 +8,7 @@ import socket
 import pytest
 
 from tests.e2e.harness import config, eventually, memory, serving, workers, write_servable
-
-SOURCE = """
-@register.register_method(output_names=["y"])
-def same(x):
-    return x
-def nap(x):
-    time.sleep(float(x))
-    return x
-@register.register_method(output_names=["y"])
-def slow(x):
-    return register.add_stage(nap, x, outputs_count=1)
-def leave_mark(x):
-    open("mark", "w").close()
-    return x
-@register.register_method(output_names=["y"])
-def mark(x):
-    return register.add_stage(leave_mark, x, outputs_count=1)
-"""
-GOOD = b'{"instances":{"x":1}}'
-ANSWER = b'{"instances":[{"y":1}]}'
+from tests.e2e.toys import ANSWER, GOOD, SOURCE
 
 
 @pytest.fixture(scope="module")
