@@ -144,23 +144,24 @@ class Dispatcher:
 
     def _hand_out_once(self, line: Line, now: float) -> bool:
         """Give the freest worker of `line` its share of what waits.  False if nothing moved."""
-        size = line.report.batch_size
-        rooms = [(link.room(size), link) for link in line.workers]
-        free = [(room, link) for room, link in rooms if room > 0]
         oldest = line.batcher.peek()
-        if not free or oldest is None:
+        if oldest is None:
             return False
-        room, link = max(free, key=lambda pair: pair[0])
+        size = line.report.batch_size
+        link, room, num_free = _freest(line.workers, size)
+        if link is None:
+            return False
         batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill one
-        share = max(batch, -(-len(line.batcher) // len(free)))
+        share = max(batch, -(-len(line.batcher) // num_free))
         parts = line.batcher.take(min(room, share), now)
         if not parts:
             return False
         parts = [part for part in parts if not part.call.is_done]
         if parts:
             link.send_work(parts, now)
-            line.workers.remove(link)  # among equals the one that waited longest is next
-            line.workers.append(link)
+            if len(line.workers) > 1:  # among equals the one that waited longest is next
+                line.workers.remove(link)
+                line.workers.append(link)
         return True
 
     def _wake_when_due(self, line: Line, now: float) -> None:
@@ -206,3 +207,14 @@ class Dispatcher:
         self._busy.pop(line, None)
         for part in line.batcher.clear():
             part.call.fail(ServableUnavailable(f"Request {line.label} , servable is not available"))
+
+
+def _freest(workers: Sequence[Link], batch_size: int) -> tuple[Link | None, int, int]:
+    """The worker with the most room, how much that is, and how many have any."""
+    freest, most, num_free = None, 0, 0
+    for link in workers:
+        room = link.room(batch_size)
+        num_free += room > 0
+        if room > most:
+            freest, most = link, room
+    return freest, most, num_free
