@@ -25,7 +25,7 @@ from mindspore_serving.backends.source import (
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StageFailed, StartError
 
-_LOCK = threading.RLock()
+LOCK = threading.RLock()
 _applied: dict[str, Any] = {}
 _TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 
@@ -68,7 +68,7 @@ class MindirBackend:
         _prepare_environment(source, files)
         mindspore = _import_mindspore()
         _check_collectives(source, files)
-        with _LOCK:
+        with LOCK:
             _set_device(mindspore, source)
             _apply_options(mindspore, source)
             cells = [
@@ -84,7 +84,7 @@ class MindirBackend:
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """See `Backend.run`.  The results may also alias `inputs`."""
-        with _LOCK:
+        with LOCK:
             try:
                 result = self._cells[subgraph](*self._tensors(inputs, subgraph))
                 return [_to_array(leaf) for leaf in _leaves(result)]
@@ -93,7 +93,7 @@ class MindirBackend:
 
     def close(self) -> None:
         """Drop the compiled graphs and their weights."""
-        with _LOCK:
+        with LOCK:
             self._cells.clear()
 
     def _tensors(self, inputs: Sequence[Array], subgraph: int) -> list[Any]:

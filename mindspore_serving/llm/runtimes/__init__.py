@@ -15,6 +15,7 @@ RUNTIMES: dict[str, str] = {
     "openvino": "mindspore_serving.llm.runtimes.openvino:open_runner",
     "torch": "mindspore_serving.llm.runtimes.torch:open_runner",
     "mindspore": "mindspore_serving.llm.runtimes.mindspore:open_runner",
+    "mindir": "mindspore_serving.llm.runtimes.mindir:open_runner",
     "toy": "mindspore_serving.llm.runtimes.toy:open_runner",
 }
 

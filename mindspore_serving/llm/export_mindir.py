@@ -1,0 +1,125 @@
+"""Writes a Llama-shaped checkpoint as MindIR files, with MindSpore on a CPU in float32.
+
+    python -m mindspore_serving.llm.export_mindir SOURCE TARGET
+
+TARGET has prefill.mindir (any number of new tokens) and decode.mindir (one), both over any batch
+and any past; argmax.mindir and topk.mindir, which choose tokens; config.json and what else SOURCE
+has beside its weights.  A model over 1 GiB is written as prefill_graph.mindir with its weights in
+prefill_variables/, and decode likewise.  The runtime "mindir" serves such a directory.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.export_weights import Matrices
+from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.llama import decoder as llama_decoder
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.quantize import NOT_COPIED
+from mindspore_serving.llm.weights import Checkpoint
+
+TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
+
+
+def export_mindir(source: str | Path, target: str | Path) -> None:
+    """Write the checkpoint `source` as MindIR to `target`, which appears when it is complete.
+
+    Quantised weights become floats.  Raises StartError: a source that is broken or not shaped like
+    Llama, layers of which some have a window and others have not, a target that exists, no
+    MindSpore.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise StartError(f"{target} exists; give a directory that does not")
+    checkpoint = Checkpoint.open(source)
+    spec = exportable(checkpoint.config)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".exporting-", dir=target.parent) as unfinished:
+        directory = Path(unfinished) / target.name
+        directory.mkdir()
+        _write_graphs(directory, checkpoint, spec)
+        _copy_files(source, directory, checkpoint.config)
+        directory.rename(target)
+
+
+def exportable(config: dict[str, Any]) -> ModelSpec:
+    """The spec of config.json.  Raises StartError for a model that the graph cannot be."""
+    spec, decoder = load_definition(config)
+    if decoder is not llama_decoder:
+        raise StartError(
+            f"{spec.architecture} is not shaped like Llama, so it cannot be exported; serve its "
+            "checkpoint with the runtime openvino, torch or mindspore"
+        )
+    if len(set(spec.windows)) > 1:
+        raise StartError(
+            f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "
+            "expected the same for all: the exported graph has one mask"
+        )
+    return spec
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m mindspore_serving.llm.export_mindir",
+        description="Write a language model's checkpoint as MindIR files.",
+    )
+    parser.add_argument("source", help="directory with config.json and *.safetensors")
+    parser.add_argument("target", help="directory to make")
+    given = parser.parse_args(arguments)
+    try:
+        export_mindir(given.source, given.target)
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    try:
+        from mindspore_serving.llm import export_cell
+        from mindspore_serving.llm.runtimes import mindspore_library
+    except ModuleNotFoundError as error:
+        raise StartError(f"the export needs {error.name}, which is not installed") from error
+    mindspore_library.use_cpu()
+    from mindspore_serving.llm.runtimes.mindir_graphs import decoder_inputs, dynamic
+
+    f32 = mindspore_library.mindspore.float32
+    logits = dynamic((None, spec.vocab_size), f32)
+    model = export_cell.DecoderCell(spec, Matrices(checkpoint, spec))
+    top_k = export_cell.TopKCell(min(TOP_K, spec.vocab_size))
+    graphs: dict[str, Callable[[], tuple[Any, list[Any]]]] = {
+        "prefill": lambda: (model, decoder_inputs(spec, None)),
+        "decode": lambda: (model, decoder_inputs(spec, 1)),
+        "argmax": lambda: (export_cell.ArgmaxCell(), [logits]),
+        "topk": lambda: (top_k, [logits, dynamic((None, 1), f32)]),
+    }
+    for name in progress(list(graphs), "to MindIR"):
+        cell, inputs = graphs[name]()
+        path = str(directory / name)
+        try:
+            mindspore_library.mindspore.export(cell, *inputs, file_name=path, file_format="MINDIR")
+        except Exception as error:  # MindSpore raises every kind
+            raise StartError(f"{name} of {spec.architecture} was not exported: {error}") from error
+    for written in directory.rglob("*"):  # MindSpore leaves them readable by their owner alone
+        written.chmod(0o755 if written.is_dir() else 0o644)
+
+
+def _copy_files(source: Path, directory: Path, config: dict[str, Any]) -> None:
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != "config.json":
+            shutil.copyfile(path, directory / path.name)
+    floats = {key: value for key, value in config.items() if key != "quantization_config"}
+    (directory / "config.json").write_text(json.dumps(floats, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

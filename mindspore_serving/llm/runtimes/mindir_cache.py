@@ -1,0 +1,124 @@
+"""Keys and values in blocks, and how a step's sequences are put into calls of a dense graph.
+
+Plain arrays.  Knows neither MindSpore nor the model's graph, but for the shapes of its inputs.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The sequences of one call: B of them, padded to S = `width` new tokens."""
+
+    spans: tuple[Span, ...]
+    width: int
+
+    @property
+    def tokens(self) -> Indices:
+        """[B, S]: which token of the step is at each place; padding repeats the last one."""
+        counts = np.array([span.end - span.begin for span in self.spans])
+        begins = np.array([span.begin for span in self.spans])
+        places = np.minimum(np.arange(self.width), counts[:, None] - 1)
+        tokens: Indices = begins[:, None] + places
+        return tokens
+
+    def pick(self, values: Indices) -> I32:
+        """Of a step's `values` per token those of the call, [B, S]."""
+        return values[self.tokens].astype(np.int32)
+
+    def wanted(self, rows: Indices) -> tuple[I32, Indices]:
+        """Which of the B * S tokens' logits are wanted, and which of the step's logits they are."""
+        found, places = [], []
+        for index, span in enumerate(self.spans):
+            low, high = np.searchsorted(rows, (span.begin, span.end))
+            found.append(rows[low:high] - span.begin + index * self.width)
+            places.append(np.arange(low, high))
+        return np.concatenate(found).astype(np.int32), np.concatenate(places)
+
+    def blocks(self, block_size: int) -> Indices:
+        """[B, M]: the blocks of each sequence's past; padding is block 0, which the mask hides.
+
+        There is one at least, as operators refuse empty inputs.
+        """
+        counts = [-(-span.start // block_size) for span in self.spans]
+        table = np.zeros((len(self.spans), max(1, *counts)), np.int64)
+        for row, span, count in zip(table, self.spans, counts, strict=True):
+            row[:count] = span.blocks[:count]
+        return table
+
+    def mask(self, block_size: int, window: int) -> F32:
+        """[B, S, T + S], what is added to the scores: 0 or `HIDDEN`.  A `window` of 0 is none."""
+        length = self.blocks(block_size).shape[1] * block_size
+        starts = np.array([span.start for span in self.spans])[:, None]
+        new = starts + np.arange(self.width)  # [B, S] positions
+        past = np.broadcast_to(np.arange(length), (len(self.spans), length))
+        keys = np.concatenate([np.where(past < starts, past, np.iinfo(np.int64).max), new], 1)
+        distances = new[:, :, None] - keys[:, None]
+        is_hidden = distances < 0
+        if window:
+            is_hidden |= distances >= window
+        return np.where(is_hidden, HIDDEN, np.float32(0))
+
+
+def calls(layout: Layout) -> Iterable[Call]:
+    """The calls that compute `layout`: one for all that decode, and one for each power of two that
+    the others' numbers of new tokens are below, so that less than half of a call is padding."""
+    by_size: defaultdict[int, list[Span]] = defaultdict(list)
+    for span in layout.spans:
+        by_size[(span.end - span.begin - 1).bit_length()].append(span)
+    for _, spans in sorted(by_size.items()):
+        yield Call(tuple(spans), max(span.end - span.begin for span in spans))
+
+
+class BlockCache:
+    """Keys and values of every layer, [kv_heads, num_blocks, block_size, head_dim] each.
+
+    Heads come first, so that a gathered table of blocks is what the graph multiplies with, and a
+    block of a head is one piece of memory.
+    """
+
+    def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
+        shape = (spec.num_layers, spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
+        self._sides = [np.zeros(shape, np.float32), np.zeros(shape, np.float32)]
+
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Blocks (from, to), all read before any is written."""
+        source, target = np.array(copies).T
+        for side in self._sides:
+            side[:, :, target] = side[:, :, source]
+
+    def gather(self, table: Indices) -> list[F32]:
+        """Keys and values of each layer in turn, [kv_heads, B, T, head_dim], of blocks [B, M]."""
+        batch, count = table.shape
+        gathered = []
+        for layer in zip(*self._sides, strict=True):
+            for side in layer:
+                heads, _, size, dim = side.shape
+                blocks = side.take(table.reshape(-1), axis=1)
+                gathered.append(blocks.reshape(heads, batch, count * size, dim))
+        return gathered
+
+    def write(self, slots: Indices, call: Call, keys: F32, values: F32) -> None:
+        """What `call` computed, [layers, kv_heads, B, S, head_dim], to `slots` of its step."""
+        counts = np.array([span.end - span.begin for span in call.spans])
+        is_token = np.arange(call.width) < counts[:, None]  # [B, S], no padding
+        to: npt.NDArray[Any] = slots[call.tokens[is_token]]
+        for side, new in zip(self._sides, (keys, values), strict=True):
+            layers, heads, blocks, size, dim = side.shape
+            side.reshape(layers, heads, blocks * size, dim)[:, :, to] = new[:, :, is_token]
+
+    def clear(self) -> None:
+        self._sides.clear()
