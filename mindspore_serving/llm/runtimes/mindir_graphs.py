@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving.backends.mindir import LOCK as LOCK  # one for the process
+from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
