@@ -1,6 +1,8 @@
 """What an operator may choose about a language-model engine.  Frozen data; it knows no runtime."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs
 
@@ -26,6 +28,7 @@ class EngineConfig:
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
+        adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -45,9 +48,12 @@ class EngineConfig:
     num_speculative_tokens: int = 0
     max_ngram: int = 4
     min_ngram: int = 2
+    adapters: Mapping[str, str | Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_counts(self)
+        if not isinstance(self.adapters, Mapping):
+            raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "

@@ -12,6 +12,7 @@ from mindspore_serving.core.generation import FinishReason, Generated, SamplingP
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.branch import Branch
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.embedding import Embedder
 from mindspore_serving.llm.plan import Scheduled
 from mindspore_serving.llm.readout import PROMPT, Readout
 from mindspore_serving.llm.request import Limits, check_place, make_request
@@ -62,8 +63,8 @@ class Engine:
         self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
         self._roster = Roster(config)
         self._aborted: Outputs = []  # to be told by the next step
-        self._num_arrivals = self._num_steps = 0
-        self._num_prompt_tokens = self._num_generated = 0
+        self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
+        self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
         self._num_guesses = self._num_right_guesses = 0
 
     @property

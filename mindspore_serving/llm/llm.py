@@ -20,11 +20,19 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import Engine
 from mindspore_serving.llm.outputs import Answer, Collected, Completion
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.prompts import Params, Prompt, list_params, list_prompts, naming
+from mindspore_serving.llm.prompts import (
+    Params,
+    Prompt,
+    adapter_place,
+    list_params,
+    list_prompts,
+    naming,
+)
 from mindspore_serving.llm.request import to_token_ids
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.stats import EngineStats
-from mindspore_serving.llm.tokenizer import Tokenizer, read_json
+from mindspore_serving.llm.step import Vectors
+from mindspore_serving.llm.tokenizer import Tokenizer, stated_eos_ids
 
 __all__ = ["LLM", "Answer", "Completion"]
 
@@ -35,7 +43,7 @@ class LLM:
     """A language model, loaded and ready.
 
     Args:
-        path: the model's directory: config.json, *.safetensors and tokenizer.json.  Without
+        path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json.  Without
             tokenizer.json only token ids can be given and are returned.
         runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
         quantization: how weights are stored, by a name of the runtime; None as they are.
@@ -60,7 +68,7 @@ class LLM:
             self.tokenizer = Tokenizer.open(directory)
         special_tokens = self.tokenizer.special_tokens if self.tokenizer else None
         self._chat_template = ChatTemplate.open(directory, special_tokens)
-        eos_ids = self.tokenizer.eos_ids if self.tokenizer else _eos_ids(directory)
+        eos_ids = self.tokenizer.eos_ids if self.tokenizer else stated_eos_ids(directory)
         runner = open_runner(directory, runtime, config)
         self._engine: Engine | None = Engine(runner, self.tokenizer, config, eos_ids)
         self._num_requests = 0
@@ -71,6 +79,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: Params = None,
         use_tqdm: bool = True,
+        adapter: str | None = None,
     ) -> list[Answer]:
         """The answers to `prompts`, in their order.
 
@@ -78,17 +87,20 @@ class LLM:
             prompts: a text or a list of token ids, or a list of such.
             params: for all prompts, or one for each; None is `SamplingParams()`.
             use_tqdm: show how far it is, where stderr is a terminal.
+            adapter: the name of one of the `adapters`; None is the model as it is.
 
         Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  Where
         the model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
         """
-        return self._generate(list_prompts(prompts), params, use_tqdm, self._encode)
+        place = self._place(adapter)
+        return self._generate(list_prompts(prompts), params, use_tqdm, self._encode, place)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: Params = None,
         use_tqdm: bool = True,
+        adapter: str | None = None,
         **template_options: Any,
     ) -> list[Answer]:
         """The assistant's answers to a conversation, or to each of a list of them.
@@ -107,7 +119,21 @@ class LLM:
             with naming(f"messages[{index}]", len(chats)):
                 text = self._chat_template.render(chat, tools=tools, options=template_options)
             texts.append(text)
-        return self._generate(texts, params, use_tqdm, self._encode_chat)
+        place = self._place(adapter)
+        return self._generate(texts, params, use_tqdm, self._encode_chat, place)
+
+    def embed(self, prompts: Prompt | Sequence[Prompt]) -> Vectors:
+        """A vector of length 1 for each prompt: the final hidden state of its last token.
+
+        float32 [number of prompts, hidden size].  Raises InvalidInputs naming the prompt that
+        cannot be used, or if the runtime has no embeddings.
+        """
+        engine, ids = self._open_engine(), []
+        given = list_prompts(prompts)
+        for index, prompt in enumerate(given):
+            with naming(f"prompts[{index}]", len(given)):
+                ids.append(engine.embedder.check(self._encode(prompt)))
+        return engine.embedder.embed(ids)
 
     def stats(self) -> EngineStats:
         """The engine's numbers: cache, preemptions, tokens."""
@@ -131,6 +157,7 @@ class LLM:
         params: Params,
         shows_progress: bool,
         encode: Callable[[Prompt], list[int]],
+        adapter: int,
     ) -> list[Answer]:
         engine = self._open_engine()
         collected: dict[str, Collected] = {}
@@ -140,7 +167,7 @@ class LLM:
                 request_id = self._next_id()
                 with naming(f"prompts[{index}]", len(prompts)):
                     ids = encode(prompt)
-                    engine.add(request_id, ids, own)
+                    engine.add(request_id, ids, own, adapter=adapter)
                 text = prompt if isinstance(prompt, str) else None
                 collected[request_id] = Collected(text, ids, own.n)
             _run(engine, collected, _bar(len(prompts) if shows_progress else 0))
@@ -157,6 +184,9 @@ class LLM:
 
     def _encode_chat(self, text: Prompt) -> list[int]:
         return self._encode(text, add_special=False)  # the template has written them
+
+    def _place(self, adapter: str | None) -> int:
+        return adapter_place(adapter, list(self._open_engine().config.adapters))
 
     def _next_id(self) -> str:
         self._num_requests += 1
@@ -187,15 +217,6 @@ def _config(quantization: str | None, options: dict[str, Any]) -> EngineConfig:
         if name not in known:
             raise InvalidInputs(f"{name!r} is no option, expected one of {', '.join(known)}")
     return EngineConfig(quantization=quantization, **options)
-
-
-def _eos_ids(directory: Path) -> tuple[int, ...]:
-    """The end tokens of a model whose tokenizer is not there."""
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(directory / name).get("eos_token_id")
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (found,)
-    return ()
 
 
 def _run(engine: Engine, collected: dict[str, Collected], bar: Iterator[int]) -> None:

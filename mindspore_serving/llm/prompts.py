@@ -34,6 +34,16 @@ def list_params(params: Params, count: int) -> list[SamplingParams]:
     return list(params)
 
 
+def adapter_place(adapter: str | None, names: Sequence[str]) -> int:
+    """The adapter's index among `names`, from 1 on; 0 for None."""
+    if adapter is None:
+        return 0
+    if adapter not in names:
+        accepted = f"None or one of {', '.join(names)}" if names else "None: there is none"
+        raise InvalidInputs(f"adapter is {adapter!r}, expected {accepted}")
+    return names.index(adapter) + 1
+
+
 @contextmanager
 def naming(name: str, count: int) -> Iterator[None]:
     """Say which of several inputs an error is about."""

@@ -78,7 +78,7 @@ def make_request(
         raise InvalidInputs(f"request_id is {request_id!r}, expected a text that is not empty")
     if not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
-    prompt = _check_prompt(prompt_ids, limits)
+    prompt = check_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
     room = limits.max_model_len - len(prompt)
     return Request(
@@ -116,7 +116,8 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_prompt(prompt_ids: Iterable[int], limits: Limits) -> list[int]:
+def check_prompt(prompt_ids: Iterable[int], limits: Limits) -> list[int]:
+    """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,14 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class EmbeddingRunner(Runner, Protocol):
+    """A runner that also gives what the logits are computed from."""
+
+    hidden_size: int
+
+    def embed(self, step: Step) -> Vectors:
+        """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],
+        which may be overwritten by the next step."""
+        ...

@@ -169,3 +169,12 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise StartError(f"{path} holds {type(found).__name__}, expected an object")
     return found
+
+
+def stated_eos_ids(directory: Path) -> tuple[int, ...]:
+    """The end tokens of a model whose tokenizer is not there."""
+    for name in ("generation_config.json", "config.json"):
+        found = read_json(directory / name).get("eos_token_id")
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (found,)
+    return ()

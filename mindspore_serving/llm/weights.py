@@ -5,7 +5,8 @@ unpickles.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.ckpt import read_ckpt
+from mindspore_serving.llm.ckpt_names import hugging_face_names
 from mindspore_serving.llm.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.safetensors import StoredTensor, read_safetensors
 
@@ -40,7 +43,8 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
-        """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one.
+        """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
+        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt_names`).
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
@@ -65,6 +69,8 @@ class Checkpoint:
             raise StartError(
                 f"{self.directory} has no tensor {name!r}, which its architecture needs"
             )
+        if not stored.bits.flags.aligned:  # native code reads aligned memory
+            stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)
 
     def packed(self, name: str) -> Packed | None:
@@ -85,16 +91,21 @@ class Checkpoint:
         packed = self.packed(name)
         if packed is not None:
             return unpack(packed)
-        dtype, _, bits = self.raw(name)
-        if dtype not in FLOATS:
-            raise StartError(
-                f"tensor {name!r} of {self.directory} is {dtype}, expected one of {FLOATS}"
-            )
-        if dtype == "BF16":
-            return (bits.astype(np.uint32) << 16).view(np.float32)
-        if dtype == "F16":
-            return bits.view(np.float16).astype(np.float32)
-        return bits.astype(np.float32, copy=False)
+        stored = StoredTensor(*self.raw(name))
+        return to_f32(stored, f"tensor {name!r} of {self.directory}")
+
+
+def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
+    """As `Checkpoint.f32`, of one tensor.  Raises StartError, which begins with `where`, unless it
+    is of floats."""
+    dtype, bits = stored.dtype, stored.bits
+    if dtype not in FLOATS:
+        raise StartError(f"{where} is {dtype}, expected one of {FLOATS}")
+    if dtype == "BF16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F16":
+        return bits.view(np.float16).astype(np.float32)
+    return bits.astype(np.float32, copy=False)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -117,14 +128,24 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     if index.exists():
         return _read_shards(directory, index)
     files = sorted(directory.glob("*.safetensors"))
+    if files:
+        return _read_all(files, read_safetensors)
+    files = sorted(directory.glob("*.ckpt"))
     if not files:
         raise StartError(
-            f"{directory} has no *.safetensors file; weights in another format (pickled .bin, "
-            ".ckpt) have to be converted to safetensors first"
+            f"{directory} has no *.safetensors and no MindSpore *.ckpt file; weights in another "
+            "format (pickled .bin) have to be converted to safetensors first"
         )
+    tensors = _read_all(files, read_ckpt)
+    return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+
+
+def _read_all(
+    files: Iterable[Path], read: Callable[[Path], dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in files:
-        for name, stored in read_safetensors(path).items():
+        for name, stored in read(path).items():
             if name in tensors:
                 raise StartError(f"tensor {name!r} is in {path.name} and in another file as well")
             tensors[name] = stored

@@ -26,6 +26,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, layer.mlp(layer.norm(x, NAMES.mlp_norm)))
     x = ops.gather_rows(x, inputs.rows)
     x = ops.rms_norm(x, ops.weight("model.norm.weight"), spec.norm_eps)
+    x = ops.hidden(x)
     return ops.linear(x, ops.weight("lm_head.weight"))
 
 

@@ -33,6 +33,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, layer.norm(h, "post_feedforward_layernorm"))
     x = ops.gather_rows(x, inputs.rows)
     x = ops.rms_norm(x, ops.weight("model.norm.weight"), spec.norm_eps, plus_one=True)
+    x = ops.hidden(x)
     head = embedding if spec.tied_embeddings else ops.weight("lm_head.weight")
     logits = ops.linear(x, head)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits

@@ -30,6 +30,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         h = ops.gelu(_linear(ops, h, f"{prefix}mlp.c_fc"), tanh=tanh)
         x = ops.add(x, ops.all_reduce(_linear(ops, h, f"{prefix}mlp.c_proj")))
     x = _norm(ops, spec, ops.gather_rows(x, inputs.rows), "transformer.ln_f")
+    x = ops.hidden(x)
     return ops.linear(x, table if spec.tied_embeddings else ops.weight("lm_head.weight"))
 
 

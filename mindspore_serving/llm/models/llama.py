@@ -59,6 +59,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, layer.mlp(h))
     x = ops.gather_rows(x, inputs.rows)
     x = ops.rms_norm(x, ops.weight(f"{names.norm}.weight"), spec.norm_eps)
+    x = ops.hidden(x)
     head = names.embedding if spec.tied_embeddings else names.head
     return ops.linear(x, ops.weight(f"{head}.weight"))
 

@@ -39,6 +39,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, _mixture(layer, h) if i in spec.sparse_layers else layer.mlp(h))
     x = ops.gather_rows(x, inputs.rows)
     x = ops.rms_norm(x, ops.weight("model.norm.weight"), spec.norm_eps)
+    x = ops.hidden(x)
     head = "model.embed_tokens" if spec.tied_embeddings else "lm_head"
     return ops.linear(x, ops.weight(f"{head}.weight"))
 

@@ -18,6 +18,7 @@ RUNTIMES: dict[str, str] = {
     "mindir": "mindspore_serving.llm.runtimes.mindir:open_runner",
     "toy": "mindspore_serving.llm.runtimes.toy:open_runner",
 }
+ADAPTABLE = ("torch",)  # those that take EngineConfig.adapters
 
 
 def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
@@ -28,6 +29,10 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     """
     if runtime not in RUNTIMES:
         raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
+    if config.adapters and runtime not in ADAPTABLE:
+        raise StartError(
+            f"runtime {runtime!r} has no adapters, expected one of {', '.join(ADAPTABLE)}"
+        )
     module, _, function = RUNTIMES[runtime].partition(":")
     try:
         opener: Open = getattr(import_module(module), function)

@@ -111,6 +111,11 @@ class Ops(Protocol):
         """Mixture of experts: softmax routing, (gate, up, down) silu experts."""
         ...
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """`x` itself: what every definition passes here once, before the output matrix, is the
+        final normalised state of the wanted tokens, [num_logits, H], which embeddings are."""
+        ...
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over ranks; x itself where there is one."""
         ...

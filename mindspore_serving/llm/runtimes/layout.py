@@ -24,6 +24,7 @@ class Limits:
     num_blocks: int
     vocab_size: int
     max_model_len: int
+    num_adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Span:
     end: int
     length: int
     blocks: Indices
+    adapter: int = 0
 
     @property
     def start(self) -> int:
@@ -62,7 +64,7 @@ def lay_out(step: Step, limits: Limits) -> Layout:
     for index, row in enumerate(step.rows):
         end = begin + len(row.tokens)
         blocks = _checked_blocks(index, row, limits)
-        spans.append(Span(begin, end, row.start + len(row.tokens), blocks))
+        spans.append(Span(begin, end, row.start + len(row.tokens), blocks, row.adapter))
         begin = end
     positions = _join(np.arange(span.start, span.length) for span in spans)
     token_ids = _join(np.asarray(row.tokens, np.int64) for row in step.rows)
@@ -97,8 +99,9 @@ def _checked_blocks(index: int, row: Row, limits: Limits) -> Indices:
         )
     if not 0 <= row.num_logits <= count:
         raise ServingError(f"row {index} wants {row.num_logits} logits of {count} tokens")
-    if row.adapter:
-        raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has none")
+    if not 0 <= row.adapter <= limits.num_adapters:
+        have = limits.num_adapters or "none"
+        raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has {have}")
     needed = -(-length // limits.block_size)
     if len(row.blocks) < needed:
         raise ServingError(

@@ -29,7 +29,7 @@ from mindspore_serving.llm.runtimes.openvino_feed import Feed
 from mindspore_serving.llm.runtimes.openvino_ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino_options import Options, options_from
 from mindspore_serving.llm.runtimes.openvino_weights import Weights
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 from mindspore_serving.llm.weights import Checkpoint
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
@@ -107,6 +107,7 @@ class OpenVINORunner:
         self, compiled: Any, spec: ModelSpec, config: EngineConfig, *, kept: list[Any]
     ) -> None:
         self.vocab_size = spec.vocab_size
+        self.hidden_size = spec.hidden_size
         self._kept = kept
         self._request: Any = compiled.create_infer_request()
         self._caches = [
@@ -130,6 +131,17 @@ class OpenVINORunner:
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
+        self._infer(step)
+        logits: Logits = self._request.get_output_tensor(0).data
+        return logits
+
+    def embed(self, step: Step) -> Vectors:
+        """As `EmbeddingRunner.embed`."""
+        self._infer(step)
+        hidden: Vectors = self._request.get_output_tensor(1).data
+        return hidden
+
+    def _infer(self, step: Step) -> None:
         if self._request is None:
             raise ServingError("the runner is closed")
         self._feed.load(step)
@@ -140,8 +152,6 @@ class OpenVINORunner:
             self._request.infer()
         except RuntimeError as error:
             raise ServingError(f"openvino failed in a step: {error}") from error
-        logits: Logits = self._request.get_output_tensor(0).data
-        return logits
 
     def close(self) -> None:
         """Free the model and its cache."""

@@ -34,11 +34,13 @@ class OpenVINOOps:
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
-        """The graph that ends in `logits`.  Raises StartError unless they are [rows, vocab_size]"""
+        """The graph that ends in `logits`, and in `hidden` beside them.  Raises StartError unless
+        the logits are [rows, vocab_size]."""
         _expect(logits, vocab_size, "vocab_size")
-        result = opset.result(logits)
-        result.output(0).get_tensor().set_names({"logits"})
-        return ov.Model([result], list(self.parameters.values()), "decoder")
+        results = [opset.result(logits), opset.result(self._hidden)]
+        for result, name in zip(results, ("logits", "hidden"), strict=True):
+            result.output(0).get_tensor().set_names({name})
+        return ov.Model(results, list(self.parameters.values()), "decoder")
 
     def weight(self, name: str) -> Weight:
         self._weights.shape(name)
@@ -163,6 +165,10 @@ class OpenVINOOps:
         if normalize:
             shares = opset.divide(shares, opset.reduce_sum(shares, _i64(-1), keep_dims=True))
         return mixture(x, (gates, up_weights, down_weights), (scores, shares, chosen))
+
+    def hidden(self, x: Node) -> Node:
+        self._hidden = x
+        return x
 
     def all_reduce(self, x: Node) -> Node:
         return x

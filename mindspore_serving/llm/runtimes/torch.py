@@ -5,8 +5,10 @@ no CUDA graphs and no kernels of its own: a step is launched operation by operat
 small models on a fast device.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,11 +22,17 @@ from mindspore_serving.llm.runtimes.base import Inputs
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
 from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.torch_attention import PagedCache, grouped
+from mindspore_serving.llm.runtimes.torch_lora import (
+    Adapters,
+    chosen_adapters,
+    load_adapters,
+)
 from mindspore_serving.llm.runtimes.torch_ops import Pass, TorchOps, Weights
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 from mindspore_serving.llm.weights import Checkpoint
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 SHARE_OF_DEVICE = 0.9  # of the device's memory that is free once the weights are there
 
 
@@ -49,12 +57,14 @@ def open_runner(directory: str | Path, config: EngineConfig) -> "TorchRunner":
     device = _device(config.device)
     dtype = _dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = _dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
-    model = Model(spec, decoder, Weights(checkpoint, dtype, device), dtype, kv_dtype, device)
-    _load(model)
+    weights = Weights(checkpoint, dtype, device)
+    adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
+    model = Model(spec, decoder, weights, adapters, dtype, kv_dtype, device)
+    num_adapters = len(config.adapters)
+    _load(model, num_adapters)
     held = capacity(config, spec, element_size=kv_dtype.itemsize, free_memory=_free_memory(device))
-    return TorchRunner(
-        model, Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
-    )
+    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    return TorchRunner(model, replace(limits, num_adapters=num_adapters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,7 @@ class Model:
     spec: ModelSpec
     decoder: Decoder
     weights: Weights
+    adapters: Adapters
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
@@ -78,14 +89,25 @@ class TorchRunner:
         self._model = model
         self._limits = limits
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
-        self._ops: TorchOps | None = TorchOps(model.weights, self._cache, model.dtype)
+        self._ops: TorchOps | None = TorchOps(
+            model.weights, self._cache, model.dtype, model.adapters
+        )
         self.block_size = limits.block_size
         self.num_blocks = limits.num_blocks
         self.vocab_size = limits.vocab_size
+        self.hidden_size = spec.hidden_size
+        self.num_adapters = limits.num_adapters
         self.max_model_len = limits.max_model_len
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
+        return self._run(step, self._logits)
+
+    def embed(self, step: Step) -> Vectors:
+        """As `EmbeddingRunner.embed`."""
+        return self._run(step, self._hidden)
+
+    def _run(self, step: Step, compute: Compute) -> Logits:
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
@@ -93,7 +115,7 @@ class TorchRunner:
         try:
             with torch.inference_mode():
                 self._copy(step)
-                return self._compute(self._ops, layout)
+                return compute(self._ops, layout)
         except (RuntimeError, IndexError) as error:
             if isinstance(error, ServingError):
                 raise
@@ -104,6 +126,7 @@ class TorchRunner:
         self._ops = None
         self._cache.layers.clear()
         self._model.weights.clear()
+        self._model.adapters.clear()
         if self._model.device != "cpu":
             torch.cuda.empty_cache()
 
@@ -112,27 +135,46 @@ class TorchRunner:
             source, target = self._upload(step.copies).unbind(1)
             self._cache.copy(source, target)
 
-    def _compute(self, ops: TorchOps, layout: Layout) -> Logits:
+    def _logits(self, ops: TorchOps, layout: Layout) -> Logits:
         if not layout.spans:
             return np.zeros((0, self.vocab_size), np.float32)
-        ops.begin(Pass(self._upload(layout.slots), grouped(layout, self._upload)))
+        return _download(self._pass(ops, layout))
+
+    def _hidden(self, ops: TorchOps, layout: Layout) -> Vectors:
+        if not layout.spans:
+            return np.zeros((0, self.hidden_size), np.float32)
+        self._pass(ops, layout)
+        if ops.last_hidden is None:
+            raise RuntimeError("the definition does not say what its hidden state is")
+        return _download(ops.last_hidden)
+
+    def _pass(self, ops: TorchOps, layout: Layout) -> torch.Tensor:
+        adapters = chosen_adapters(layout, self._upload)
+        ops.begin(Pass(self._upload(layout.slots), grouped(layout, self._upload), adapters))
         inputs = Inputs(
             self._upload(layout.token_ids),
             self._upload(layout.positions),
             self._upload(layout.rows),
         )
-        logits: Logits = self._model.decoder(ops, self._model.spec, inputs).float().cpu().numpy()
+        logits: torch.Tensor = self._model.decoder(ops, self._model.spec, inputs)
         return logits
 
     def _upload(self, indices: object) -> torch.Tensor:
         return torch.as_tensor(indices, dtype=torch.int64).to(self._model.device)
 
 
-def _load(model: Model) -> None:
-    """Load every weight by computing one token; StartError if the checkpoint does not fit."""
-    runner = TorchRunner(model, Limits(1, 1, model.spec.vocab_size, 1))
+def _download(tensor: torch.Tensor) -> Logits:
+    array: Logits = tensor.float().cpu().numpy()
+    return array
+
+
+def _load(model: Model, num_adapters: int) -> None:
+    """Load every weight by computing one token without and one with each adapter; StartError if
+    the checkpoint does not fit, or an adapter."""
+    runner = TorchRunner(model, Limits(1, 1, model.spec.vocab_size, 1, num_adapters))
     try:
-        logits = runner.run(Step((Row([0], 0, [0], 1),)))
+        logits = runner.run(Step(tuple(Row([0], 0, [0], 1, i) for i in range(num_adapters + 1))))
+        model.adapters.check_used()
     except StartError:
         raise
     except ServingError as error:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from mindspore_serving.llm.runtimes.base import AttentionSpec
 from mindspore_serving.llm.runtimes.torch_attention import Group, PagedCache, attend
+from mindspore_serving.llm.runtimes.torch_lora import Adapters, Chosen
 from mindspore_serving.llm.weights import Checkpoint
 
 Tensor: TypeAlias = torch.Tensor
@@ -54,17 +55,22 @@ class Pass:
 
     slots: Tensor  # [T]
     groups: tuple[Group, ...]
+    adapters: Chosen = ()
 
 
 class TorchOps:
     """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
 
-    def __init__(self, weights: Weights, cache: PagedCache, dtype: torch.dtype) -> None:
+    def __init__(
+        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
+    ) -> None:
         self._weights = weights
         self._cache = cache
+        self._adapters = adapters
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
         self._pass: Pass | None = None
+        self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
     def begin(self, current: Pass) -> None:
         """Say where the tokens of the next pass go."""
@@ -80,7 +86,10 @@ class TorchOps:
         return functional.embedding(ids, table)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return functional.linear(x, weight, bias)
+        y = functional.linear(x, weight, bias)
+        if self._pass is not None and self._pass.adapters:
+            self._adapters.apply(self._pass.adapters, weight, x, y)
+        return y
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False) -> Tensor:
         scale = 1.0 + weight.float() if plus_one else weight.float()
@@ -173,6 +182,10 @@ class TorchOps:
             result = functional.linear(hidden, down) * shares[tokens, places, None]
             out.index_add_(0, tokens, result)
         return out
+
+    def hidden(self, x: Tensor) -> Tensor:
+        self.last_hidden = x
+        return x
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x
