@@ -14,6 +14,7 @@ original catch:
         ├── Overloaded            OVERLOADED           the queue is full; try again later
         ├── DeadlineExceeded      DEADLINE_EXCEEDED    the caller's time is up
         ├── Cancelled             CANCELLED            the caller has left
+        ├── Unauthorized          UNAUTHORIZED         the API key is missing or wrong
         └── StartError            FAILED               a server or worker could not start
 
 How a code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
@@ -37,6 +38,7 @@ class Code(IntEnum):
     OVERLOADED = 8
     DEADLINE_EXCEEDED = 9
     CANCELLED = 10
+    UNAUTHORIZED = 11
 
 
 class ServingError(RuntimeError):
@@ -99,6 +101,12 @@ class Cancelled(ServingError):
     code = Code.CANCELLED
 
 
+class Unauthorized(ServingError):
+    """The API key is missing or wrong."""
+
+    code = Code.UNAUTHORIZED
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -116,6 +124,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Overloaded,
         DeadlineExceeded,
         Cancelled,
+        Unauthorized,
     )
 }
 

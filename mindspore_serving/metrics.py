@@ -22,6 +22,30 @@ class Series:
         self.buckets = [0] * (len(BUCKETS) + 1)
         self.total_seconds = 0.0
 
+    @property
+    def count(self) -> int:
+        """Requests answered."""
+        return sum(self.buckets)
+
+    def quantile(self, share: float) -> float | None:
+        """Milliseconds within which so large a `share` of requests was answered: the bound of the
+        bucket it falls into, None without requests or beyond the last bound."""
+        wanted, seen = share * self.count, 0
+        for bound, number in zip(BUCKETS, self.buckets, strict=False):
+            seen += number
+            if number and seen >= wanted:
+                return bound * 1000
+        return None
+
+    @classmethod
+    def sum(cls, series: "Iterable[Series]") -> "Series":
+        """All of `series` as one."""
+        total = cls("", 0, "")
+        for one in series:
+            total.buckets = [a + b for a, b in zip(total.buckets, one.buckets, strict=True)]
+            total.total_seconds += one.total_seconds
+        return total
+
     def observe(self, seconds: float, code: int) -> None:
         self.buckets[bisect_left(BUCKETS, seconds)] += 1
         self.total_seconds += seconds

@@ -18,15 +18,18 @@ from mindspore_serving.server import register
 SERVER = "mindspore_serving.server"
 SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
-    f"{SERVER}.start_grpc_server": "(address, max_msg_mb_size=100, ssl_config=None)",
+    f"{SERVER}.start_grpc_server": (
+        "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=())"
+    ),
     f"{SERVER}.start_restful_server": (
-        "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False)"
+        "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
+        "api_keys=())"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
         "(servable_directory, servable_name, device_ids=None, version_number=0, device_type=None, "
         "num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
-        "preferred_batch_size=0, retry=True)"
+        "preferred_batch_size=0, retry=True, alias='', llm_options=None)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
@@ -68,12 +71,14 @@ SIGNATURES = {
         "agent_ip=None, rank_start=None, dec_key=None, dec_mode='AES-GCM')"
     ),
     "mindspore_serving.client.Client": (
-        "(address, servable_name, method_name, version_number=0, ssl_config=None, *, timeout=None)"
+        "(address, servable_name, method_name, version_number=0, ssl_config=None, *, timeout=None, "
+        "api_key=None)"
     ),
     "mindspore_serving.client.Client.infer": "(self, instances, timeout=None)",
     "mindspore_serving.client.Client.infer_async": "(self, instances, timeout=None)",
     "mindspore_serving.client.AsyncClient": (
-        "(address, servable_name, method_name, version_number=0, ssl_config=None, *, timeout=None)"
+        "(address, servable_name, method_name, version_number=0, ssl_config=None, *, timeout=None, "
+        "api_key=None)"
     ),
     "mindspore_serving.client.AsyncClient.infer": "(self, instances, timeout=None)",
     "mindspore_serving.client.SSLConfig": "(certificate=None, private_key=None, custom_ca=None)",

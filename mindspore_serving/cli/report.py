@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Iterator
+from typing import Any
 from urllib.parse import quote
 
 from mindspore_serving.cli.running import Method, Servable
@@ -24,7 +25,7 @@ def warning(settings: ServeSettings) -> str | None:
         return None
     return (
         f"WARNING: listening on {host} without TLS: whoever reaches this address can call every "
-        "servable and read the traffic; there is no login.  Use --host 127.0.0.1, a firewall, or "
+        "servable and read the traffic, API keys too.  Use --host 127.0.0.1, a firewall, or "
         "--tls-cert, --tls-key and --tls-ca."
     )
 
@@ -44,6 +45,8 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
         yield ""
         workers = "1 worker" if servable.num_workers == 1 else f"{servable.num_workers} workers"
         yield f"{servable.name}, version {servable.version}, {workers}"
+        if servable.summary:
+            yield from _language_lines(settings, servable)
         for method in servable.methods:
             yield f"  {method.name}({', '.join(method.inputs)}) -> {', '.join(method.outputs)}"
             yield f"    {call_line(settings, servable.name, method)}"
@@ -51,9 +54,20 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
     yield "Put your own values in place of 1.0.  Ctrl-C stops."
 
 
+def _language_lines(settings: ServeSettings, servable: Servable) -> Iterator[str]:
+    yield f"  {servable.summary}"
+    if settings.no_http:
+        return
+    url = _url(settings)
+    yield f"  page     {url}/"
+    yield f"  OpenAI   {url}/v1   TGI  {url}   chat: mindspore-serving chat {url}"
+
+
 def call_line(settings: ServeSettings, servable: str, method: Method) -> str:
     """A shell command that calls `method`."""
-    instance = dict.fromkeys(method.inputs, 1.0)
+    instance: dict[str, Any] = dict.fromkeys(method.inputs, 1.0)
+    if "prompt" in instance:
+        instance = {"prompt": "Once upon a time"}
     if settings.no_http:
         where = address(_reachable(settings.host), settings.grpc_port)
         words = ["mindspore-serving", "predict", where, servable, method.name]

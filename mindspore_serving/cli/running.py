@@ -23,6 +23,7 @@ class Servable:
     version: int
     num_workers: int
     methods: tuple[Method, ...]
+    summary: str = ""  # of a language model
 
 
 def servables() -> list[Servable]:
@@ -36,4 +37,5 @@ def _to_servable(row: dict[str, Any]) -> Servable:
         Method(name, tuple(one["inputs"]), tuple(one["outputs"]))
         for name, one in row["methods"].items()
     )
-    return Servable(row["name"], row["version"], row["num_workers"], methods)
+    summary = row.get("summary", "")
+    return Servable(row["name"], row["version"], row["num_workers"], methods, summary)

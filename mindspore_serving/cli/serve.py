@@ -4,15 +4,19 @@ Uses the public API as a start-up script does.  The ports are taken first: a por
 once, and /health answers "not ready" while models load.
 """
 
+import json
+import os
 import sys
 import threading
 import time
+from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.cli import report, running
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable import repository
+from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server.master import context
 
 _POLL_SECONDS = 0.1
@@ -44,6 +48,10 @@ def run(settings: ServeSettings) -> int:
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
     """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
     found = [place for path in settings.paths for place in repository.discover(path)]
+    found = list(dict.fromkeys(found))
+    if settings.name and len(found) > 1:
+        raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    options = llm_options(settings)
     workers = settings.num_parallel_workers
     return [
         server.ServableStartConfig(
@@ -54,9 +62,36 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
+            alias=settings.name,
+            llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )
-        for directory, name in dict.fromkeys(found)
+        for directory, name in found
     ]
+
+
+def llm_options(settings: ServeSettings) -> dict[str, Any]:
+    """The options of language models.  Raises InvalidInputs for one without a value."""
+    options: dict[str, Any] = {
+        "runtime": settings.runtime,
+        "quantization": settings.quantization,
+        "max_model_len": settings.max_model_len,
+    }
+    options = {name: value for name, value in options.items() if value}
+    for text in settings.llm_option or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInputs(f"--llm-option is {text!r}, expected NAME=VALUE")
+        options[name.replace("-", "_")] = _value(value)
+    return options
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or a JSON object where `text` is one; else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
@@ -80,10 +115,12 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             settings.max_msg_mb,
             tls,
             use_status_codes=settings.http_status_codes,
+            api_keys=settings.api_key or (),
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(where, settings.max_msg_mb, tls)
+        keys = settings.api_key or ()
+        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys)
 
 
 def _warn(settings: ServeSettings) -> None:

@@ -1,9 +1,18 @@
 """The asyncio client of the gRPC server."""
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import grpc
 
 from mindspore_serving.client.caller import OPTIONS, Caller
-from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_request
+from mindspore_serving.client.messages import (
+    Result,
+    from_reply,
+    from_rpc_error,
+    to_piece,
+    to_request,
+)
 
 
 class AsyncClient(Caller):
@@ -25,9 +34,26 @@ class AsyncClient(Caller):
         request = to_request(self.servable_name, self.method_name, self.version_number, instances)
         limit = self._limit(timeout)
         try:
-            return from_reply(await self.stub.Predict(request, timeout=limit))
+            reply = await self.stub.Predict(request, timeout=limit, metadata=self._metadata)
+            return from_reply(reply)
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error)
+
+    async def infer_stream(
+        self, instance: dict[str, Any], timeout: float | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `Client.infer_stream`, but prints nothing."""
+        request = to_request(self.servable_name, self.method_name, self.version_number, instance)
+        call = self.stub.PredictStream(
+            request, timeout=self._limit(timeout), metadata=self._metadata
+        )
+        try:
+            async for reply in call:
+                yield to_piece(from_reply(reply))
+        except grpc.aio.AioRpcError as error:
+            yield from_rpc_error(error)
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         """Close the connection; calls under way fail."""

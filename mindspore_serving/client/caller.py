@@ -45,6 +45,7 @@ class Caller:
         ssl_config: SSLConfig | None = None,
         *,
         timeout: float | None = None,
+        api_key: str | None = None,
     ) -> None:
         check_str("address", address)
         check_str("servable_name", servable_name)
@@ -56,6 +57,7 @@ class Caller:
         self.method_name = method_name
         self.version_number = version_number
         self.timeout = timeout
+        self._metadata = None if api_key is None else (("authorization", f"Bearer {api_key}"),)
         self.channel = self._connect(None if ssl_config is None else credentials(ssl_config))
         self.stub = MSServiceStub(self.channel)
 

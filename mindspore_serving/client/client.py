@@ -1,11 +1,18 @@
 """The blocking client of the gRPC server."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from mindspore_serving.client.caller import OPTIONS, Caller
-from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_request
+from mindspore_serving.client.messages import (
+    Result,
+    from_reply,
+    from_rpc_error,
+    to_piece,
+    to_request,
+)
 from mindspore_serving.proto import ms_service_pb2 as pb
 
 
@@ -48,6 +55,7 @@ class Client(Caller):
         version_number: which version of the servable; 0 is the newest that runs.
         ssl_config: for a server with TLS.
         timeout: seconds that a call may take, if it says nothing else; None: no limit.
+        api_key: for a server that wants one.
 
     `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too.
     Raises RuntimeError for a wrong argument.  Connects on first use; safe to use from many threads.
@@ -68,7 +76,9 @@ class Client(Caller):
         """
         request = self._to_request(instances)
         try:
-            return from_reply(self.stub.Predict(request, timeout=self._limit(timeout)))
+            limit = self._limit(timeout)
+            reply = self.stub.Predict(request, timeout=limit, metadata=self._metadata)
+            return from_reply(reply)
         except grpc.RpcError as error:
             return _report(error)
 
@@ -79,10 +89,32 @@ class Client(Caller):
         request = self._to_request(instances)
         try:
             return ClientGrpcAsyncResult(
-                self.stub.Predict.future(request, timeout=self._limit(timeout))
+                self.stub.Predict.future(
+                    request, timeout=self._limit(timeout), metadata=self._metadata
+                )
             )
         except grpc.RpcError as error:
             return ClientGrpcAsyncError(_report(error))
+
+    def infer_stream(
+        self, instance: dict[str, Any], timeout: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Send one instance to a method that streams, and iterate over the pieces of its answer.
+
+        Each piece is a dict {output: value}, the last one {"error": text} if the request failed.
+        Leaving the loop early, or closing the iterator, cancels the request.  A method that does
+        not stream gives one piece.
+        """
+        call = self.stub.PredictStream(
+            self._to_request(instance), timeout=self._limit(timeout), metadata=self._metadata
+        )
+        try:
+            for reply in call:
+                yield to_piece(from_reply(reply))
+        except grpc.RpcError as error:
+            yield _report(error)
+        finally:
+            call.cancel()
 
     def close(self) -> None:
         """Close the connection; calls under way fail."""

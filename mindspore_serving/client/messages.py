@@ -51,6 +51,11 @@ def from_reply(reply: pb.PredictReply) -> Result:
     return results
 
 
+def to_piece(result: Result) -> dict[str, Any]:
+    """The one instance of a reply of a stream."""
+    return result[0] if isinstance(result, list) else result
+
+
 def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str]:
     """The result of a request that got no reply: code, its name and the details."""
     return {"error": f"Grpc Error, {error.code().value}, {error.details()}"}

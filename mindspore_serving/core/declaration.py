@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method
 
 
@@ -40,6 +41,19 @@ class DistributedSpec:
     enable_pipeline_infer: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LanguageSpec:
+    """A declared language model: its directory, what runs it, and the engine's options.
+
+    `params` are how its stages sample what a request does not say.
+    """
+
+    path: str
+    runtime: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    params: SamplingParams = SamplingParams()
+
+
 @dataclass(slots=True)
 class Declaration:
     """All that one servable declares.  Filled while its servable_config.py is imported."""
@@ -49,3 +63,4 @@ class Declaration:
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
     methods: dict[str, Method] = field(default_factory=dict)
     distributed: DistributedSpec | None = None
+    language: LanguageSpec | None = None

@@ -3,7 +3,9 @@
 Frozen data, no checks: `server.config` makes it from checked arguments.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,13 @@ class Deployment:
     batching: BatchPolicy = BatchPolicy()
     enable_lite: bool = False
     retry: bool = True  # resend to another replica when a worker dies
+    alias: str = ""  # what clients call it, if not by the name of its directory
+    llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
+
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        return self.alias or self.servable_name
 
     @property
     def num_extra_workers(self) -> int:

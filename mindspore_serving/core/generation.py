@@ -155,3 +155,4 @@ class Generated:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
+    num_cached_tokens: int = 0  # of the prompt, found in the cache; told with the finish reason

@@ -3,14 +3,18 @@
 Plain frozen data: what is to be run, not how.  `servable.method` builds it, the worker runs it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+
+from mindspore_serving.core.value import Value
 
 
 class StageKind(Enum):
     FUNCTION = "function"  # a Python function of servable_config.py
     MODEL = "model"  # one graph of a declared model
     BUILTIN = "builtin"  # a named function of ours, e.g. argmax_cpp
+    LANGUAGE = "language"  # the servable's language model
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,8 @@ class Stage:
     """One step: which slots go in, which come out, and how many instances at once.
 
     `target` is a function's id, a model's key or a built-in's name.  `batch_size` is None for one
-    instance per call, 0 to follow the model's batch size, else the most instances per call.
+    instance per call, 0 to follow the model's batch size, else the most instances per call.  A
+    stage that `streams` gives several outcomes for an instance, one after another.
     """
 
     kind: StageKind
@@ -28,6 +33,7 @@ class Stage:
     tag: str
     batch_size: int | None = None
     subgraph: int = 0
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Method:
     """An entry of a servable: named inputs, stages in order, and the slots that are returned.
 
     `retry` is False for a method that must not be run twice for one request, not even when the
-    worker that had it died.
+    worker that had it died.  `defaults` are the values of inputs that a request may leave out.
     """
 
     name: str
@@ -44,6 +50,12 @@ class Method:
     stages: tuple[Stage, ...]
     returns: tuple[int, ...]
     retry: bool = True
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def streams(self) -> bool:
+        """Whether it can answer in pieces."""
+        return any(stage.streams for stage in self.stages)
 
     @property
     def num_slots(self) -> int:

@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.errors import ServingError
 
 
 class Request:
     """One call of a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.
+    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.  With
+    `is_stream` a streaming method replies piece by piece, else once.
     """
 
-    __slots__ = ("body", "codec", "method", "servable", "timeout", "version")
+    __slots__ = ("body", "codec", "is_stream", "method", "servable", "timeout", "version")
 
     def __init__(
         self,
@@ -29,6 +31,7 @@ class Request:
         body: bytes | bytearray,
         *,
         timeout: float | None = None,
+        is_stream: bool = False,
     ) -> None:
         self.servable = servable
         self.method = method
@@ -36,6 +39,7 @@ class Request:
         self.codec = codec
         self.body = body
         self.timeout = timeout
+        self.is_stream = is_stream
 
 
 @dataclass(slots=True)
@@ -81,7 +85,20 @@ class Control(Protocol):
     """What front ends tell about the server as a whole."""
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each servable version: name, version, methods, workers and their states."""
+        """Each servable version: name, version, methods, number of workers."""
+        ...
+
+    def observe(self) -> list[dict[str, Any]]:
+        """As `describe`, and how busy each is: requests, latencies, a language model's engine."""
+        ...
+
+    def language_models(self) -> list[tuple[str, int, ModelCard]]:
+        """The servables that are language models: name, version, card; the newest version that
+        runs of each, in the order of their start."""
+        ...
+
+    def streams(self, servable: str, version: int, method: str) -> bool | None:
+        """Whether a method can answer in pieces; None if there is no such method now."""
         ...
 
     @property

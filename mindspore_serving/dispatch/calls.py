@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 class Part:
     """Instances of one request that go to one worker together."""
 
-    __slots__ = ("attempts", "call", "chunks", "codec", "holder", "id", "index", "num_left")
+    __slots__ = (
+        "attempts",
+        "call",
+        "chunks",
+        "codec",
+        "has_replied",
+        "holder",
+        "id",
+        "index",
+        "is_stream",
+        "num_left",
+    )
 
     def __init__(self, call: "CallState", index: int, codec: str, chunks: Sequence[Chunk]) -> None:
         self.call = call
@@ -26,6 +37,8 @@ class Part:
         self.codec = codec
         self.chunks = chunks
         self.attempts = 0
+        self.is_stream = False
+        self.has_replied = False  # some of a stream; it cannot be run again elsewhere
         self.id = 0
         self.num_left = [0]  # of the message it was sent in
         self.holder: Any = None  # the link to the worker that has it, while one does

@@ -57,6 +57,8 @@ class Dispatcher:
             line = self.registry.find(request.servable, request.version, request.method)
             call.line = line
             call.set_parts(self._parts(call, line, request.codec, request.body))
+            if request.is_stream:
+                self._check_stream(call)
             self._start(call, line, request.timeout, now)
         except ServingError as error:
             self._loop.call_soon(call.fail, error)
@@ -114,6 +116,11 @@ class Dispatcher:
         self._busy[line] = None
         self._ticker.arm()
 
+    def _check_stream(self, call: CallState) -> None:
+        if len(call.parts) != 1:
+            raise InvalidInputs(f"a stream takes one instance, {len(call.parts)} were given")
+        call.parts[0].is_stream = True
+
     def _expire(self, call: CallState, timeout: float) -> None:
         call.fail(DeadlineExceeded(f"no answer within {timeout:g} seconds"))
 
@@ -148,7 +155,10 @@ class Dispatcher:
         if oldest is None:
             return False
         size = line.report.batch_size
-        link, room, num_free = _freest(line.workers, size)
+        if line.report.streams:
+            link, room, num_free = _least_streams(line.workers), len(line.batcher), 1
+        else:
+            link, room, num_free = _freest(line.workers, size)
         if link is None:
             return False
         batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill one
@@ -158,7 +168,7 @@ class Dispatcher:
             return False
         parts = [part for part in parts if not part.call.is_done]
         if parts:
-            link.send_work(parts, now)
+            link.send_work(parts, now, is_paced=not line.report.streams)
             if len(line.workers) > 1:  # among equals the one that waited longest is next
                 line.workers.remove(link)
                 line.workers.append(link)
@@ -180,6 +190,8 @@ class Dispatcher:
         for part, reply in answers:
             if reply.is_last:
                 part.holder = None
+            else:
+                part.has_replied = True
             part.call.answer(part, reply)
         if self._busy:
             self._ticker.arm()
@@ -195,7 +207,8 @@ class Dispatcher:
             line = part.call.line
             if part.call.is_done or line is None:
                 continue
-            if line.workers and line.can_retry and part.attempts < MOST_ATTEMPTS:
+            can_retry = line.can_retry and part.attempts < MOST_ATTEMPTS and not part.has_replied
+            if line.workers and can_retry:
                 line.batcher.put_back(part)
                 self._busy[line] = None
                 self._ticker.arm()
@@ -207,6 +220,11 @@ class Dispatcher:
         self._busy.pop(line, None)
         for part in line.batcher.clear():
             part.call.fail(ServableUnavailable(f"Request {line.label} , servable is not available"))
+
+
+def _least_streams(workers: Sequence[Link]) -> Link | None:
+    """Requests of a method that streams do not wait for each other: an engine schedules them."""
+    return min(workers, key=lambda link: link.num_unpaced, default=None)
 
 
 def _freest(workers: Sequence[Link], batch_size: int) -> tuple[Link | None, int, int]:

@@ -5,7 +5,6 @@ Lives on the event loop.  Decides nothing: the dispatcher says what to send, and
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from mindspore_serving import errors, log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch.calls import Part
+from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.pacing import Pace
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.channel import Frames, encode
@@ -27,6 +27,7 @@ from mindspore_serving.ipc.messages import (
     Failed,
     Fault,
     Leaving,
+    Numbers,
     Payload,
     Ready,
     Setup,
@@ -42,7 +43,6 @@ from mindspore_serving.ipc.messages import (
 MOST_MESSAGES, MOST_PARKED = 2, 8
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
-_WRITE_LIMIT = 1 << 30  # unsent bytes; a worker that reads nothing must not fill our memory
 
 
 class Owner(Protocol):
@@ -66,6 +66,9 @@ class Link:
         self.parts: dict[int, Part] = {}
         self.most_messages = MOST_MESSAGES
         self._num_messages = 0  # sent and not answered in full
+        self.num_unpaced = 0  # parts of methods that stream, which do not count for `room`
+        self._unpaced: set[int] = set()
+        self.numbers: dict[str, int] = {}  # of its language-model engine, as it said last
         self.pace = Pace()
         self.is_ready = False
         self.has_spoken = False  # said how loading went
@@ -79,8 +82,7 @@ class Link:
         self._frames: Frames[ToMaster] = Frames(ToMaster)
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
-        self._unsent: deque[memoryview] = deque()
-        self._num_unsent = 0
+        self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
         self._freed: list[int] = []
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
@@ -92,20 +94,24 @@ class Link:
         """How many more parts it may be sent."""
         if self._num_messages >= self.most_messages:
             return 0
-        return self.pace.window(batch_size) - len(self.parts)
+        return self.pace.window(batch_size) - len(self.parts) + self.num_unpaced
 
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
-    def send_work(self, parts: Sequence[Part], now: float) -> None:
-        """Give `parts` to the worker, in one message."""
-        if not self.parts:
+    def send_work(self, parts: Sequence[Part], now: float, *, is_paced: bool = True) -> None:
+        """Give `parts` to the worker, in one message; it counts for `room` if `is_paced`."""
+        if len(self.parts) == self.num_unpaced and is_paced:
             self.pace.sent_first(now)
         items = [self._item(part, now) for part in parts]
-        self._num_messages += 1
-        num_left = [len(parts)]  # shared by the parts of this message
-        for part in parts:
-            part.num_left = num_left
+        if is_paced:
+            self._num_messages += 1
+            num_left = [len(parts)]  # shared by the parts of this message
+            for part in parts:
+                part.num_left = num_left
+        else:
+            self._unpaced.update(item.id for item in items)
+            self.num_unpaced = len(self._unpaced)
         freed, self._freed = self._freed, []
         self._send(Work(items, freed))
 
@@ -137,7 +143,7 @@ class Link:
             return
         self.is_ready = False
         self._loop.remove_reader(self._stream.fileno())
-        self._loop.remove_writer(self._stream.fileno())
+        self._outbox.close()
         self._stream.close()
         self._launched.arena.close()
         self._launched.view.close()
@@ -162,46 +168,16 @@ class Link:
         if slices:
             self._slices[part.id] = slices
         assert call.line is not None
-        return WorkItem(part.id, call.line.report.name, part.codec, chunks, timeout)
+        name = call.line.report.name
+        return WorkItem(part.id, name, part.codec, chunks, timeout, part.is_stream)
 
     def _send(self, message: msgspec.Struct) -> None:
-        if self.closed.done():
-            return
-        data = memoryview(encode(message))
-        if not self._unsent:
-            try:
-                data = data[self._stream.send(data) :]
-            except BlockingIOError:
-                pass
-            except OSError:
-                return  # it is gone; what it said before its end is still to be read
-        if data:
-            self._keep(data)
+        if not self.closed.done():
+            self._outbox.send(encode(message))
 
-    def _keep(self, data: memoryview) -> None:
-        if self._num_unsent + len(data) > _WRITE_LIMIT:
-            log.error("worker %s does not read what it is sent; ending it", self.name)
-            self.process.kill()
-            return
-        if not self._unsent:
-            self._loop.add_writer(self._stream.fileno(), self._on_writable)
-        self._unsent.append(data)
-        self._num_unsent += len(data)
-
-    def _on_writable(self) -> None:
-        try:
-            while self._unsent:
-                sent = self._stream.send(self._unsent[0])
-                self._num_unsent -= sent
-                if sent < len(self._unsent[0]):
-                    self._unsent[0] = self._unsent[0][sent:]
-                    return
-                self._unsent.popleft()
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent.clear()
-        self._loop.remove_writer(self._stream.fileno())
+    def _on_full(self) -> None:
+        log.error("worker %s does not read what it is sent; ending it", self.name)
+        self.process.kill()
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -229,6 +205,8 @@ class Link:
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
+        elif isinstance(message, Numbers):
+            self.numbers = message.values
         else:
             self._on_loaded(message)
 
@@ -245,19 +223,29 @@ class Link:
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:
             self._launched.arena.free(offset)
-        answers = []
+        answers, num_paced = [], 0
         for reply in message.replies:
             part = self.parts[reply.id]
             if reply.is_last:
                 del self.parts[reply.id]
-                part.num_left[0] -= 1
-                self._num_messages -= part.num_left[0] == 0
+                num_paced += self._count_out(part)
                 for offset in self._slices.pop(reply.id, ()):
                     self._launched.arena.free(offset)
             answers.append((part, self._reply(reply)))
+        if num_paced:
+            self.pace.answered(num_paced, time.monotonic())
         if answers:
-            self.pace.answered(len(answers), time.monotonic())
             self._owner.on_answers(self, answers)
+
+    def _count_out(self, part: Part) -> bool:
+        """`part` is answered in full; whether it counted for `room`."""
+        if part.id in self._unpaced:
+            self._unpaced.discard(part.id)
+            self.num_unpaced = len(self._unpaced)
+            return False
+        part.num_left[0] -= 1
+        self._num_messages -= part.num_left[0] == 0
+        return True
 
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:

@@ -9,8 +9,10 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
+from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch import live
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import MOST_PARKED, Link
@@ -145,6 +147,7 @@ class Master:
                 deployment.dec_mode,
                 deployment.enable_lite,
                 {} if owns_models else self._models.get((name, deployment.version), {}),
+                dict(deployment.llm_options),
             )
         )
         keeper = self._links[link]
@@ -166,8 +169,10 @@ class Master:
         if owns_models:
             self._models[(name, deployment.version)] = ready.models
         self._services[link] = self.registry.add_worker(
-            deployment, ready.version, ready.methods, link
+            deployment, ready.version, ready.methods, link, card=ready.card
         )
+        if ready.card is not None:
+            log.info("%s", ready.card.summary)
         self.dispatcher.on_new_worker()
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
         return link
@@ -214,10 +219,30 @@ class Master:
 
     # --- Control ------------------------------------------------------------------------------
 
+    def language_models(self) -> list[tuple[str, int, ModelCard]]:
+        newest = {
+            service.name: (service.name, service.version, service.card)
+            for service in sorted(self.registry, key=lambda service: service.version)
+            if service.card is not None and service.workers
+        }
+        return list(newest.values())
+
+    def streams(self, servable: str, version: int, method: str) -> bool | None:
+        try:
+            return self.registry.find(servable, version, method).report.streams
+        except ServingError:
+            return None
+
     @property
     def is_ready(self) -> bool:
         wanted = [keeper for keeper in self._keepers if keeper.is_wanted]
         return bool(wanted) and all(keeper.state == "ready" for keeper in wanted)
+
+    def observe(self) -> list[dict[str, Any]]:
+        return [
+            {**what, **live.of(service)}
+            for what, service in zip(self.describe(), self.registry, strict=True)
+        ]
 
     def describe(self) -> list[dict[str, Any]]:
         return [
@@ -230,6 +255,7 @@ class Master:
                     if not name.startswith("@")
                 },
                 "num_workers": len(service.workers),
+                **({"summary": service.card.summary} if service.card else {}),
             }
             for service in self.registry
         ]

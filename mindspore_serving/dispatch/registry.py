@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mindspore_serving.batching.batcher import Batcher
+from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.errors import NotFound, ServableUnavailable
@@ -50,6 +51,7 @@ class Service:
     lines: dict[str, Line] = field(default_factory=dict)
     workers: list[Any] = field(default_factory=list)
     reason: str = ""  # why nobody serves it any more, once given up
+    card: ModelCard | None = None  # of its language model
 
 
 class Registry:
@@ -63,13 +65,21 @@ class Registry:
             yield from versions.values()
 
     def add_worker(
-        self, deployment: Deployment, version: int, reports: list[MethodReport], worker: Any
+        self,
+        deployment: Deployment,
+        version: int,
+        reports: list[MethodReport],
+        worker: Any,
+        *,
+        card: ModelCard | None = None,
     ) -> Service:
-        """`worker` has loaded `version` and can run the methods in `reports`."""
-        versions = self._services.setdefault(deployment.servable_name, {})
+        """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
+        its language model."""
+        versions = self._services.setdefault(deployment.name, {})
         service = versions.get(version)
         if service is None:
-            service = versions[version] = Service(deployment.servable_name, version, deployment)
+            service = versions[version] = Service(deployment.name, version, deployment)
+        service.card = card or service.card
         for report in reports:
             line = service.lines.get(report.name)
             if line is None:

@@ -5,11 +5,12 @@ first so that instances leave as soon as they can; methods take turns so that no
 """
 
 from collections import deque
+from collections.abc import Iterator
 
 from mindspore_serving import log
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
-from mindspore_serving.execution.job import Job, Outcome, Part, Program
+from mindspore_serving.execution.job import Job, Outcome, Part, Program, Step, Stream
 
 
 class Executor:
@@ -25,24 +26,33 @@ class Executor:
         self.programs = programs
         self._turn = 0
         self._num_waiting = 0
+        self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
+        self._is_stream_next = False
         self.finished: list[Part] = []
+        self.with_pieces: dict[int, Part] = {}  # by id: streams with outputs to be sent
 
     @property
     def has_work(self) -> bool:
-        return self._num_waiting > 0
+        return self._num_waiting > 0 or bool(self._iterating)
 
     def add(self, part: Part, instances: list[Instance]) -> None:
         """Queue the decoded `instances` of `part` before the first stage."""
         program = part.program
         if not instances:
             raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
+        if part.is_stream and len(instances) != 1:
+            raise InvalidInputs(
+                f"a stream takes one instance, {len(instances)} were given, {program.label}"
+            )
         part.left = len(instances)
-        part.outputs = [b""] * len(instances)
+        part.outputs = [] if part.is_stream else [b""] * len(instances)
         names = program.method.inputs
         jobs = [
             Job(part, index, [instance[name] for name in names])
             for index, instance in enumerate(instances)
         ]
+        if part.is_stream:
+            jobs[0].stream = Stream()
         if program.steps:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
@@ -51,7 +61,12 @@ class Executor:
             self._finish(job)
 
     def run_next(self, now: float) -> None:
-        """Run one batch of the method whose turn it is, at the latest stage that has instances."""
+        """Run one batch of the method whose turn it is, at the latest stage that has instances; or
+        the next piece of a stream, in turn with the batches."""
+        self._is_stream_next = not self._is_stream_next
+        if self._iterating and (self._is_stream_next or not self._num_waiting):
+            self._run_iterator(now)
+            return
         for offset in range(len(self._queues)):
             program, queues = self._queues[(self._turn + offset) % len(self._queues)]
             for position in range(len(queues) - 1, -1, -1):
@@ -64,6 +79,51 @@ class Executor:
         """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
         self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
 
+    def fail(self, job: Job, error: ServingError) -> None:
+        """`job`, which a stage elsewhere had, has failed there."""
+        self._fail_stage(job, error)
+
+    def emit(self, job: Job, outcome: Outcome) -> None:
+        """Another piece that a stage elsewhere, or an iterator, made of `job`."""
+        stage = job.part.program.method.stages[job.position]
+        if type(outcome) is not tuple or len(outcome) != len(stage.outputs):
+            self._fail_stage(job, outcome)
+            return
+        piece = job.piece(outcome)
+        queues = self._queues_of[piece.part.program.method.name]
+        if piece.position == len(queues):
+            self._finish(piece)
+        else:
+            queues[piece.position].append(piece)
+            self._num_waiting += 1
+
+    def end(self, job: Job) -> None:
+        """No more pieces will come of `job`."""
+        assert job.stream is not None
+        job.stream.is_closed = True
+        if job.stream.is_done:
+            self._settle(job.part)
+
+    def _run_iterator(self, now: float) -> None:
+        job, iterator = self._iterating.popleft()
+        part = job.part
+        if part.left == 0:
+            _close(iterator)
+            return
+        if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
+            _close(iterator)
+            self._fail(job, _too_late(job))
+            return
+        try:
+            outcome = next(iterator)
+        except StopIteration:
+            self.end(job)
+            return
+        except Exception as error:  # the user's code; FunctionCaller tells what it can
+            outcome = StageFailed(str(error) or repr(error))
+        self.emit(job, outcome)
+        self._iterating.append((job, iterator))
+
     def _take(self, queue: deque[Job], program: Program, now: float) -> list[Job]:
         """The next batch; what nobody waits for any more does not get a place in it."""
         taken: list[Job] = []
@@ -72,11 +132,9 @@ class Executor:
             job = queue.popleft()
             self._num_waiting -= 1
             part = job.part
-            if part.is_cancelled:
-                self._fail(job, DeadlineExceeded("the request was cancelled"))
-            elif part.deadline is not None and now >= part.deadline:
-                self._fail(job, DeadlineExceeded(f"time is up before stage {job.position + 1}"))
-            else:
+            if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
+                self._fail(job, _too_late(job))
+            elif not part.is_stream or part.left:  # else another piece has failed
                 taken.append(job)
         return taken
 
@@ -88,11 +146,21 @@ class Executor:
             if step.start is not None:
                 step.start(jobs)
                 return
+            if step.iterate is not None:
+                jobs = self._begin_streams(step, jobs)
             outcomes = step.run(jobs)
         except Exception as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
         self._advance(program, position, jobs, outcomes)
+
+    def _begin_streams(self, step: Step, jobs: list[Job]) -> list[Job]:
+        """Let those that want pieces have them one by one; the others."""
+        assert step.iterate is not None
+        for job in jobs:
+            if job.is_to_stream:
+                self._iterating.append((job, step.iterate(job)))
+        return [job for job in jobs if not job.is_to_stream]
 
     def _advance(
         self, program: Program, position: int, jobs: list[Job], outcomes: list[Outcome]
@@ -127,12 +195,29 @@ class Executor:
         part, values = job.part, job.values
         outputs = {name: values[slot] for name, slot in part.program.returns}
         try:
-            part.outputs[job.index] = part.codec.encode(outputs)
+            encoded = part.codec.encode(outputs)
         except ServingError as error:
-            part.fail(job.index, error)
-        self._settle(part)
+            self._fail(job, error)
+            return
+        if job.stream is None:
+            part.outputs[job.index] = encoded
+            self._settle(part)
+        elif part.left:
+            self._send_piece(job, encoded)
+
+    def _send_piece(self, job: Job, encoded: bytes) -> None:
+        part, stream = job.part, job.stream
+        assert stream is not None
+        if job.number < 0:  # the method has no stage that streams
+            job.number, stream.num_begun, stream.is_closed = 0, 1, True
+        part.outputs += stream.put(job.number, encoded)
+        self.with_pieces[part.id] = part
+        if stream.is_done:
+            self._settle(part)
 
     def _fail(self, job: Job, error: ServingError) -> None:
+        if job.part.left == 0:
+            return  # a piece of a stream that has failed already
         job.part.fail(job.index, error)
         self._settle(job.part)
 
@@ -140,3 +225,15 @@ class Executor:
         part.left -= 1
         if part.left == 0:
             self.finished.append(part)
+
+
+def _too_late(job: Job) -> ServingError:
+    if job.part.is_cancelled:
+        return DeadlineExceeded("the request was cancelled")
+    return DeadlineExceeded(f"time is up before stage {job.position + 1}")
+
+
+def _close(iterator: Iterator[Outcome]) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

@@ -31,6 +31,17 @@ class FunctionCaller:
         """The function takes one instance's inputs as separate arguments."""
         return [self._call_one(instance) for instance in instances]
 
+    def iterate(self, instance: tuple[Value, ...]) -> Iterator[Outcome]:
+        """A generator function's results one by one; a failure is the last of them."""
+        results = self._function(*_arguments(instance))
+        try:
+            for result in results:
+                yield self._outputs(result)
+        except Exception as error:
+            yield self._failure(error)
+        finally:
+            results.close()
+
     def call_batch(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """The function takes a tuple of instances and returns or yields a result for each."""
         batch = tuple([_arguments(instance) for instance in instances])
@@ -41,7 +52,10 @@ class FunctionCaller:
 
     def _call_one(self, instance: tuple[Value, ...]) -> Outcome:
         try:
-            return self._outputs(self._function(*_arguments(instance)))
+            result = self._function(*_arguments(instance))
+            if isinstance(result, GeneratorType):
+                return join([self._outputs(piece) for piece in result])
+            return self._outputs(result)
         except Exception as error:
             return self._failure(error)
 
@@ -98,6 +112,22 @@ class FunctionCaller:
             return error
         log.debug("function %s raised %r", self._id, error)
         return StageFailed(str(error) or type(error).__name__)
+
+
+def join(pieces: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:
+    """What a stream amounts to for a request that wants one answer: texts and bytes one after
+    another, of anything else the last.  Raises StageFailed if there is no piece."""
+    if not pieces:
+        raise StageFailed("the function yielded nothing")
+    return tuple(_join_slot(values) for values in zip(*pieces, strict=True))
+
+
+def _join_slot(values: Sequence[Value]) -> Value:
+    if all(isinstance(value, str) for value in values):
+        return "".join(values)  # type: ignore[arg-type]
+    if all(isinstance(value, bytes) for value in values):
+        return b"".join(values)  # type: ignore[arg-type]
+    return values[-1]
 
 
 def _arguments(instance: tuple[Value, ...]) -> Arguments:

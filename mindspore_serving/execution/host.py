@@ -4,40 +4,29 @@ Knows nothing of channels: a worker that owns no models gets a `RemoteModels` to
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from mindspore_serving import backends
 from mindspore_serving.backends import run as model_run
 from mindspore_serving.backends.base import Array, Backend, ModelSource
 from mindspore_serving.batching import assemble
+from mindspore_serving.core.completion import METHODS
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, NotFound, StartError
+from mindspore_serving.errors import NotFound, StartError
 from mindspore_serving.execution import nested
-from mindspore_serving.execution.functions import FunctionCaller
-from mindspore_serving.execution.job import Job, Outcome, Program, Step
+from mindspore_serving.execution.job import Outcome, Program
+from mindspore_serving.execution.steps import RemoteModels, check_subgraph, make_program
 from mindspore_serving.ipc.messages import MethodReport, ModelReport, Setup
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
-from mindspore_serving.servable.builtins import BUILTINS
+from mindspore_serving.servable.language import add_generate
 
-DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
-LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
-
-
-class RemoteModels(Protocol):
-    """Where a worker without a device has its models run."""
-
-    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None: ...
-
-    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]: ...
-
-    def call_method(
-        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
-    ) -> list[Outcome]: ...
+if TYPE_CHECKING:
+    from mindspore_serving.execution.language import LanguageHost
 
 
 @dataclass(slots=True)
@@ -50,6 +39,7 @@ class Host:
     programs: dict[str, Program] = field(default_factory=dict)
     models: dict[str, ModelReport] = field(default_factory=dict)
     backends: dict[str, Backend] = field(default_factory=dict)
+    language: "LanguageHost | None" = None
 
     def method_reports(self) -> list[MethodReport]:
         reports = []
@@ -57,7 +47,16 @@ class Host:
             method = program.method
             inputs, outputs = list(method.inputs), list(method.outputs)
             size, is_only = program.batch_size, method.has_only_models
-            reports.append(MethodReport(name, inputs, outputs, size, method.retry, is_only))
+            reports.append(
+                MethodReport(
+                    name, inputs, outputs, size, method.retry, is_only, streams=method.streams
+                )
+            )
+        if self.language is not None:
+            reports += [
+                MethodReport(name, [], [], 1, retry=True, is_only_models=True, streams=True)
+                for name in METHODS
+            ]
         return reports
 
     def run_model(
@@ -69,14 +68,17 @@ class Host:
     def close(self) -> None:
         for backend in self.backends.values():
             backend.close()
+        if self.language is not None:
+            self.language.close()
 
 
-def load(setup: Setup, remote: RemoteModels) -> Host:
-    """Everything a worker needs to serve.  Raises StartError (or another ServingError)."""
+def load(setup: Setup, remote: RemoteModels, make_wake: Callable[[], Callable[[], None]]) -> Host:
+    """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
+    worker's.  Raises StartError (or another ServingError)."""
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
-        setup.servable_directory, setup.servable_name, setup.version
+        setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
     )
     if declaration.distributed is not None:
         raise StartError(
@@ -91,6 +93,10 @@ def load(setup: Setup, remote: RemoteModels) -> Host:
         _check_device(setup, host)
         for spec in declaration.models.values():
             _load_model(host, spec, setup)
+    if declaration.language is not None and setup.owns_models:
+        from mindspore_serving.execution.language import open_language  # and all the engine
+
+        host.language = open_language(declaration.language, setup, make_wake())
     _add_predict(host)
     _add_programs(host, setup, remote)
     model_api.bind_runner(_runner(host, setup, remote))
@@ -130,6 +136,8 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 def _add_predict(host: Host) -> None:
     """A bare directory of models gets its method from the model's own signature."""
     declaration = host.declaration
+    if declaration.language is not None and not declaration.methods:
+        add_generate(declaration)
     if declaration.methods or not host.backends:
         return
     (key,) = host.backends
@@ -145,13 +153,15 @@ def _add_programs(host: Host, setup: Setup, remote: RemoteModels) -> None:
     for name, method in host.declaration.methods.items():
         if not setup.owns_models and method.has_only_models:
             continue  # a worker that owns the model does it with one hop less
-        host.programs[name] = _program(host, method, remote if not setup.owns_models else None)
+        if host.language is None and any(s.kind is StageKind.LANGUAGE for s in method.stages):
+            continue
+        host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
     if setup.owns_models and setup.device_id is not None:
         for key, report in host.models.items():
             for subgraph, (num_inputs, known) in enumerate(report.graphs):
                 num_outputs = known or _declared_outputs(host, key, subgraph)
                 method = _call_method(key, subgraph, num_inputs, num_outputs)
-                host.programs[method.name] = _program(host, method, None)
+                host.programs[method.name] = make_program(host, method, None)
 
 
 def _declared_outputs(host: Host, key: str, subgraph: int) -> int:
@@ -178,85 +188,11 @@ def _call_method(key: str, subgraph: int, num_inputs: int, num_outputs: int) -> 
     return Method(call_name(key, subgraph), inputs, outputs, (stage,), slots)
 
 
-def _program(host: Host, method: Method, remote: RemoteModels | None) -> Program:
-    label = f"servable {host.declaration.name}, method {method.name}"
-    program = Program(method, label)
-    for stage in method.stages:
-        if stage.kind is StageKind.MODEL:
-            program.steps.append(_model_step(host, stage, remote))
-        else:
-            program.steps.append(_function_step(host, method, stage))
-    return program
-
-
-def _model_step(host: Host, stage: Stage, remote: RemoteModels | None) -> Step:
-    report = host.models.get(stage.target)
-    if report is None:
-        raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
-    _check_counts(stage, report)
-    limit = report.batch_size or DYNAMIC_BATCH
-    key, subgraph = stage.target, stage.subgraph
-    if remote is None:
-        return Step(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
-    step = Step(stage.inputs, limit, lambda rows: remote.call(key, subgraph, rows))
-    step.start = lambda jobs: remote.start(key, subgraph, jobs, stage)
-    return step
-
-
-def _check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
-    if report is None:
-        raise InvalidInputs(f"model '{key}' is not loaded")
-    if subgraph >= len(report.graphs):
-        raise InvalidInputs(
-            f"model '{key}' has {len(report.graphs)} graph(s), counted from 0: there is no "
-            f"subgraph {subgraph}"
-        )
-
-
-def _check_counts(stage: Stage, report: ModelReport) -> None:
-    _check_subgraph(stage.target, stage.subgraph, report)
-    declared = report.graphs[stage.subgraph]
-    for what, given, known in (
-        ("inputs", len(stage.inputs), declared[0]),
-        ("outputs", len(stage.outputs), declared[1]),
-    ):
-        if given != known and known:  # 0: the model does not say before it has run
-            raise StartError(
-                f"The {what} count {given} in register_method not equal to the count {known} "
-                f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"
-            )
-
-
-def _function_step(host: Host, method: Method, stage: Stage) -> Step:
-    if stage.kind is StageKind.BUILTIN:
-        function = BUILTINS[stage.target][0]
-    else:
-        function = host.declaration.functions[stage.target]
-    caller = FunctionCaller(function, stage.target, len(stage.outputs))
-    if stage.batch_size is None:
-        return Step(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
-    limit = stage.batch_size or _model_batch(host, method, stage)
-    return Step(stage.inputs, limit, caller.call_batch)
-
-
-def _model_batch(host: Host, method: Method, stage: Stage) -> int:
-    """The size for batch_size=0: the smallest model batch before the models, the largest after."""
-    sizes = [
-        host.models[other.target].batch_size or DYNAMIC_BATCH
-        for other in method.stages
-        if other.kind is StageKind.MODEL and other.target in host.models
-    ]
-    if not sizes:
-        return 1
-    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
-    return min(sizes) if is_first else max(sizes)
-
-
 def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
     """What `Model.call` does in this worker."""
 
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
-        _check_subgraph(key, subgraph, host.models.get(key))
+        check_subgraph(key, subgraph, host.models.get(key))
         call = host.run_model if setup.owns_models else remote.call
         results: list[tuple[Array, ...]] = []
         for outcome in call(key, subgraph, rows):

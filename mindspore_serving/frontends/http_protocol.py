@@ -15,8 +15,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.errors import ServingError, Unauthorized
 from mindspore_serving.frontends import rest_ms
+from mindspore_serving.frontends.keys import TEXT, Keys
 
 IDLE_TIMEOUT = 100.0  # seconds without a byte before a connection is closed
 MOST_HEAD = 64 * 1024  # bytes of request line and headers
@@ -112,7 +113,7 @@ class DirectCycle:
         self.response_complete = True
         if self.more_body:
             self.keep_alive = False  # refused before it was read
-        if not protocol.use_status_codes:
+        if not protocol.use_status_codes and status != 401:
             status = 200
         if status == 200 and self.keep_alive:
             protocol.transport.write(_OK % (len(body), body))
@@ -135,6 +136,7 @@ class ServingProtocol(HttpToolsProtocol):
     inference: Inference
     use_status_codes = False
     max_body = 100 << 20
+    keys = Keys()
     active: Any = None  # the cycle whose answer is next
     _num_head = -math.inf  # bytes of a head whose end has not come; -inf outside of one
     _again = b""  # the head of a request that offered another protocol, to be read once more
@@ -212,7 +214,7 @@ class ServingProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and method != b"CONNECT":
             self._again = self._without_offer(method)
             return
-        if not self.url.startswith(_PREFIX) or method != b"POST":
+        if not self.url.startswith(_PREFIX) or method != b"POST" or _may_stream(self.url):
             self._take_long_way()
             return
         earlier = self.cycle
@@ -221,7 +223,7 @@ class ServingProtocol(HttpToolsProtocol):
         self.cycle = cycle  # type: ignore[assignment]
         try:
             self._read_headers(cycle)
-        except InvalidInputs as error:
+        except ServingError as error:
             cycle.error = error
         if earlier is None or earlier.response_complete:
             self._start_asgi_task(cycle, self.app)
@@ -236,6 +238,8 @@ class ServingProtocol(HttpToolsProtocol):
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(headers))
 
     def _read_headers(self, cycle: DirectCycle) -> None:
+        if self.keys and not self.keys.accept(dict(self.headers).get(b"authorization")):
+            raise Unauthorized(TEXT)
         cycle.route = rest_ms.find_route(self.url)
         for name, value in self.headers:
             if name == b"content-length" and int(value) > self.max_body:
@@ -285,3 +289,8 @@ class ServingProtocol(HttpToolsProtocol):
         elif not cycle.response_complete:
             cycle.more_body = False
             cycle.proceed()
+
+
+def _may_stream(target: bytes) -> bool:
+    """Whether the method's name ends as that of a stream: the application knows if it is one."""
+    return target.partition(b"?")[0].endswith(b"_stream")

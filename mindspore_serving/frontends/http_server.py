@@ -9,6 +9,7 @@ from uvicorn.server import ServerState
 from mindspore_serving.core.service import Inference
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http_protocol import IDLE_TIMEOUT, ServingProtocol
+from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.tls import Tls, to_context
 
 HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
@@ -22,6 +23,7 @@ class HttpServer:
     ) -> None:
         self.address = address
         self.use_status_codes = False
+        self.keys = Keys()
         self._app = app
         self._inference = inference
         self._max_body = max_body
@@ -53,6 +55,7 @@ class HttpServer:
             made.inference = self._inference
             made.use_status_codes = self.use_status_codes
             made.max_body = self._max_body
+            made.keys = self.keys
             return made
 
         self._server = await loop.create_server(protocol, sock=listener, ssl=context)

@@ -3,10 +3,12 @@
 The master's end lives on an event loop (`dispatch.link`); both use `encode` and `Frames`.
 """
 
+import os
+import select
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -96,13 +98,25 @@ class BlockingChannel(Generic[T]):
         self._frames: Frames[T] = Frames(kind)
         self._buffer = bytearray(256 * 1024)
         self._lock = threading.Lock()
+        self._wake = -1
+        self._poll: select.poll | None = None
+
+    def make_wakeable(self) -> Callable[[], None]:
+        """A function for other threads that ends a `receive` that waits, now or next time."""
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._stream.fileno(), select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        return lambda: os.eventfd_write(self._wake, 1)
 
     def fileno(self) -> int:
         return self._stream.fileno()
 
     def receive(self, *, wait: bool) -> list[T]:
-        """All that has come; waits for the first message if `wait`."""
+        """All that has come; waits for the first message if `wait`, or for being woken."""
         messages: list[T] = []
+        if wait and self._poll is not None and not self._is_readable(self._poll):
+            return messages
         while True:
             flags = 0 if wait and not messages else socket.MSG_DONTWAIT
             try:
@@ -114,6 +128,13 @@ class BlockingChannel(Generic[T]):
             messages.extend(self._frames.feed(memoryview(self._buffer)[:count]))
             if count < len(self._buffer) and (messages or not wait):
                 return messages
+
+    def _is_readable(self, poll: select.poll) -> bool:
+        """Waits; False if it was woken and no message has begun to come."""
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        return self._stream.fileno() in ready
 
     def send(self, message: msgspec.Struct) -> None:
         frame = encode(message)

@@ -3,9 +3,11 @@
 Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
+
+from mindspore_serving.core.completion import ModelCard
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -28,7 +30,8 @@ Payload: TypeAlias = bytes | Slice
 class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
-    `timeout` is the seconds left to answer, or None.
+    `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
+    in several replies.
     """
 
     id: int
@@ -36,6 +39,7 @@ class WorkItem(Message, frozen=True):
     codec: str
     chunks: list[Payload]
     timeout: float | None
+    is_stream: bool = False
 
 
 class Fault(Message, frozen=True):
@@ -64,7 +68,8 @@ class MethodReport(Message, frozen=True):
     """A method that a worker can run.
 
     `batch_size` is the most instances one of its stages takes at once; `retry` whether it may be
-    run again elsewhere if the worker dies.
+    run again elsewhere if the worker dies.  A method that `streams` may have any number of requests
+    in a worker at once: they do not wait for each other.
     """
 
     name: str
@@ -73,6 +78,7 @@ class MethodReport(Message, frozen=True):
     batch_size: int
     retry: bool
     is_only_models: bool
+    streams: bool = False
 
 
 class ModelReport(Message, frozen=True):
@@ -98,6 +104,7 @@ class Setup(Message, frozen=True, tag=10):
     dec_mode: str
     enable_lite: bool
     models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
+    llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
 
 
 class Work(Message, frozen=True, tag=11):
@@ -132,6 +139,7 @@ class Ready(Message, frozen=True, tag=20):
     version: int
     methods: list[MethodReport]
     models: dict[str, ModelReport]
+    card: ModelCard | None = None  # of its language model
 
 
 class Failed(Message, frozen=True, tag=21):
@@ -159,5 +167,11 @@ class Leaving(Message, frozen=True, tag=24):
     """The worker was told by a signal to go; it is not to be restarted."""
 
 
+class Numbers(Message, frozen=True, tag=25):
+    """What the worker's language-model engine counts now: the fields of `llm.stats.EngineStats`."""
+
+    values: dict[str, int]
+
+
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
-ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving
+ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers

@@ -38,7 +38,7 @@ class ChatTemplate:
         special_tokens: what the template knows as `bos_token`, `eos_token` and so on.
         tool_source: the template for chats with tools, if the model has another for them.
 
-    Raises StartError naming the line if a template is not Jinja.
+    `source` is then the text of both.  Raises StartError naming the line if a template is not Jinja.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ChatTemplate:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._environment = Sandbox(clock)
-        self._source = source
+        self.source = source + (tool_source or "")
         self._template = self._environment.read(source)
         self._tool_template = self._environment.read(tool_source) if tool_source else None
         self._special_tokens = dict(special_tokens or {})
@@ -135,7 +135,7 @@ class ChatTemplate:
 
     def _knows(self, role: str) -> bool:
         """Some models have roles of their own, which their templates name ("observation")."""
-        return role in ROLES or f"'{role}'" in self._source or f'"{role}"' in self._source
+        return role in ROLES or f"'{role}'" in self.source or f'"{role}"' in self.source
 
     def _collect(self, template: jinja2.Template, variables: dict[str, Any]) -> str:
         deadline = self._clock() + self._limits.max_seconds

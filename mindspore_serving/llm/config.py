@@ -18,6 +18,7 @@ class EngineConfig:
         max_num_batched_tokens: tokens computed in one step at most.  A longer prompt is computed
             in several steps, so this bounds how long one step holds up the sequences that decode.
         max_num_waiting: requests that may wait for room; None any number.
+        max_num_waiting_tokens: tokens that they may have together; None any number.
         kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
         block_size: tokens per cache block.  A runtime that has a size of its own refuses others.
         kv_cache_dtype: "auto", or a name the runtime knows ("f32", "f16", "bf16", "u8").
@@ -37,6 +38,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_num_waiting: int | None = None
+    max_num_waiting_tokens: int | None = None
     kv_cache_memory: int | None = None
     block_size: int = 32
     kv_cache_dtype: str = "auto"
@@ -77,6 +79,7 @@ def _check_counts(config: EngineConfig) -> None:
     optional: list[tuple[str, int | None, int, int | None]] = [
         ("max_model_len", config.max_model_len, 2, None),
         ("max_num_waiting", config.max_num_waiting, 1, None),
+        ("max_num_waiting_tokens", config.max_num_waiting_tokens, 1, None),
         ("kv_cache_memory", config.kv_cache_memory, 1, None),
         ("num_threads", config.num_threads, 1, None),
     ]

@@ -1,14 +1,18 @@
 """One vector for each text: the final hidden state of its last token, scaled to length 1.
 
-Steps run at once, beside the scheduler: nothing waits, and the blocks are given back after each.
+Prompts wait in their own queue and are computed beside the scheduler's steps, many in one step of
+bounded size, out of blocks that are free for that long.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import cast
 
 import numpy as np
 
-from mindspore_serving.errors import InvalidInputs, Overloaded
+from mindspore_serving import log
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.blocks import BlockPool
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.request import Limits, check_prompt
@@ -25,6 +29,43 @@ class Embedder:
         self._pool = pool
         self._limits = limits
         self._config = config
+        self._waiting: deque[tuple[str, list[int]]] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, request_id: str, prompt_ids: Iterable[int]) -> None:
+        """Let a prompt wait for its step.  Raises as `check` does, and Overloaded."""
+        self._open_runner()
+        most = self._config.max_num_waiting
+        if most is not None and len(self._waiting) >= most:
+            raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
+        self._waiting.append((request_id, self.check(prompt_ids)))
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a prompt that waits.  False if there is none such."""
+        kept = [entry for entry in self._waiting if entry[0] != request_id]
+        was_there = len(kept) < len(self._waiting)
+        self._waiting = deque(kept)
+        return was_there
+
+    def step(self) -> list[tuple[str, Vectors | ServingError]]:
+        """Compute the prompts that fit one step: float32 [hidden_size] of each by request, or why
+        there is none.  None of them while those that run have left too few blocks."""
+        prompts = [prompt for _, prompt in islice(self._waiting, self._config.max_num_seqs)]
+        try:
+            batch = self._fitting(prompts, 0)
+        except Overloaded:
+            return []
+        ids = [self._waiting.popleft()[0] for _ in batch]
+        try:
+            vectors = _unit(self._compute(self._open_runner(), batch))
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            log.error("a step of %d prompts failed: %s", len(batch), error, exc_info=True)
+            problem = ServingError("the model failed; see the log")
+            return [(request_id, problem) for request_id in ids]
+        return list(zip(ids, vectors, strict=True))
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
@@ -36,18 +77,19 @@ class Embedder:
         Raises InvalidInputs if the runtime has no embeddings, Overloaded if running requests have
         left too few blocks.
         """
-        if not hasattr(self._runner, "embed"):
-            raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
-        runner = cast(EmbeddingRunner, self._runner)
+        runner = self._open_runner()
         vectors = np.zeros((len(prompts), runner.hidden_size), np.float32)
         begin = 0
         while begin < len(prompts):
             batch = self._fitting(prompts, begin)
             vectors[begin : begin + len(batch)] = self._compute(runner, batch)
             begin += len(batch)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-        return unit
+        return _unit(vectors)
+
+    def _open_runner(self) -> EmbeddingRunner:
+        if not hasattr(self._runner, "embed"):
+            raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
+        return cast(EmbeddingRunner, self._runner)
 
     def _fitting(self, prompts: Sequence[list[int]], begin: int) -> Sequence[list[int]]:
         """The prompts from `begin` that one step computes; a long one alone, in several steps."""
@@ -81,3 +123,9 @@ class Embedder:
 
     def _blocks_for(self, prompt: list[int]) -> int:
         return -(-len(prompt) // self._runner.block_size)
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+    return unit

@@ -6,6 +6,8 @@ long as there is work, always from one thread.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
@@ -13,6 +15,8 @@ from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.branch import Branch
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.embedding import Embedder
+from mindspore_serving.llm.grammar import CompiledGrammar
+from mindspore_serving.llm.grammar_state import MaskThread
 from mindspore_serving.llm.plan import Scheduled
 from mindspore_serving.llm.readout import PROMPT, Readout
 from mindspore_serving.llm.request import Limits, check_place, make_request
@@ -21,12 +25,13 @@ from mindspore_serving.llm.sampling import Sampled
 from mindspore_serving.llm.scheduler import Scheduler
 from mindspore_serving.llm.sequence import Sequence
 from mindspore_serving.llm.stats import EngineStats
-from mindspore_serving.llm.step import Runner
+from mindspore_serving.llm.step import Logits, Runner, Step
 from mindspore_serving.llm.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
 
-Outputs = list[tuple[str, Generated]]
+Outputs = list[tuple[str, Any]]
+"""By request: `Generated`; of `add_embedding` a vector or a ServingError."""
 
 
 class Engine:
@@ -62,6 +67,7 @@ class Engine:
         )
         self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
         self._roster = Roster(config)
+        self._masks = MaskThread()
         self._aborted: Outputs = []  # to be told by the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -70,7 +76,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._aborted) or self._scheduler.has_work
+        return bool(self._aborted) or self._scheduler.has_work or self.embedder.has_work
 
     def add(
         self,
@@ -81,22 +87,22 @@ class Engine:
         priority: int = 0,
         cache_salt: str = "",
         adapter: int = 0,
+        grammar: CompiledGrammar | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
-        `cache_salt` share cached prompts.
+        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
+        soon as that is complete and nothing may follow.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
-        request = make_request(request_id, prompt_ids, params, self._limits)
+        request = make_request(request_id, prompt_ids, params, self._limits, grammar)
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._roster:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
-        waiting, most = len(self._scheduler.waiting), self.config.max_num_waiting
-        if most is not None and waiting >= most:
-            raise Overloaded(f"{waiting} requests wait already, at most {most} may; try again")
+        self._check_room(len(request.prompt_ids))
         sequence = Sequence(
             tokens=request.prompt_ids[:],
             max_len=len(request.prompt_ids) + request.max_tokens,
@@ -110,12 +116,17 @@ class Engine:
         self._roster.open(request, sequence)
         self._scheduler.add(sequence)
 
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
+        """Queue a prompt to be embedded: a step will give float32 [hidden_size], of length 1, or
+        a ServingError.  Raises InvalidInputs, and Overloaded if too many wait."""
+        self.embedder.add(request_id, prompt_ids)
+
     def abort(self, request_id: str) -> bool:
         """End a request; the next step frees its blocks and says ABORT for what is unfinished.
         False if there is none such (it may just have ended)."""
         found = self._roster.of(request_id)
         if found is None:
-            return False
+            return self.embedder.has_work and self.embedder.abort(request_id)
         request, branches = found
         for branch in branches:
             del self._roster.branches[branch.sequence]
@@ -134,13 +145,15 @@ class Engine:
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._roster.forget(request_id)
+        if self.embedder.has_work:
+            outputs += self.embedder.step()
         scheduled = self._scheduler.schedule()
         if not scheduled.step.rows:
             return outputs
         self._num_steps += 1
         try:
-            logits = self.runner.run(scheduled.step)
             readout, siblings = self._read(scheduled)
+            logits = self._run(scheduled.step, readout)
             outputs += readout.score(logits)
             sampled = readout.sample(logits)
         except Exception as error:  # whatever a runtime raises must not end the other requests
@@ -167,7 +180,31 @@ class Engine:
 
     def close(self) -> None:
         """Close the runner; nothing may be called afterwards."""
+        self._masks.close()
         self.runner.close()
+
+    def _run(self, step: Step, readout: Readout) -> Logits:
+        if not readout.constrained:
+            return self.runner.run(step)
+        with self._masks.filling(readout.constrained):
+            return self.runner.run(step)
+
+    def _check_room(self, num_tokens: int) -> None:
+        """Raise Overloaded if so many more tokens may not wait."""
+        waiting, config = self._scheduler.waiting, self.config
+        if config.max_num_waiting is not None and len(waiting) >= config.max_num_waiting:
+            raise Overloaded(
+                f"{len(waiting)} requests wait already, at most {config.max_num_waiting} may; "
+                "try again"
+            )
+        most = config.max_num_waiting_tokens
+        if most is None or not waiting:
+            return
+        waiting_tokens = sum(len(sequence.tokens) for sequence in waiting)
+        if waiting_tokens + num_tokens > most:
+            raise Overloaded(
+                f"requests with {waiting_tokens} tokens wait already, at most {most} may; try again"
+            )
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
         """What to sample, and the answers that begin beside another in this step."""
@@ -178,7 +215,7 @@ class Engine:
             is_read = row.start + len(row.tokens) >= len(sequence.tokens)
             if branch.request.num_to_fork and is_read:
                 siblings = born[branch] = self._roster.unborn(branch)
-            readout.add(branch, row, [sibling.row() for sibling in siblings])
+            readout.add(branch, row, siblings)
         return readout, born
 
     def _write(
@@ -227,6 +264,7 @@ class Engine:
     def _tell(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
         self._num_generated += len(generated.token_ids)
         if generated.finish_reason is not None:
+            generated = replace(generated, num_cached_tokens=max(0, branch.sequence.num_cached))
             self._close(branch)
         elif branch.ngrams is not None:
             branch.guess(generated.token_ids, self.config.num_speculative_tokens)

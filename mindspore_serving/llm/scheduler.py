@@ -171,6 +171,8 @@ class Scheduler:
         sequence.num_computed = len(shared) * self._block_size
         self.num_cache_queries += len(sequence.tokens)
         self.num_cache_hits += sequence.num_computed
+        if sequence.num_cached < 0:
+            sequence.num_cached = sequence.num_computed
         return True
 
     def _make_room(self, sequence: Sequence, plan: Plan) -> bool:

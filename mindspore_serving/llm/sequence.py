@@ -33,6 +33,7 @@ class Sequence:
     adapter: int = 0
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
     num_computed: int = 0
+    num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
     num_registered: int = 0  # leading blocks that the pool knows by their hash

@@ -76,6 +76,13 @@ class Tokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=add_special).ids
         return ids
 
+    def encode_with_offsets(
+        self, text: str, add_special: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """As `encode`, and where in `text` each token begins and ends, in characters."""
+        encoding = self._inner.encode(text, add_special_tokens=add_special)
+        return encoding.ids, encoding.offsets
+
     def encode_words(self, words: Iterable[str]) -> list[list[int]]:
         """The ids of each word, at the start of a text and after a space, for bad words."""
         found: dict[tuple[int, ...], None] = {}

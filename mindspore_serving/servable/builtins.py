@@ -1,5 +1,6 @@
 """The stages that `add_stage` knows by name.  Each works on one instance and knows no method."""
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -24,9 +25,42 @@ def argmax(data: Value) -> "np.ndarray[Any, Any]":
     return np.array(np.argmax(data), dtype=np.int64)
 
 
+def generate_parameters(*values: Value) -> str:
+    """The parameters of the method `generate` as a JSON object; those that are "" are left out.
+
+    In order: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, stop (a text), and a
+    JSON object of others.  Raises StageFailed.
+    """
+    names = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed")
+    *numbers, stop, others = values
+    found: dict[str, Any] = _json_object(others)
+    for name, value in zip(names, numbers, strict=True):
+        if isinstance(value, str) and not value:
+            continue
+        if not isinstance(value, np.ndarray) or value.size != 1:
+            raise StageFailed(f"{name} should be a number, but given {value!r}")
+        found[name] = value.item()
+    if isinstance(stop, str) and stop:
+        found["stop"] = [stop]
+    return json.dumps(found)
+
+
+def _json_object(text: Value) -> dict[str, Any]:
+    if not isinstance(text, str):
+        raise StageFailed(f"parameters should be a JSON object as text, but given {type(text)}")
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise StageFailed(f"parameters is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise StageFailed(f"parameters should be a JSON object, but given {text[:64]!r}")
+    return found
+
+
 Builtin: TypeAlias = tuple[Callable[..., Value], int, int]
 
 # name: function of one instance's inputs, number of inputs, number of outputs
 BUILTINS: dict[str, Builtin] = {
     "argmax_cpp": (argmax, 1, 1),
+    "generate_parameters": (generate_parameters, 8, 1),
 }

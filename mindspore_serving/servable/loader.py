@@ -50,7 +50,7 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
                 f"import {servable_name}.servable_config failed, {error} "
                 f"({type(error).__name__}{_where(error, path)})"
             ) from error
-    if not declaration.methods:
+    if not declaration.methods and declaration.language is None:
         raise StartError(
             f"There is no method registered for servable '{servable_name}', decorate a function "
             f"of '{os.path.join(path, CONFIG_FILE)}' by register_method"

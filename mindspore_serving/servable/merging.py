@@ -23,9 +23,9 @@ def merge(deployments: Iterable[Deployment]) -> list[Deployment]:
     first: dict[str, Deployment] = {}
     merged: dict[tuple[str, int], Deployment] = {}
     for given in deployments:
-        leader = first.setdefault(given.servable_name, given)
+        leader = first.setdefault(given.name, given)
         deployment = _follow(leader, given)
-        key = (deployment.servable_name, deployment.version)
+        key = (deployment.name, deployment.version)
         merged[key] = _unite(merged[key], deployment) if key in merged else deployment
     _check_ascend_devices(merged.values())
     return list(merged.values())
@@ -59,10 +59,14 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
             f"The dec key or dec mode of servable name {name} is different in multiple "
             "configurations."
         )
-    if (old.batching, old.retry) != (new.batching, new.retry):
+    own, other = (
+        (old.batching, old.retry, old.llm_options),
+        (new.batching, new.retry, new.llm_options),
+    )
+    if own != other:
         raise InvalidInputs(
-            f"The max_batch_delay_ms, preferred_batch_size or retry of servable name {name} is "
-            "different in multiple configurations."
+            "The max_batch_delay_ms, preferred_batch_size, retry or llm_options of servable name "
+            f"{name} is different in multiple configurations."
         )
     return replace(
         old,

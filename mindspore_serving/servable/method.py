@@ -14,6 +14,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
 from mindspore_serving.servable.current import current
+from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.model import Model
 from mindspore_serving.servable.tracing import MethodBuilder, building
 
@@ -62,7 +63,7 @@ def register_method(
 
 
 def add_stage(
-    stage: Model | Callable[..., Any] | str,
+    stage: Model | LanguageModel | Callable[..., Any] | str,
     *args: Any,
     outputs_count: int,
     batch_size: int | None = None,
@@ -117,6 +118,10 @@ def stage_on(
         key = _declared_key(builder, target)
         label = tag or f"Model '{key}'"
         return builder.add(Stage(StageKind.MODEL, key, slots, outputs, label, subgraph=subgraph))
+    if isinstance(target, LanguageModel):
+        _check_language(builder, target, len(slots), outputs_count)
+        label = tag or "Language model"
+        return builder.add(Stage(StageKind.LANGUAGE, LANGUAGE, slots, outputs, label, streams=True))
     if isinstance(target, str):
         _check_builtin(builder, target, len(slots), outputs_count)
         label = tag or f"Function '{target}'"
@@ -129,7 +134,10 @@ def stage_on(
     _check_arity(target, len(slots), batch_size)
     name = function_id(builder.declaration, target)
     label = tag or f"Function '{name}'"
-    return builder.add(Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size))
+    streams = batch_size is None and inspect.isgeneratorfunction(target)
+    return builder.add(
+        Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size, streams=streams)
+    )
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
@@ -175,6 +183,20 @@ def _declared_key(builder: MethodBuilder, model: Model) -> str:
             f"declare_model, now is Model('{model.model_key}'), which is not declared"
         )
     return model.model_key
+
+
+def _check_language(
+    builder: MethodBuilder, model: LanguageModel, num_inputs: int, num_outputs: int
+) -> None:
+    spec = builder.declaration.language
+    if spec is None or spec.path != model.path:
+        raise builder.failure(f"{model} is not declared in this servable_config.py")
+    if num_inputs not in (1, 2) or num_outputs not in (1, 2):
+        raise builder.failure(
+            "a language model takes a prompt and, if wanted, parameters as JSON, and returns the "
+            f"text and, if wanted, the finish reason; add_stage was given {num_inputs} input(s) "
+            f"and {num_outputs} output(s)"
+        )
 
 
 def _check_builtin(builder: MethodBuilder, name: str, num_inputs: int, num_outputs: int) -> None:

@@ -4,14 +4,20 @@ Finds versions, files and servables, and checks that they exist.  It runs no mod
 only through `loader`.
 """
 
+import json
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
+
+MODEL_CONFIG = "config.json"  # in a language model's directory
 
 BARE_MODELS = {  # the file in a version directory that is a servable without servable_config.py
     "model.mindir": "mindir",
@@ -22,13 +28,17 @@ BARE_MODELS = {  # the file in a version directory that is a servable without se
 
 
 def make_declaration(
-    servable_directory: str, servable_name: str, version: int = 0
+    servable_directory: str,
+    servable_name: str,
+    version: int = 0,
+    llm_options: Mapping[str, Any] | None = None,
 ) -> tuple[Declaration, int]:
     """What the servable declares, and the version that is to run.
 
     `version` 0 is the newest version directory; a servable without model files needs none, and
     runs as version 1 then.  A bare model directory gives a declaration with the model and no
-    method: `predict_method` makes it once the model's signature is known.
+    method: `predict_method` makes it once the model's signature is known.  So does the directory of
+    a language model, with `llm_options`.
 
     Raises StartError if the directory, the servable_config.py, the version or a model file does
     not exist, or the import fails.
@@ -36,10 +46,15 @@ def make_declaration(
     check_servable(servable_directory, servable_name)
     if os.path.isfile(os.path.join(servable_directory, servable_name, CONFIG_FILE)):
         declaration = load(servable_directory, servable_name)
+        _check_no_options(declaration, llm_options or {})
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
+    elif is_language_model(os.path.join(servable_directory, servable_name)):
+        declaration = bare_language(servable_directory, servable_name, dict(llm_options or {}))
+        version = version or 1
     else:
         declaration = Declaration(servable_name)
+        _check_no_options(declaration, llm_options or {})
         version = choose_version(servable_directory, servable_name, version, has_files=True)
         spec = find_bare_model(servable_directory, servable_name, version)
         if spec is None:
@@ -53,6 +68,27 @@ def make_declaration(
         model_paths(servable_directory, servable_name, version, model)
         config_path(servable_directory, servable_name, model)
     return declaration, version
+
+
+def _check_no_options(declaration: Declaration, llm_options: Mapping[str, Any]) -> None:
+    if llm_options:
+        raise StartError(
+            f"servable '{declaration.name}' is no bare language model, so the options "
+            f"{', '.join(llm_options)} are not for it; give them to declare_llm"
+        )
+
+
+def is_language_model(path: str) -> bool:
+    """Whether `path` is the directory of a language model: it has a config.json that names an
+    architecture, and no servable_config.py."""
+    config = os.path.join(path, MODEL_CONFIG)
+    if not os.path.isfile(config) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        return False
+    try:
+        with open(config, encoding="utf-8") as file:
+            return "architectures" in json.load(file)
+    except (OSError, ValueError):
+        return False
 
 
 def check_servable(servable_directory: str, servable_name: str) -> None:
@@ -166,7 +202,8 @@ def discover(path: str) -> list[tuple[str, str]]:
     if not found:
         raise StartError(
             f"There is no servable in '{path}': neither it nor a directory in it has a "
-            f"{CONFIG_FILE} or a model such as 1/{' or 1/'.join(BARE_MODELS)}"
+            f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or a model such as "
+            f"1/{' or 1/'.join(BARE_MODELS)}"
         )
     for _, name in found:
         check_servable_name("servable_name", name)
@@ -202,7 +239,7 @@ def _versions(path: str) -> list[int]:
 def _is_servable(path: str) -> bool:
     if not os.path.isdir(path):
         return False
-    if os.path.isfile(os.path.join(path, CONFIG_FILE)):
+    if os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path):
         return True
     return any(
         os.path.exists(os.path.join(path, str(version), file))

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
         Context,
         CPUDeviceInfo,
         GPUDeviceInfo,
+        LanguageModel,
         Model,
         add_stage,
+        declare_llm,
         declare_model,
         register_method,
     )
@@ -34,6 +36,8 @@ _STARTUP = ("start_servables", "start_grpc_server", "start_restful_server", "sto
 _CONFIG = ("ServableStartConfig", "SSLConfig")
 _REGISTER = (
     "declare_model",
+    "declare_llm",
+    "LanguageModel",
     "Model",
     "AscendDeviceInfo",
     "CPUDeviceInfo",
@@ -56,10 +60,12 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "LanguageModel",
     "Model",
     "SSLConfig",
     "ServableStartConfig",
     "add_stage",
+    "declare_llm",
     "declare_model",
     "declare_servable",
     "distributed",

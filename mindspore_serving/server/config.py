@@ -6,8 +6,9 @@ user code; of the file system it sees only which directories exist.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.errors import InvalidInputs
@@ -56,6 +57,9 @@ class ServableStartConfig:
         preferred_batch_size: With a delay, send a batch as soon as it has as many instances; 0 is
             the batch size of the model.
         retry: Whether instances that a dying worker had are sent to another one.
+        alias: What clients call it; the name of its directory if it is "".
+        llm_options: For the directory of a language model (config.json, *.safetensors): the options
+            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -76,6 +80,8 @@ class ServableStartConfig:
         max_batch_delay_ms: float = 0,
         preferred_batch_size: int = 0,
         retry: bool = True,
+        alias: str = "",
+        llm_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
@@ -96,6 +102,8 @@ class ServableStartConfig:
                 preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
             ),
             retry=check_bool("retry", retry),
+            alias=check_servable_name("alias", alias) if alias else "",
+            llm_options=_check_options(llm_options),
         )
 
     def __repr__(self) -> str:
@@ -151,6 +159,14 @@ class ServableStartConfig:
     def retry(self) -> bool:
         return self._deployment.retry
 
+    @property
+    def alias(self) -> str:
+        return self._deployment.alias
+
+    @property
+    def llm_options(self) -> Mapping[str, Any]:
+        return self._deployment.llm_options
+
 
 @dataclass(frozen=True, slots=True)
 class SSLConfig:
@@ -187,6 +203,16 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
 def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:
     """What `config` asks for, as the dispatcher and the launchers take it."""
     return replace(config._deployment, enable_lite=enable_lite)
+
+
+def _check_options(options: object) -> dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidInputs(
+            f"Parameter 'llm_options' should be a dict with str keys, but actually {options!r}"
+        )
+    return dict(options)
 
 
 def _check_device_type(device_type: str | None) -> str:

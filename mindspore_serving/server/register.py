@@ -14,6 +14,7 @@ from mindspore_serving.servable.context import (
     GPUDeviceInfo,
     GpuOptions,
 )
+from mindspore_serving.servable.language import LanguageModel, declare_llm
 from mindspore_serving.servable.legacy import (
     call_postprocess,
     call_postprocess_pipeline,
@@ -31,8 +32,10 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "LanguageModel",
     "Model",
     "add_stage",
+    "declare_llm",
     "declare_model",
     "register_method",
 ]

@@ -13,10 +13,13 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import grpc_ms
+from mindspore_serving.frontends import grpc_ms, protocols
 from mindspore_serving.frontends.grpc_server import MEGABYTE, GrpcServer
 from mindspore_serving.frontends.http_app import make_app
 from mindspore_serving.frontends.http_server import HttpServer
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tls import Tls
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
@@ -48,31 +51,44 @@ class Serving:
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.describe()
 
-    async def start_grpc(self, address: str, max_message_mb: int, tls: Tls | None) -> None:
+    async def start_grpc(
+        self, address: str, max_message_mb: int, tls: Tls | None, api_keys: Sequence[str] = ()
+    ) -> None:
         if self._grpc is not None:
             raise StartError("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(address, "Serving gRPC", allow_unix=True)
-        server = GrpcServer(where, [grpc_ms.handler(self._master.dispatcher)])
+        handler = grpc_ms.handler(self._master.dispatcher, Keys(api_keys))
+        server = GrpcServer(where, [handler])
         await server.start(max_message_mb, tls)
         self._grpc = server
 
     async def start_http(
-        self, address: str, max_message_mb: int, tls: Tls | None, *, use_status_codes: bool
+        self,
+        address: str,
+        max_message_mb: int,
+        tls: Tls | None,
+        *,
+        use_status_codes: bool,
+        api_keys: Sequence[str] = (),
     ) -> None:
         if self._http is not None:
             raise StartError("Serving Error: RESTful server is already running")
         where = addresses.parse(address, "RESTful server", allow_unix=False)
         max_body = max_message_mb * MEGABYTE
-        dispatcher = self._master.dispatcher
+        dispatcher, keys = self._master.dispatcher, Keys(api_keys)
+        models = LanguageModels(dispatcher, self._master)
         app = make_app(
             dispatcher,
             self._master,
             self._metrics,
             max_body=max_body,
             use_status_codes=use_status_codes,
+            keys=keys,
+            routes=protocols.routes(Site(models, dispatcher, self._master, max_body)),
         )
         server = HttpServer(where, app, dispatcher, max_body=max_body)
         server.use_status_codes = use_status_codes
+        server.keys = keys
         await server.start(tls)
         self._http = server
 

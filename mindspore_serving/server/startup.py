@@ -22,6 +22,7 @@ from mindspore_serving.server.lifetime import Lifetime
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
 
+MIN_KEY_LENGTH = 8
 DRAIN_LIMIT = 30.0  # seconds that running requests have after SIGTERM
 
 _loop = BackgroundLoop()
@@ -65,7 +66,11 @@ def start_servables(
 
 
 def start_grpc_server(
-    address: str, max_msg_mb_size: int = 100, ssl_config: SSLConfig | None = None
+    address: str,
+    max_msg_mb_size: int = 100,
+    ssl_config: SSLConfig | None = None,
+    *,
+    api_keys: Sequence[str] = (),
 ) -> None:
     """Serve clients over gRPC.  May be called before or after `start_servables`.
 
@@ -73,12 +78,14 @@ def start_grpc_server(
         address: `ip:port` or `unix:path`.
         max_msg_mb_size: largest message in megabytes, sent or received, 1 to 512.
         ssl_config: certificates for TLS; None for plain text.
+        api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`.
 
     Raises:
         RuntimeError: an argument is wrong, the address cannot be bound, or a gRPC server runs.
     """
     _check_server_arguments(address, max_msg_mb_size, ssl_config)
-    _loop.run(_get().start_grpc(address, max_msg_mb_size, ssl_config))
+    keys = _check_keys(api_keys)
+    _loop.run(_get().start_grpc(address, max_msg_mb_size, ssl_config, keys))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
 
@@ -88,8 +95,10 @@ def start_restful_server(
     ssl_config: SSLConfig | None = None,
     *,
     use_status_codes: bool = False,
+    api_keys: Sequence[str] = (),
 ) -> None:
-    """Serve clients over HTTP.  May be called before or after `start_servables`.
+    """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
+    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -97,6 +106,8 @@ def start_restful_server(
         ssl_config: certificates for HTTPS; None for plain text.
         use_status_codes: answer errors with 4xx and 5xx; by default the status is always 200, as
             clients of the original expect, and only the body tells.
+        api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
+            password of basic authentication), on every route but /health.
 
     Raises:
         RuntimeError: an argument is wrong, the address cannot be bound, or a server runs.
@@ -104,7 +115,13 @@ def start_restful_server(
     _check_server_arguments(address, max_msg_mb_size, ssl_config)
     check.check_bool("use_status_codes", use_status_codes)
     _loop.run(
-        _get().start_http(address, max_msg_mb_size, ssl_config, use_status_codes=use_status_codes)
+        _get().start_http(
+            address,
+            max_msg_mb_size,
+            ssl_config,
+            use_status_codes=use_status_codes,
+            api_keys=_check_keys(api_keys),
+        )
     )
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
 
@@ -188,3 +205,14 @@ def _check_server_arguments(
         raise InvalidInputs(
             f"The type of ssl_config should be type of SSLConfig, but actually {type(ssl_config)}"
         )
+
+
+def _check_keys(api_keys: Sequence[str]) -> tuple[str, ...]:
+    keys = check.as_str_tuple("api_keys", api_keys) if api_keys else ()
+    for key in keys:
+        if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
+            raise InvalidInputs(
+                f"Parameter 'api_keys' should be texts of at least {MIN_KEY_LENGTH} printable ASCII "
+                "characters without spaces, but one is not"
+            )
+    return keys

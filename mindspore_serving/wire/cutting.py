@@ -21,6 +21,7 @@ class _Row(NamedTuple):
 _TABLE = {
     "ms_proto": _Row(ms_proto.split, "ms_proto", False),
     "ms_json": _Row(ms_json.split, "ms_json_items", True),
+    "llm": _Row(lambda body: [body], "llm", True),
 }
 
 

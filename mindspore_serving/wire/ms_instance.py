@@ -123,7 +123,10 @@ def _parse(chunk: bytes | memoryview, method: Method, label: str) -> Instance:
     for name in method.inputs:
         item = items.get(name)
         if item is None:
-            raise tensor.missing_input(name, method, label)
+            if name not in method.defaults:
+                raise tensor.missing_input(name, method, label)
+            instance[name] = method.defaults[name]
+            continue
         try:
             instance[name] = _to_value(item)
         except InvalidInputs as error:

@@ -152,7 +152,10 @@ def _to_instance(item: dict[str, Any], method: Method, label: str, if_empty: str
     instance: Instance = {}
     for name in method.inputs:
         if name not in item:
-            raise tensor.missing_input(name, method, label)
+            if name not in method.defaults:
+                raise tensor.missing_input(name, method, label)
+            instance[name] = method.defaults[name]
+            continue
         try:
             instance[name] = json_values.to_value(item[name])
         except tensor.BadTensor as error:

@@ -36,7 +36,7 @@ class Worker:
     def room(self, batch_size):
         return self.size - len(self.held)
 
-    def send_work(self, parts, now):
+    def send_work(self, parts, now, *, is_paced=True):
         self.sent.append(list(parts))
         self.held += parts
         for part in parts:

@@ -375,7 +375,7 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
 
 
 async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
-    monkeypatch.setattr("mindspore_serving.dispatch.link._WRITE_LIMIT", 1 << 20)
+    monkeypatch.setattr("mindspore_serving.dispatch.outbox.WRITE_LIMIT", 1 << 20)
     chunk = b"c" * 30_000
     bench.link.send_work([bench.part(*[chunk] * 30)], 0.0)
     assert not bench.link.process.is_killed

@@ -73,8 +73,11 @@ class Inference:
 class Control:
     is_ready = True
 
-    def describe(self):
+    def observe(self):
         return [{"name": "add"}]
+
+    def streams(self, servable, version, method):
+        return False
 
 
 class Web:

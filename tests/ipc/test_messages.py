@@ -40,6 +40,7 @@ TO_MASTER = [
     m.Done([], [0, 65536]),
     m.Call("add", 1, ITEM),
     m.Leaving(),
+    m.Numbers({"num_running": 3}),
 ]
 
 

@@ -4,7 +4,7 @@ import sys
 from mindspore_serving.server import register
 
 
-def test_the_public_names_are_those_of_the_original():
+def test_the_public_names_are_those_of_the_original_and_of_language_models():
     assert sorted(register.__all__) == sorted(
         [
             "declare_model",
@@ -15,6 +15,8 @@ def test_the_public_names_are_those_of_the_original():
             "Context",
             "register_method",
             "add_stage",
+            "LanguageModel",
+            "declare_llm",
         ]
     )
     assert all(hasattr(register, name) for name in register.__all__)

@@ -220,7 +220,7 @@ def test_discover_takes_a_servable_itself(servable, make_servable):
 
 
 def test_discover_says_what_it_looked_for(tmp_path):
-    with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py or a"):
+    with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py, a"):
         repository.discover(str(tmp_path))
     with pytest.raises(StartError, match="There is no directory"):
         repository.discover(str(tmp_path / "none"))

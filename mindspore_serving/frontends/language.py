@@ -1,0 +1,154 @@
+"""Language models as front ends see them: find one by name, ask it, iterate what it says.
+
+Knows no protocol: each makes an `Ask` of its own request and its own answer of the `Event`s.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mindspore_serving.core.completion import (
+    CODEC,
+    METHODS,
+    Ask,
+    Begun,
+    Ended,
+    Event,
+    Generate,
+    ModelCard,
+    Refused,
+    decode_events,
+    encode_ask,
+)
+from mindspore_serving.core.service import Control, Inference, Request
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends.waiting import Replies
+
+ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
+
+Answer = TypeVar("Answer")
+
+
+class RefusedError(InvalidInputs):
+    """The model did not take the request; `refused` says why."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.text)
+        self.refused = refused
+
+
+class Stream:
+    """The events of one `Generate`: await `begin`, then iterate.
+
+    Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
+    """
+
+    def __init__(self, inference: Inference, request: Request) -> None:
+        self._events: deque[Event] = deque()
+        self._replies = Replies(inference, request)
+
+    async def begin(self) -> Begun:
+        """The first event.  Raises RefusedError, or another ServingError."""
+        event = await self.next()
+        if isinstance(event, Refused):
+            raise RefusedError(event)
+        if not isinstance(event, Begun):
+            raise ServingError("the model gave no answer")
+        return event
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """The other events, the last being `Ended`.  Raises ServingError if the model is lost."""
+        while True:
+            event = await self.next()
+            if event is None:
+                raise ServingError("the model did not finish its answer")
+            yield event
+            if isinstance(event, Ended):
+                return
+
+    def cancel(self) -> None:
+        """Nobody reads any more.  Harmless at the end."""
+        self._replies.cancel()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel()
+
+    async def next(self) -> Event | None:
+        """The next event; None behind the last.  Raises ServingError if the model is lost."""
+        while not self._events:
+            reply = await self._replies.next()
+            if reply is None:
+                return None
+            if reply.failure is not None:
+                raise reply.failure
+            for body in reply.instances:
+                self._events += decode_events(body)
+        return self._events.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A model that can be asked; `adapter` if the name is that of a LoRA adapter of it."""
+
+    name: str
+    servable: str
+    version: int
+    card: ModelCard
+    inference: Inference
+    adapter: str = ""
+
+    def generate(self, ask: Generate, timeout: float | None = None) -> Stream:
+        """Start a generation.  `timeout` in seconds, None for no limit."""
+        return Stream(self.inference, self._request(ask, timeout))
+
+    async def ask(self, ask: Ask, expected: type[Answer], timeout: float | None = None) -> Answer:
+        """The one answer to anything else.  Raises RefusedError, or another ServingError."""
+        with Stream(self.inference, self._request(ask, timeout)) as stream:
+            event = await stream.next()
+        if isinstance(event, Refused):
+            raise RefusedError(event)
+        if not isinstance(event, expected):
+            raise ServingError("the model gave no answer")
+        return event
+
+    def _request(self, ask: Ask, timeout: float | None) -> Request:
+        method = next(name for name, kind in METHODS.items() if kind is type(ask))
+        body = encode_ask(ask)
+        return Request(
+            self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
+        )
+
+
+class LanguageModels:
+    """All that are served now.  Used on the event loop's thread."""
+
+    def __init__(self, inference: Inference, control: Control) -> None:
+        self._inference = inference
+        self._control = control
+
+    def all(self) -> list[LanguageModel]:
+        """The newest version of each, by name, and behind each its adapters."""
+        found = []
+        for servable, version, card in self._control.language_models():
+            for adapter in ("", *card.adapters):
+                name = adapter or servable
+                found.append(LanguageModel(name, servable, version, card, self._inference, adapter))
+        return found
+
+    def find(self, name: str | None, *, embeds: bool = False) -> LanguageModel:
+        """The model called `name`; with a name of `ANY` or none the first that can generate, or
+        embed if `embeds`.  Raises NotFound naming what there is."""
+        models = self.all()
+        for model in models:
+            if model.name == name:
+                return model
+        if name is None or name in ANY:
+            for model in models:
+                if model.card.can_embed if embeds else model.card.can_generate:
+                    return model
+        names = ", ".join(model.name for model in models) or "none"
+        raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")

@@ -1,0 +1,16 @@
+"""What the routes of every HTTP protocol are made from."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.core.service import Control, Inference
+from mindspore_serving.frontends.language import LanguageModels
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One HTTP server's view of what is served.  `max_body` is in bytes."""
+
+    models: LanguageModels
+    inference: Inference
+    control: Control
+    max_body: int

@@ -1,0 +1,123 @@
+"""The step loop: an engine alone on its thread.  Commands go in from any thread, outputs come out.
+
+Everything else (templates, tokenizing, grammars, JSON) happens on other threads, most of it while
+the runner computes and has let go of the interpreter's lock.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+from mindspore_serving import log
+from mindspore_serving.errors import ServingError
+
+STATS_SECONDS = 0.25  # between two reports of numbers while there is work
+
+
+class Steps(Protocol):
+    """What can be looped: `llm.engine.Engine`, `llm.encoder.EncoderEngine`."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def step(self) -> Sequence[tuple[str, Any]]: ...
+
+    def stats(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+E = TypeVar("E", bound=Steps)
+Outputs = Sequence[tuple[str, Any]]
+
+
+class EngineLoop(Generic[E]):
+    """Owns `engine`: nobody else may touch it once `start` was called.
+
+    Args:
+        engine: what steps.
+        on_outputs: called on the loop's thread with what a step added, by request, and with the
+            error of a command that raised; it must return at once.
+        on_stats: called on that thread with the engine's numbers, from time to time and when
+            there is nothing left to do.
+        on_end: called on that thread when it ends; with the error if it broke.
+    """
+
+    def __init__(
+        self,
+        engine: E,
+        on_outputs: Callable[[Outputs], None],
+        on_stats: Callable[[Any], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        self._engine = engine
+        self._on_outputs = on_outputs
+        self._on_stats = on_stats
+        self._on_end = on_end
+        self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
+            SimpleQueue()
+        )
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
+        """Have `command` called with the engine before its next step.  What it returns are
+        outputs; a ServingError that it raises is the output of `request_id`."""
+        self._commands.put((request_id, command))
+
+    def close(self) -> None:
+        """End the thread after the step it is in, and the engine with it; waits for both."""
+        self._commands.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        problem: BaseException | None = None
+        try:
+            self._loop()
+        except BaseException as error:
+            problem = error
+            log.error("the step loop broke", exc_info=True)
+        try:
+            self._engine.close()
+        finally:
+            self._on_end(problem)
+
+    def _loop(self) -> None:
+        told = 0.0
+        while not self._is_closing:
+            self._obey(wait=not self._engine.has_work)
+            if self._is_closing:
+                return
+            outputs = self._engine.step()
+            if outputs:
+                self._on_outputs(outputs)
+            now = time.monotonic()
+            if now - told >= STATS_SECONDS or not self._engine.has_work:
+                told = now
+                self._on_stats(self._engine.stats())
+
+    def _obey(self, *, wait: bool) -> None:
+        """Carry out the commands that are there; with `wait`, wait for the first."""
+        try:
+            entry = self._commands.get(block=wait)
+            while True:
+                if entry is None:
+                    self._is_closing = True
+                    return
+                self._carry_out(*entry)
+                entry = self._commands.get_nowait()
+        except Empty:
+            return
+
+    def _carry_out(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
+        try:
+            outputs = command(self._engine)
+        except ServingError as error:
+            outputs = [(request_id, error)]
+        if outputs:
+            self._on_outputs(outputs)

@@ -1,0 +1,118 @@
+"""`declare_llm` records which language model a servable has; a worker loads it."""
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.core.declaration import Declaration, LanguageSpec
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.check import check_str
+from mindspore_serving.servable.current import current
+
+LANGUAGE = "llm"  # the target of its stages
+PARAMETERS = "generate_parameters"  # the built-in stage that gathers a request's parameters
+DEFAULT_RUNTIME = "openvino"
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A declared language model: a stage for `add_stage`.  Made by `declare_llm`."""
+
+    path: str
+
+
+def declare_llm(
+    path: str,
+    *,
+    runtime: str = DEFAULT_RUNTIME,
+    params: SamplingParams | None = None,
+    **options: Any,
+) -> LanguageModel:
+    """Declare the servable's language model in servable_config.py; every worker loads it.
+
+    Clients reach it by every language-model protocol under the servable's name.  As a stage it
+    takes a prompt (a str, or an int array of token ids) and, if wanted, parameters as a JSON
+    object; it gives the text and, if wanted, the finish reason ("" while there is more):
+
+        llm = register.declare_llm("model", quantization="int8")
+
+        @register.register_method(output_names=["answer"])
+        def ask(question):
+            prompt = register.add_stage(to_prompt, question, outputs_count=1)
+            return register.add_stage(llm, prompt, outputs_count=1)
+
+    If no method is registered, there is `generate`: inputs `prompt` and, if wanted, `max_tokens`,
+    `temperature`, `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop` and `parameters` (others,
+    as JSON); outputs `text` and `finish_reason`.
+
+    Args:
+        path: the model's directory; relative to the servable's directory.
+        runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
+        params: how stages sample what a request does not say; `SamplingParams()` if None.
+        options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
+            `kv_cache_memory` (bytes), `num_threads`, `adapters`.
+
+    Raises RuntimeError for a wrong argument, for a second model, and when it is not called while a
+    servable_config.py is imported.
+    """
+    declaration = current("declare_llm")
+    check_str("path", path)
+    check_str("runtime", runtime)
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
+    if declaration.language is not None:
+        raise InvalidInputs("declare_llm was called twice: a servable has one language model")
+    where = _absolute(path)
+    declaration.language = LanguageSpec(where, runtime, options, params or SamplingParams())
+    return LanguageModel(where)
+
+
+def _absolute(path: str) -> str:
+    """Relative to the file that calls `declare_llm`."""
+    caller = sys._getframe(2).f_code.co_filename
+    return os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(caller)), path))
+
+
+def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declaration:
+    """The declaration of a model's directory that has no servable_config.py."""
+    given = dict(options)
+    runtime = given.pop("runtime", DEFAULT_RUNTIME)
+    spec = LanguageSpec(os.path.join(directory, name), runtime, given)
+    return Declaration(name, language=spec)
+
+
+def add_generate(declaration: Declaration) -> None:
+    """Give a servable that registers no method the method `generate`."""
+    inputs = ("prompt", *_DEFAULTS)
+    count = len(inputs)
+    gather = Stage(StageKind.BUILTIN, PARAMETERS, tuple(range(1, count)), (count,), "Parameters")
+    model = Stage(
+        StageKind.LANGUAGE, LANGUAGE, (0, count), (count + 1, count + 2), "Model", streams=True
+    )
+    declaration.methods["generate"] = Method(
+        "generate",
+        inputs,
+        ("text", "finish_reason"),
+        (gather, model),
+        (count + 1, count + 2),
+        defaults=_DEFAULTS,
+    )
+
+
+_DEFAULTS = dict.fromkeys(
+    (
+        "max_tokens",
+        "temperature",
+        "top_k",
+        "top_p",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "parameters",
+    ),
+    "",
+)
+"""Inputs of `generate` that may be left out; "" says so."""
