@@ -77,7 +77,7 @@ class MethodBuilder:
         """
         methods = self.declaration.methods.values()
         for earlier in (*(stage for method in methods for stage in method.stages), *self.stages):
-            if _target(earlier) == _target(stage):
+            if _target(earlier) == _target(stage) and stage.kind is not StageKind.LANGUAGE:
                 _check_agreement(self.name, stage, earlier)
         self.stages.append(stage)
         made = tuple(Placeholder(self, slot) for slot in stage.outputs)

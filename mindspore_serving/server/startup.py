@@ -98,7 +98,8 @@ def start_restful_server(
     api_keys: Sequence[str] = (),
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
-    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after `start_servables`.
+    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
+    `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -212,7 +213,7 @@ def _check_keys(api_keys: Sequence[str]) -> tuple[str, ...]:
     for key in keys:
         if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
             raise InvalidInputs(
-                f"Parameter 'api_keys' should be texts of at least {MIN_KEY_LENGTH} printable ASCII "
-                "characters without spaces, but one is not"
+                f"Parameter 'api_keys' should be texts of at least {MIN_KEY_LENGTH} printable "
+                "ASCII characters without spaces, but one is not"
             )
     return keys

@@ -172,11 +172,12 @@ def serving(
     `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one.
     """
     calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+    keys = http.get("api_keys", ())
     old = os.getcwd()
     os.chdir(directory)
     try:
         server.start_servables(configs)
-        server.start_grpc_server(calls.grpc, limit)
+        server.start_grpc_server(calls.grpc, limit, api_keys=keys)
         server.start_restful_server(f"127.0.0.1:{calls.http}", limit, **http)
         yield calls
     finally:
