@@ -56,10 +56,12 @@ def render(
     series: Callable[[], Iterable[Series]],
     gauges: Callable[[], dict[str, dict[tuple[str, str], float]]],
     code_name: Callable[[int], str],
+    counters: Callable[[], dict[str, dict[tuple[str, str], float]]] = dict,
 ) -> bytes:
     """All numbers in Prometheus' text format.
 
-    `gauges` gives present values by name and by (servable, version) labels.
+    `gauges` gives present values by name and by (servable, version) labels, `counters` values that
+    only grow.
     """
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import (
@@ -90,6 +92,13 @@ def render(
                 for labels, value in values.items():
                     family.add_metric(labels, value)
                 yield family
+            for name, values in counters().items():
+                counter = CounterMetricFamily(
+                    f"serving_{name}", name.replace("_", " "), labels=_LABELS[:2]
+                )
+                for labels, value in values.items():
+                    counter.add_metric(labels, value)
+                yield counter
 
     registry = CollectorRegistry()
     registry.register(Collector())

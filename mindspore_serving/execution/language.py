@@ -6,7 +6,7 @@ Everything here runs on the worker's thread.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ from mindspore_serving.llm.answering import Answering
 from mindspore_serving.llm.opening import make_config, open_model
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
-WAITING_CACHES = 8  # and tokens: so many times what the cache holds
+MOST_WAITING_TOKENS = 1 << 20  # that they have together
 SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
 
 
@@ -173,6 +173,7 @@ def open_language(spec: LanguageSpec, setup: Setup, wake: Any) -> LanguageHost:
     """Load the servable's language model and start its engine.  Raises StartError."""
     options = dict(spec.options)
     options.setdefault("max_num_waiting", MOST_WAITING)
+    options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
     if "device" not in options and setup.device_type in ("cpu", "gpu"):
         number = f":{setup.device_id}" if setup.device_id else ""
         options["device"] = "cpu" if setup.device_type == "cpu" else f"cuda{number}"
@@ -180,10 +181,6 @@ def open_language(spec: LanguageSpec, setup: Setup, wake: Any) -> LanguageHost:
         opened = open_model(spec.path, spec.runtime, make_config(options))
     except InvalidInputs as error:
         raise StartError(str(error)) from error
-    engine = opened.engine
-    if engine.config.max_num_waiting_tokens is None:
-        most = WAITING_CACHES * max(1, engine.runner.num_blocks * engine.runner.block_size)
-        engine.config = replace(engine.config, max_num_waiting_tokens=most)
     sys.setswitchinterval(SWITCH_SECONDS)
     return LanguageHost(Answering(opened, wake), spec.params)
 

@@ -38,7 +38,7 @@ class ChatTemplate:
         special_tokens: what the template knows as `bos_token`, `eos_token` and so on.
         tool_source: the template for chats with tools, if the model has another for them.
 
-    `source` is then the text of both.  Raises StartError naming the line if a template is not Jinja.
+    `source` is then the text of both.  Raises StartError naming the line that is not Jinja.
     """
 
     def __init__(

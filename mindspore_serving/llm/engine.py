@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.branch import Branch
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.embedding import Embedder
@@ -74,6 +74,26 @@ class Engine:
         self._num_guesses = self._num_right_guesses = 0
 
     @property
+    def vocab_size(self) -> int:
+        return self.runner.vocab_size
+
+    @property
+    def embedding_size(self) -> int:
+        """Of the vectors; 0 if the runtime has no embeddings."""
+        return getattr(self.runner, "hidden_size", 0) if hasattr(self.runner, "embed") else 0
+
+    def describe(self) -> str:
+        """What was chosen, and what it can hold."""
+        runner, config = self.runner, self.config
+        capacity = runner.num_blocks * runner.block_size
+        return (
+            f"weights {config.quantization or 'as stored'}; cache of {capacity:,} tokens "
+            f"({runner.num_blocks:,} blocks of {runner.block_size}), "
+            f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
+            f"{config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens in a step"
+        )
+
+    @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self._aborted) or self._scheduler.has_work or self.embedder.has_work
@@ -102,7 +122,7 @@ class Engine:
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._roster:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
-        self._check_room(len(request.prompt_ids))
+        self._scheduler.check_room(len(request.prompt_ids))
         sequence = Sequence(
             tokens=request.prompt_ids[:],
             max_len=len(request.prompt_ids) + request.max_tokens,
@@ -188,23 +208,6 @@ class Engine:
             return self.runner.run(step)
         with self._masks.filling(readout.constrained):
             return self.runner.run(step)
-
-    def _check_room(self, num_tokens: int) -> None:
-        """Raise Overloaded if so many more tokens may not wait."""
-        waiting, config = self._scheduler.waiting, self.config
-        if config.max_num_waiting is not None and len(waiting) >= config.max_num_waiting:
-            raise Overloaded(
-                f"{len(waiting)} requests wait already, at most {config.max_num_waiting} may; "
-                "try again"
-            )
-        most = config.max_num_waiting_tokens
-        if most is None or not waiting:
-            return
-        waiting_tokens = sum(len(sequence.tokens) for sequence in waiting)
-        if waiting_tokens + num_tokens > most:
-            raise Overloaded(
-                f"requests with {waiting_tokens} tokens wait already, at most {most} may; try again"
-            )
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
         """What to sample, and the answers that begin beside another in this step."""

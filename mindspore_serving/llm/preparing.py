@@ -46,6 +46,8 @@ class Preparer:
 
     def prompt(self, ask: Generate) -> list[int]:
         """The prompt's tokens, which fit the model."""
+        if not self._card.can_generate:
+            raise InvalidInputs("the model embeds texts, it does not generate any")
         ids = ask.prompt if isinstance(ask.prompt, list) else self._encode(*self._text(ask))
         if ask.truncate is not None:
             ids = ids[-ask.truncate :]
@@ -56,6 +58,8 @@ class Preparer:
 
     def embedded(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a text to embed."""
+        if not self._card.can_embed:
+            raise InvalidInputs("the model's runtime has no embeddings; take openvino or torch")
         ids = prompt if isinstance(prompt, list) else self._encode(prompt, add_special=True)
         if not ids:
             _refuse(Refused("empty", "a prompt is empty, expected at least one token"))

@@ -1,0 +1,205 @@
+"""What llm-serving's configuration files ask for, as a model to serve and an address.
+
+Starts nothing.  The files are read by `llm_config_source`; what their keys mean here is decided in
+this module, and `docs/llm_serving.md` has the table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.server.config import ServableStartConfig
+from mindspore_serving.server.llm_config_source import Block, Blocks, read_blocks
+
+DEFAULT_RUNTIME, MINDIR_RUNTIME = "openvino", "mindir"
+PAGED_LENGTH = 4096  # tokens of a sequence, where page_attention is on and nothing else is said
+_MINDIR = ("prefill.mindir", "decode.mindir")
+_TOKENS_IN_A_STEP = 512
+_USED = {
+    "model_path": ("prefill_model", "decode_model"),
+    "model_config": (
+        "model_name",
+        "seq_length",
+        "max_generate_length",
+        "decode_batch_size",
+        "page_attention",
+        "backend",
+        "model_cfg_path",
+        "runtime",
+        "options",
+    ),
+    "serving_config": ("server_ip", "server_port", "agent_ip", "agent_ports"),
+    "pa_config": ("decode_seq_length",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LlmConfig:
+    """A language model to serve.
+
+    Attributes:
+        name: what clients call it.
+        directory: of the model, with config.json.
+        runtime: what computes it.
+        options: those of `EngineConfig`.
+        ip, port: where the server listens.
+        agents: "ip:port" of each agent that the file names.
+        unused: keys of the file that mean nothing here, as "block.key".
+    """
+
+    name: str
+    directory: Path
+    runtime: str
+    options: Mapping[str, Any]
+    ip: str
+    port: int
+    agents: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        return f"{self.ip}:{self.port}"
+
+    def to_start_config(self) -> ServableStartConfig:
+        """For `start_servables`.  Raises InvalidInputs if `name` cannot be a model's."""
+        return ServableStartConfig(
+            str(self.directory.parent),
+            self.directory.name,
+            alias=self.name,
+            llm_options={"runtime": self.runtime, **self.options},
+        )
+
+
+def read_llm_config(path: str | Path) -> LlmConfig:
+    """The configuration in `path`: a yaml file, or a serving_config.py, which is read and not run.
+
+    Raises StartError naming the file and what is missing or cannot be used.
+    """
+    source = Path(path).resolve()
+    try:
+        return _to_config(read_blocks(source), source.parent)
+    except InvalidInputs as error:
+        raise StartError(f"{source}: {error}") from None
+
+
+def _to_config(blocks: Blocks, base: Path) -> LlmConfig:
+    model, serving = _block(blocks, "model_config"), _block(blocks, "serving_config")
+    directory, runtime = _find_model(_block(blocks, "model_path"), model, base)
+    ports = serving.get("agent_ports") or []
+    if not isinstance(ports, list):
+        raise InvalidInputs(f"serving_config.agent_ports is {ports!r}, expected a list of ports")
+    agent_ip = serving.get("agent_ip") or "localhost"
+    return LlmConfig(
+        name=_text(model, "model_config.model_name"),
+        directory=directory,
+        runtime=runtime,
+        options=_options(model, _block(blocks, "pa_config")),
+        ip=str(serving.get("server_ip") or "localhost"),
+        port=_int(serving.get("server_port"), "serving_config.server_port"),
+        agents=tuple(f"{agent_ip}:{port}" for port in ports),
+        unused=_unused(blocks),
+    )
+
+
+def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
+    """The model's directory, and the runtime for what is in it."""
+    given = _model_path(paths, model)
+    path = base / given
+    directory = path if path.is_dir() else path.parent
+    if not (directory / "config.json").is_file():
+        raise InvalidInputs(
+            f"the model is {given!r}, but {directory} has no config.json; expected the directory "
+            "of a Hugging Face model, or one that `python -m mindspore_serving.llm.export_mindir` "
+            "has written, or a file in such a directory"
+        )
+    has_graphs = all((directory / name).is_file() for name in _MINDIR)
+    runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
+    if path.suffix == ".mindir" and not has_graphs:
+        raise InvalidInputs(
+            f"the model is {given!r}, but {directory} has not {' and '.join(_MINDIR)}"
+        )
+    return directory, str(model.get("runtime") or runtime)
+
+
+def _model_path(paths: Block, model: Block) -> str:
+    if model.get("backend") == "kbk":
+        return _text(model, "model_config.model_cfg_path")
+    prefill, decode = (_paths(paths, name) for name in ("prefill_model", "decode_model"))
+    if not prefill:
+        raise InvalidInputs("model_path.prefill_model is missing: where the model is")
+    if decode and len(decode) != len(prefill):
+        raise InvalidInputs(
+            f"model_path has {len(prefill)} prefill_model and {len(decode)} decode_model, expected "
+            "one of each rank"
+        )
+    if len(prefill) > 1:
+        raise InvalidInputs(
+            f"model_path.prefill_model has {len(prefill)} files, so the model is cut up for as "
+            "many ranks; expected 1: a whole model"
+        )
+    return prefill[0]
+
+
+def _paths(block: Block, name: str) -> list[str]:
+    found = block.get(name) or []
+    found = [found] if isinstance(found, str) else found
+    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
+        raise InvalidInputs(f"model_path.{name} is {found!r}, expected a list of paths")
+    return found
+
+
+def _options(model: Block, paging: Block) -> dict[str, Any]:
+    """The longest text that the file allows, and as many at once as its largest batch."""
+    options: dict[str, Any] = {}
+    lengths = _ints(model.get("seq_length"), "model_config.seq_length")[-1:]
+    lengths += _ints(model.get("max_generate_length"), "model_config.max_generate_length")
+    if model.get("page_attention"):
+        longest = paging.get("decode_seq_length", PAGED_LENGTH)
+        lengths += _ints(longest, "pa_config.decode_seq_length")
+    if lengths:
+        options["max_model_len"] = min(lengths)
+    batches = _ints(model.get("decode_batch_size"), "model_config.decode_batch_size")
+    if batches:
+        options["max_num_seqs"] = max(batches)
+        options["max_num_batched_tokens"] = max(_TOKENS_IN_A_STEP, *batches)
+    return {**options, **_block(model, "options")}
+
+
+def _unused(blocks: Blocks) -> tuple[str, ...]:
+    names = []
+    for block, keys in blocks.items():
+        known = _USED.get(block, ())
+        inner = keys if isinstance(keys, dict) else {}
+        names += [f"{block}.{key}" for key in inner if key not in known and inner[key] is not None]
+    return tuple(names)
+
+
+def _block(blocks: Mapping[str, Any], name: str) -> Block:
+    found = blocks.get(name)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise InvalidInputs(f"{name} is {found!r}, expected keys and values")
+    return found
+
+
+def _text(block: Block, name: str) -> str:
+    found = block.get(name.rpartition(".")[2])
+    if not isinstance(found, str) or not found:
+        raise InvalidInputs(f"{name} is {found!r}, expected a text")
+    return found
+
+
+def _int(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidInputs(f"{name} is {value!r}, expected an int > 0")
+    return value
+
+
+def _ints(value: object, name: str) -> list[int]:
+    """One or a list of them; none if there is nothing."""
+    if value is None:
+        return []
+    return [_int(one, name) for one in (value if isinstance(value, list) else [value])]

@@ -1,0 +1,118 @@
+"""llm-serving's configuration files as blocks of keys and values: its yaml files, and before them
+serving_config.py, which is told in the yaml's words.
+
+Python is read, never run: of its assignments those count whose values are spelled out.
+"""
+
+import ast
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mindspore_serving.errors import InvalidInputs, StartError
+
+Block: TypeAlias = dict[str, Any]
+Blocks: TypeAlias = dict[str, Any]
+
+
+def read_blocks(path: Path) -> Blocks:
+    """Raises StartError for a file that cannot be read, InvalidInputs for what it holds."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"{path} cannot be read: {error}") from error
+    if path.suffix == ".py":
+        return _to_blocks(read_assignments(text))
+    return _read_yaml(text)
+
+
+def _read_yaml(text: str) -> Blocks:
+    try:
+        yaml: Any = import_module("yaml")
+    except ImportError as error:
+        raise StartError(f"yaml files need PyYAML ({error}): pip install pyyaml") from error
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidInputs(f"this is no yaml: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidInputs(f"the file holds {type(found).__name__}, expected blocks of keys")
+    return found
+
+
+def read_assignments(text: str) -> dict[str, Any]:
+    """The values of a module's names, as far as they are spelled out.  Raises InvalidInputs if it
+    is no Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InvalidInputs(f"this is no Python: {error}") from None
+    names: dict[str, Any] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+            try:
+                names[target.id] = _value(node.value, names)
+            except (ValueError, KeyError, IndexError, TypeError):
+                names.pop(target.id, None)  # computed: nobody knows here what it is
+    return names
+
+
+def _value(node: ast.expr | None, names: dict[str, Any]) -> Any:
+    """Raises ValueError, KeyError, IndexError or TypeError for what is not spelled out."""
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(one, names) for one in node.elts]
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_value(key, names): _value(value, names) for key, value in pairs}
+    if isinstance(node, ast.Subscript):
+        return _value(node.value, names)[_value(node.slice, names)]
+    if isinstance(node, ast.Attribute):
+        return _value(node.value, names)[node.attr]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _value(node.left, names) + _value(node.right, names)
+    if isinstance(node, ast.Call):
+        return _called(node, names)
+    return ast.literal_eval(node or ast.Name(""))
+
+
+def _called(node: ast.Call, names: dict[str, Any]) -> dict[str, Any]:
+    """EasyDict or dict, however it was imported, of a dict or of keywords."""
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    if name.lower() not in ("easydict", "edict", "dict"):
+        raise ValueError(name)
+    found: dict[str, Any] = {}
+    for given in node.args:
+        found |= _value(given, names)
+    return found | {str(one.arg): _value(one.value, names) for one in node.keywords}
+
+
+def _to_blocks(names: dict[str, Any]) -> Blocks:
+    base, agent = names.get("Baseconfig", {}), names.get("AgentConfig", {})
+    if not isinstance(base, dict) or not isinstance(agent, dict):
+        raise InvalidInputs("Baseconfig and AgentConfig are no EasyDict({...})")
+    renamed = ("batch_size", "dyn_batch_size")
+    model = {key: value for key, value in base.items() if key not in renamed}
+    batches = base.get("dyn_batch_size") or base.get("batch_size")
+    paging = base.get("PageAttentionConfig") or names.get("PageAttentionConfig")
+    blocks: Blocks = {
+        "model_path": {
+            key: agent.get(key, names.get(f"{key}_path", names.get(key)))
+            for key in ("prefill_model", "decode_model", "argmax_model", "topk_model")
+        },
+        "model_config": {
+            **model,
+            "model_name": names.get("ModelName"),
+            "decode_batch_size": batches or None,
+            "page_attention": bool(base.get("page_attention") or paging),
+        },
+        "serving_config": {
+            "server_ip": names.get("SERVER_APP_HOST"),
+            "server_port": names.get("SERVER_APP_PORT"),
+            "agent_ip": names.get("AgentIP"),
+            "agent_ports": agent.get("AgentPorts"),
+        },
+    }
+    return {**blocks, "pa_config": paging} if paging else blocks
