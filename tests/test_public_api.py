@@ -23,7 +23,7 @@ SIGNATURES = {
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
-        "api_keys=())"
+        "api_keys=(), llm_serving_form='r21')"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -168,6 +168,7 @@ def test_the_names_of_the_client_are_these() -> None:
         "Client",
         "ClientGrpcAsyncError",
         "ClientGrpcAsyncResult",
+        "MindsporeInferenceClient",
         "SSLConfig",
     ]
 

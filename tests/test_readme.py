@@ -73,6 +73,7 @@ class Typist:
             script.parent.mkdir(exist_ok=True)
             script.write_text(f'#!/bin/sh\nexec {" ".join([sys.executable, *words])} "$@"\n')
             script.chmod(0o755)
+        (directory / "examples").symlink_to(ROOT / "examples")  # what pages say of a checkout
 
     def write(self, block: Block) -> None:
         name = file_name(block)

@@ -116,6 +116,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             tls,
             use_status_codes=settings.http_status_codes,
             api_keys=settings.api_key or (),
+            llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)

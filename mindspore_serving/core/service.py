@@ -97,6 +97,11 @@ class Control(Protocol):
         runs of each, in the order of their start."""
         ...
 
+    @property
+    def has_language_models(self) -> bool:
+        """Whether there is a language model, also one whose workers are gone for now."""
+        ...
+
     def streams(self, servable: str, version: int, method: str) -> bool | None:
         """Whether a method can answer in pieces; None if there is no such method now."""
         ...

@@ -227,6 +227,10 @@ class Master:
         }
         return list(newest.values())
 
+    @property
+    def has_language_models(self) -> bool:
+        return any(service.card is not None for service in self.registry)
+
     def streams(self, servable: str, version: int, method: str) -> bool | None:
         try:
             return self.registry.find(servable, version, method).report.streams

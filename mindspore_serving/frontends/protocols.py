@@ -1,28 +1,71 @@
-"""Which protocols an HTTP server speaks besides the classic one: a row each."""
+"""Which protocols an HTTP server speaks besides the classic one, and `/`, which they share."""
 
-from importlib import import_module
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
+from mindspore_serving.frontends import llm_serving, openai, page, tgi
+from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
 
-# Modules with a function `routes(site)`.  The first that matches a request answers it.
-PROTOCOLS = (
-    "mindspore_serving.frontends.openai",
-    "mindspore_serving.frontends.tgi",
-    "mindspore_serving.frontends.llm_serving",
-    "mindspore_serving.frontends.page",
-)
+
+class _AmongModels(BaseRoute):
+    """A route that is there only while a language model is: `POST /` was the classic protocol's."""
+
+    def __init__(self, site: Site, route: BaseRoute) -> None:
+        self._site = site
+        self._route = route
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match = self._route.matches(scope)
+        if match[0] is Match.NONE or not self._site.control.has_language_models:
+            return Match.NONE, {}
+        return match
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._route.handle(scope, receive, send)
 
 
-def routes(site: Site) -> list[BaseRoute]:
-    """Those of all protocols."""
-    found: list[BaseRoute] = []
-    for name in PROTOCOLS:
-        try:
-            found += import_module(name).routes(site)
-        except (ImportError, AttributeError):
-            import traceback
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """The routes of all protocols, the first that matches answering a request, and what they
+    count, in Prometheus' text format."""
 
-            traceback.print_exc()
-    return found
+    routes: tuple[BaseRoute, ...]
+    metrics: Callable[[], bytes]
+
+
+def mount(site: Site, form: Form) -> Mounted:
+    """`form` is that of llm-serving's streams."""
+    recorder = tgi.Recorder()
+
+    async def root(request: Request) -> Response:
+        """A page for browsers, TGI's health for others, as long as there is a language model."""
+        if page.wants_page(request):
+            return page.show_page(request)
+        if site.control.has_language_models:
+            return tgi.root_health(site, request)
+        return JSONResponse({"error_msg": "http message only support POST right now"})
+
+    def metrics() -> bytes:
+        engines = [row["engine"] for row in site.control.observe() if "engine" in row]
+        if not engines:
+            return b""
+        gauges = {
+            "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
+            "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
+        }
+        return recorder.render(gauges)
+
+    routes = (
+        Route("/", root, methods=["GET"]),
+        *openai.routes(site),
+        *(_AmongModels(site, route) for route in tgi.routes(site, recorder=recorder)),
+        *llm_serving.routes(site, form),
+        *page.routes(site),
+    )
+    return Mounted(routes, metrics)

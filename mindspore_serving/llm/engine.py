@@ -25,7 +25,7 @@ from mindspore_serving.llm.sampling import Sampled
 from mindspore_serving.llm.scheduler import Scheduler
 from mindspore_serving.llm.sequence import Sequence
 from mindspore_serving.llm.stats import EngineStats
-from mindspore_serving.llm.step import Logits, Runner, Step
+from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -173,7 +173,7 @@ class Engine:
         self._num_steps += 1
         try:
             readout, siblings = self._read(scheduled)
-            logits = self._run(scheduled.step, readout)
+            logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)
             outputs += readout.score(logits)
             sampled = readout.sample(logits)
         except Exception as error:  # whatever a runtime raises must not end the other requests
@@ -202,12 +202,6 @@ class Engine:
         """Close the runner; nothing may be called afterwards."""
         self._masks.close()
         self.runner.close()
-
-    def _run(self, step: Step, readout: Readout) -> Logits:
-        if not readout.constrained:
-            return self.runner.run(step)
-        with self._masks.filling(readout.constrained):
-            return self.runner.run(step)
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
         """What to sample, and the answers that begin beside another in this step."""

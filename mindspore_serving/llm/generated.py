@@ -36,7 +36,6 @@ class GenerateAnswer:
         if params.seed is None:
             params = replace(params, seed=secrets.randbits(63))
         request_id, place = self.request_ids[0], preparer.adapter(ask.adapter)
-        more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
         prompt = self._teller.prompt(ids) if ask.has_prompt_tokens else None
         begun = Begun(len(ids), params.seed or 0, prompt)
 
@@ -48,7 +47,7 @@ class GenerateAnswer:
                 priority=ask.priority,
                 cache_salt=ask.cache_salt,
                 adapter=place,
-                **more,
+                grammar=grammar,
             )
             return [(request_id, begun)]
 

@@ -20,6 +20,7 @@ from mindspore_serving.frontends.http_app import make_app
 from mindspore_serving.frontends.http_server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tls import Tls
 
@@ -71,6 +72,7 @@ class Serving:
         *,
         use_status_codes: bool,
         api_keys: Sequence[str] = (),
+        llm_serving_form: Form = "r21",
     ) -> None:
         if self._http is not None:
             raise StartError("Serving Error: RESTful server is already running")
@@ -78,14 +80,16 @@ class Serving:
         max_body = max_message_mb * MEGABYTE
         dispatcher, keys = self._master.dispatcher, Keys(api_keys)
         models = LanguageModels(dispatcher, self._master)
+        site = Site(models, dispatcher, self._master, max_body)
+        mounted = protocols.mount(site, llm_serving_form)
         app = make_app(
             dispatcher,
             self._master,
-            self._metrics,
+            lambda: self._metrics() + mounted.metrics(),
             max_body=max_body,
             use_status_codes=use_status_codes,
             keys=keys,
-            routes=protocols.routes(Site(models, dispatcher, self._master, max_body)),
+            routes=mounted.routes,
         )
         server = HttpServer(where, app, dispatcher, max_body=max_body)
         server.use_status_codes = use_status_codes

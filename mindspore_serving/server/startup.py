@@ -6,7 +6,7 @@ any order, and again after `stop`.
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.errors import InvalidInputs
@@ -96,6 +96,7 @@ def start_restful_server(
     *,
     use_status_codes: bool = False,
     api_keys: Sequence[str] = (),
+    llm_serving_form: Literal["r21", "bare"] = "r21",
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
     TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
@@ -109,12 +110,19 @@ def start_restful_server(
             clients of the original expect, and only the body tells.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
             password of basic authentication), on every route but /health.
+        llm_serving_form: streams of llm-serving are "r21", server-sent events as its first release
+            had them, or "bare", the lines without frames of the later one.
 
     Raises:
         RuntimeError: an argument is wrong, the address cannot be bound, or a server runs.
     """
     _check_server_arguments(address, max_msg_mb_size, ssl_config)
     check.check_bool("use_status_codes", use_status_codes)
+    if llm_serving_form not in ("r21", "bare"):
+        raise InvalidInputs(
+            "Parameter 'llm_serving_form' should be 'r21' or 'bare', but actually "
+            f"'{llm_serving_form}'"
+        )
     _loop.run(
         _get().start_http(
             address,
@@ -122,6 +130,7 @@ def start_restful_server(
             ssl_config,
             use_status_codes=use_status_codes,
             api_keys=_check_keys(api_keys),
+            llm_serving_form=llm_serving_form,
         )
     )
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
