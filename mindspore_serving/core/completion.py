@@ -82,7 +82,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
-    """A vector of length 1 for each prompt."""
+    """A vector for each prompt; of length 1, unless the model's directory says otherwise."""
 
     prompts: list[str | list[int]]
 

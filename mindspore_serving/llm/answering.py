@@ -61,6 +61,7 @@ class Answering:
         self._has_ended = False
         self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
         self._loop.start()
+        self._pool.submit(self._warm)
 
     @property
     def num_open(self) -> int:
@@ -107,6 +108,12 @@ class Answering:
         self._loop.close()
 
     # --- in the pool ------------------------------------------------------------------------
+
+    def _warm(self) -> None:
+        try:
+            self._preparer.warm()
+        except Exception as error:  # told again to whoever asks for a grammar
+            log.warning("there will be no grammars: %s", error)
 
     def _prepare(self, ask_id: str, ask: Ask, answer: Any) -> None:
         try:

@@ -4,25 +4,30 @@ gets, and says what is to be sampled next.  It knows neither cache nor runner.
 
 from mindspore_serving.core.generation import FinishReason, Generated
 from mindspore_serving.llm.detokenizer import Detokenizer
+from mindspore_serving.llm.grammar_state import GrammarState
 from mindspore_serving.llm.request import Request
 from mindspore_serving.llm.sampling import Sampled, SampleRow
 from mindspore_serving.llm.sequence import Sequence
-from mindspore_serving.llm.speculation import NgramIndex
-from mindspore_serving.llm.stopping import StopChecker
+from mindspore_serving.llm.speculation import Drafter
+from mindspore_serving.llm.stopping import Emitted, StopChecker
 
 
 class Branch:
-    """An answer being written.  `ngrams` is None where nothing is guessed."""
+    """An answer being written.  `drafter` is None where nothing is guessed, `grammar` where any
+    text may be written."""
 
-    __slots__ = ("_checker", "_row", "index", "ngrams", "output_ids", "request", "sequence")
+    __slots__ = (
+        "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
+    )  # fmt: skip
 
     def __init__(
-        self, request: Request, index: int, sequence: Sequence, ngrams: NgramIndex | None
+        self, request: Request, index: int, sequence: Sequence, drafter: Drafter | None
     ) -> None:
         self.request = request
         self.index = index
         self.sequence = sequence
-        self.ngrams = ngrams
+        self.drafter = drafter
+        self.grammar = _state(request)
         self.output_ids: list[int] = []
         self._checker = _checker(request)
         self._row = self._sample_row(self.output_ids)
@@ -40,9 +45,11 @@ class Branch:
     def write(self, token: Sampled) -> Generated:
         """Take the next token."""
         if token.error is not None:
-            return self.end(FinishReason.ERROR, token.error)
+            return self._end_without_token(token)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
+        if self.grammar is not None:
+            emitted = self._follow(self.grammar, token_id, emitted)
         self.output_ids.append(token_id)
         return Generated(
             self.index,
@@ -70,9 +77,30 @@ class Branch:
 
     def guess(self, new_tokens: tuple[int, ...], most: int) -> None:
         """Let the sequence guess what follows, if the text has been here before."""
-        if self.ngrams is not None:
-            self.ngrams.extend(new_tokens)
-            self.sequence.draft = self.ngrams.propose(most)
+        if self.drafter is not None:
+            self.drafter.extend(new_tokens)
+            draft = self.drafter.propose(most)
+            if self.grammar is not None:
+                draft = self.grammar.forced(most) or self.grammar.possible(draft)
+            self.sequence.draft = draft
+
+    def _follow(self, grammar: GrammarState, token_id: int, emitted: Emitted) -> Emitted:
+        """What the grammar says to a token: it may end the answer, even as the last that fits."""
+        if emitted.finish_reason not in (None, FinishReason.LENGTH):
+            return emitted
+        grammar.advance(token_id)
+        if grammar.is_finished:
+            return Emitted(emitted.text + self._checker.finish(), FinishReason.STOP)
+        if grammar.error is not None:
+            text = emitted.text + self._checker.finish()
+            return Emitted(text, FinishReason.ERROR, grammar.error)
+        return emitted
+
+    def _end_without_token(self, token: Sampled) -> Generated:
+        """If the grammar was followed to a possible end and no token may follow, that was it."""
+        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
+            return self.end(FinishReason.STOP)
+        return self.end(FinishReason.ERROR, token.error)
 
     def _sample_row(self, output_ids: list[int]) -> SampleRow:
         request = self.request
@@ -100,8 +128,15 @@ def _join(parts: list[Generated]) -> Generated:
     )
 
 
+def _state(request: Request) -> GrammarState | None:
+    if request.grammar is None:
+        return None
+    return request.grammar.begin(has_ends=not request.params.ignore_eos)
+
+
 def _checker(request: Request) -> StopChecker:
     decoding = None
     if request.tokenizer is not None:
-        decoding = Detokenizer(request.tokenizer, request.params.skip_special_tokens)
+        skips = request.params.skip_special_tokens
+        decoding = Detokenizer(request.tokenizer, skips, continues=request.continues)
     return StopChecker(request.params, request.eos_ids, decoding, request.max_tokens)

@@ -18,6 +18,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.request import Limits, check_prompt
 from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
 
+PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
+
 
 class Embedder:
     """Embeds with the runner and out of the blocks of an engine, between its steps."""
@@ -38,8 +40,8 @@ class Embedder:
     def add(self, request_id: str, prompt_ids: Iterable[int]) -> None:
         """Let a prompt wait for its step.  Raises as `check` does, and Overloaded."""
         self._open_runner()
-        most = self._config.max_num_waiting
-        if most is not None and len(self._waiting) >= most:
+        most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
+        if most and len(self._waiting) >= most:
             raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
         self._waiting.append((request_id, self.check(prompt_ids)))
 

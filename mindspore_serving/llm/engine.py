@@ -7,6 +7,7 @@ long as there is work, always from one thread.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mindspore_serving import log
@@ -24,6 +25,7 @@ from mindspore_serving.llm.roster import Roster
 from mindspore_serving.llm.sampling import Sampled
 from mindspore_serving.llm.scheduler import Scheduler
 from mindspore_serving.llm.sequence import Sequence
+from mindspore_serving.llm.speculation import MakeDrafter, NgramIndex
 from mindspore_serving.llm.stats import EngineStats
 from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenizer import Tokenizer
@@ -43,6 +45,7 @@ class Engine:
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: what the operator chose.
         eos_ids: the model's end tokens.
+        make_drafter: what guesses tokens, if the config wants it; None looks for n-grams.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.
     """
@@ -53,6 +56,8 @@ class Engine:
         tokenizer: Tokenizer | None,
         config: EngineConfig,
         eos_ids: Iterable[int] = (),
+        *,
+        make_drafter: MakeDrafter | None = None,
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self.max_model_len = min(longest, config.max_model_len or longest)
@@ -66,7 +71,9 @@ class Engine:
             tokenizer=tokenizer,
         )
         self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
-        self._roster = Roster(config)
+        self._roster = Roster(
+            config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
+        )
         self._masks = MaskThread()
         self._aborted: Outputs = []  # to be told by the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
@@ -108,17 +115,20 @@ class Engine:
         cache_salt: str = "",
         adapter: int = 0,
         grammar: CompiledGrammar | None = None,
+        continues: bool = False,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
         `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
-        soon as that is complete and nothing may follow.
+        soon as that is complete and nothing may follow.  With `continues` the text may begin with
+        a space, to be put behind the prompt's.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
         request = make_request(request_id, prompt_ids, params, self._limits, grammar)
+        request.continues = continues
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._roster:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
@@ -263,7 +273,7 @@ class Engine:
         if generated.finish_reason is not None:
             generated = replace(generated, num_cached_tokens=max(0, branch.sequence.num_cached))
             self._close(branch)
-        elif branch.ngrams is not None:
+        elif branch.drafter is not None:
             branch.guess(generated.token_ids, self.config.num_speculative_tokens)
         return branch.request.request_id, generated
 

@@ -48,6 +48,7 @@ class GenerateAnswer:
                 cache_salt=ask.cache_salt,
                 adapter=place,
                 grammar=grammar,
+                continues=ask.messages is None,
             )
             return [(request_id, begun)]
 

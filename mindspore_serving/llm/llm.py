@@ -9,15 +9,16 @@ A shell around the engine: it knows prompts and answers, and nothing of how they
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.chat import ChatTemplate
-from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.core.completion import Grammar
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine import Engine
+from mindspore_serving.llm.grammar import CompiledGrammar, GrammarCompiler
+from mindspore_serving.llm.opening import make_config, open_model
 from mindspore_serving.llm.outputs import Answer, Collected, Completion
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.prompts import (
@@ -29,10 +30,8 @@ from mindspore_serving.llm.prompts import (
     naming,
 )
 from mindspore_serving.llm.request import to_token_ids
-from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.stats import EngineStats
 from mindspore_serving.llm.step import Vectors
-from mindspore_serving.llm.tokenizer import Tokenizer, stated_eos_ids
 
 __all__ = ["LLM", "Answer", "Completion"]
 
@@ -45,6 +44,7 @@ class LLM:
     Args:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json.  Without
             tokenizer.json only token ids can be given and are returned.
+            One of an encoder (BERT and its like) embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
         quantization: how weights are stored, by a name of the runtime; None as they are.
         options: those of `EngineConfig`.
@@ -59,20 +59,14 @@ class LLM:
         quantization: str | None = None,
         **options: Any,
     ) -> None:
-        config = _config(quantization, options)
-        directory = Path(path)
-        if not directory.is_dir():
-            raise StartError(f"path is {str(path)!r}, expected a model's directory")
-        self.tokenizer: Tokenizer | None = None
-        if (directory / "tokenizer.json").is_file():
-            self.tokenizer = Tokenizer.open(directory)
-        special_tokens = self.tokenizer.special_tokens if self.tokenizer else None
-        self._chat_template = ChatTemplate.open(directory, special_tokens)
-        eos_ids = self.tokenizer.eos_ids if self.tokenizer else stated_eos_ids(directory)
-        runner = open_runner(directory, runtime, config)
-        self._engine: Engine | None = Engine(runner, self.tokenizer, config, eos_ids)
+        config = make_config({"quantization": quantization, **options})
+        opened = open_model(path, runtime, config)
+        self.tokenizer = opened.tokenizer
+        self._chat_template = opened.chat_template
         self._num_requests = 0
-        _announce(describe(self._engine, directory.name, runtime))
+        self._compiler: GrammarCompiler | None = None  # once there was a grammar
+        self._engine: Engine | EncoderEngine | None = opened.engine
+        _announce(opened.describe())
 
     def generate(
         self,
@@ -80,6 +74,8 @@ class LLM:
         params: Params = None,
         use_tqdm: bool = True,
         adapter: str | None = None,
+        *,
+        grammar: Grammar | None = None,
     ) -> list[Answer]:
         """The answers to `prompts`, in their order.
 
@@ -88,12 +84,13 @@ class LLM:
             params: for all prompts, or one for each; None is `SamplingParams()`.
             use_tqdm: show how far it is, where stderr is a terminal.
             adapter: the name of one of the `adapters`; None is the model as it is.
+            grammar: what each answer must look like.
 
         Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  Where
         the model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
         """
-        place = self._place(adapter)
-        return self._generate(list_prompts(prompts), params, use_tqdm, self._encode, place)
+        options = {"adapter": self._place(adapter), "grammar": self._compile(grammar)}
+        return self._generate(list_prompts(prompts), params, use_tqdm, self._encode, options)
 
     def chat(
         self,
@@ -101,6 +98,8 @@ class LLM:
         params: Params = None,
         use_tqdm: bool = True,
         adapter: str | None = None,
+        *,
+        grammar: Grammar | None = None,
         **template_options: Any,
     ) -> list[Answer]:
         """The assistant's answers to a conversation, or to each of a list of them.
@@ -109,6 +108,7 @@ class LLM:
         `enable_thinking`) go to the model's chat template.  Raises as `generate` does, and
         InvalidInputs if the model has no chat template.
         """
+        options = {"adapter": self._place(adapter), "grammar": self._compile(grammar)}
         if self._chat_template is None:
             raise InvalidInputs("the model has no chat template; use generate")
         is_one = bool(messages) and isinstance(messages[0], Mapping)
@@ -119,25 +119,27 @@ class LLM:
             with naming(f"messages[{index}]", len(chats)):
                 text = self._chat_template.render(chat, tools=tools, options=template_options)
             texts.append(text)
-        place = self._place(adapter)
-        return self._generate(texts, params, use_tqdm, self._encode_chat, place)
+        return self._generate(texts, params, use_tqdm, self._encode_chat, options)
 
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Vectors:
-        """A vector of length 1 for each prompt: the final hidden state of its last token.
+        """A vector for each prompt, float32 [number of prompts, size of a vector].
 
-        float32 [number of prompts, hidden size].  Raises InvalidInputs naming the prompt that
-        cannot be used, or if the runtime has no embeddings.
+        Of a model that generates: the final hidden state of the prompt's last token, scaled to
+        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens, scaled
+        to length 1.  Raises InvalidInputs naming the prompt that cannot be used, or if the runtime
+        has no embeddings.
         """
-        engine, ids = self._open_engine(), []
+        engine, ids = self._any_engine(), []
+        embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
         given = list_prompts(prompts)
         for index, prompt in enumerate(given):
             with naming(f"prompts[{index}]", len(given)):
-                ids.append(engine.embedder.check(self._encode(prompt)))
-        return engine.embedder.embed(ids)
+                ids.append(embedder.check(self._encode(prompt)))
+        return embedder.embed(ids)
 
     def stats(self) -> EngineStats:
         """The engine's numbers: cache, preemptions, tokens."""
-        return self._open_engine().stats()
+        return self._any_engine().stats()
 
     def close(self) -> None:
         """Give the model's memory back.  A second call does nothing."""
@@ -157,7 +159,7 @@ class LLM:
         params: Params,
         shows_progress: bool,
         encode: Callable[[Prompt], list[int]],
-        adapter: int,
+        options: Mapping[str, Any],
     ) -> list[Answer]:
         engine = self._open_engine()
         collected: dict[str, Collected] = {}
@@ -167,7 +169,7 @@ class LLM:
                 request_id = self._next_id()
                 with naming(f"prompts[{index}]", len(prompts)):
                     ids = encode(prompt)
-                    engine.add(request_id, ids, own, adapter=adapter)
+                    engine.add(request_id, ids, own, **options)
                 text = prompt if isinstance(prompt, str) else None
                 collected[request_id] = Collected(text, ids, own.n)
             _run(engine, collected, _bar(len(prompts) if shows_progress else 0))
@@ -188,35 +190,30 @@ class LLM:
     def _place(self, adapter: str | None) -> int:
         return adapter_place(adapter, list(self._open_engine().config.adapters))
 
+    def _compile(self, grammar: Grammar | None) -> CompiledGrammar | None:
+        if grammar is None:
+            return None
+        if self.tokenizer is None:
+            raise InvalidInputs("a grammar needs the model's tokenizer, which is not there")
+        if self._compiler is None:
+            vocab_size = self._open_engine().runner.vocab_size
+            self._compiler = GrammarCompiler(self.tokenizer, vocab_size, self.tokenizer.eos_ids)
+        return self._compiler.compile(grammar)
+
     def _next_id(self) -> str:
         self._num_requests += 1
         return str(self._num_requests)
 
     def _open_engine(self) -> Engine:
+        engine = self._any_engine()
+        if isinstance(engine, EncoderEngine):
+            raise InvalidInputs(GENERATES_NOTHING)
+        return engine
+
+    def _any_engine(self) -> Engine | EncoderEngine:
         if self._engine is None:
             raise ServingError("this LLM is closed")
         return self._engine
-
-
-def describe(engine: Engine, model: str, runtime: str) -> str:
-    """One line: what was chosen, and what it can hold."""
-    runner, config = engine.runner, engine.config
-    capacity = runner.num_blocks * runner.block_size
-    return (
-        f"{model or 'model'}: runtime {runtime}, weights {config.quantization or 'as stored'}; "
-        f"cache of {capacity:,} tokens ({runner.num_blocks:,} blocks of {runner.block_size}), "
-        f"{capacity / engine.max_model_len:.1f} sequences of {engine.max_model_len:,}; "
-        f"at most {config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens "
-        "in a step"
-    )
-
-
-def _config(quantization: str | None, options: dict[str, Any]) -> EngineConfig:
-    known = [option.name for option in fields(EngineConfig)]
-    for name in options:
-        if name not in known:
-            raise InvalidInputs(f"{name!r} is no option, expected one of {', '.join(known)}")
-    return EngineConfig(quantization=quantization, **options)
 
 
 def _run(engine: Engine, collected: dict[str, Collected], bar: Iterator[int]) -> None:

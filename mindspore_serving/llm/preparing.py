@@ -94,6 +94,11 @@ class Preparer:
                 )
         return self._with_tokenizer().decode(ask.token_ids, ask.skip_special_tokens)
 
+    def warm(self) -> None:
+        """Get ready for grammars, which takes a second for a large vocabulary."""
+        if self._tokenizer is not None and self._card.can_generate:
+            self._open_compiler()
+
     def _open_compiler(self) -> "GrammarCompiler":
         from mindspore_serving.llm.grammar import GrammarCompiler  # and its library
 
@@ -126,7 +131,7 @@ class Preparer:
         most = 64 * self._card.max_model_len  # no token is as long; limits before work
         if len(text) > most:
             told = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
-            _refuse(Refused("context", told, len(text), 0, self._card.max_model_len))
+            _refuse(Refused("context", told, len(text) // 64, 0, self._card.max_model_len))
         return self._with_tokenizer().encode(text, add_special)
 
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:

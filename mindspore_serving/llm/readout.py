@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import Generated
 from mindspore_serving.llm.branch import Branch
+from mindspore_serving.llm.grammar_state import Constrained
 from mindspore_serving.llm.sampling import Sampled, SampleRow, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
 
@@ -17,6 +18,7 @@ class Readout:
     """Filled row by row in the order of the step, then used once."""
 
     counts: list[int] = field(default_factory=list)  # of each row of the step: tokens sampled
+    constrained: list[Constrained] = field(default_factory=list)  # rows whose masks are missing
     _sampled: list[SampleRow] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)  # the logits of each of those
     _scored: list[tuple[Branch, int, int]] = field(
@@ -24,7 +26,7 @@ class Readout:
     )  # logits from, and how many
     _num_logits: int = 0
 
-    def add(self, branch: Branch, row: Row, siblings: list[SampleRow]) -> None:
+    def add(self, branch: Branch, row: Row, siblings: list[Branch]) -> None:
         """`siblings` are sampled from the same logits as the branch: the other answers to its
         prompt, which begin here."""
         first = self._num_logits
@@ -33,16 +35,23 @@ class Readout:
         num_sampled = max(0, len(row.tokens) - known + 1)
         if branch.request.is_to_score:
             self._scored.append((branch, first, row.num_logits - num_sampled))
-        if num_sampled == 1 and not siblings:  # nearly always
+        if num_sampled == 1 and not siblings and branch.grammar is None:  # nearly always
             self._sampled.append(branch.row())
             self._places.append(self._num_logits - 1)
         elif num_sampled:
             place = self._num_logits - num_sampled
             guesses = list(row.tokens[known:])
-            self._sampled += [branch.row(), *branch.guess_rows(guesses), *siblings]
+            self._sample(branch, [branch.row(), *branch.guess_rows(guesses)], guesses)
+            for sibling in siblings:
+                self._sample(sibling, [sibling.row()], [])
             self._places += [*range(place, self._num_logits), *[place] * len(siblings)]
             num_sampled += len(siblings)
         self.counts.append(num_sampled)
+
+    def _sample(self, branch: Branch, rows: list[SampleRow], guesses: list[int]) -> None:
+        self._sampled += rows
+        if branch.grammar is not None:
+            self.constrained.append(Constrained(branch.grammar, rows, guesses))
 
     def score(self, logits: Logits) -> list[tuple[str, Generated]]:
         """The log-probabilities of the pieces of prompts, before `sample` overwrites logits.
@@ -71,4 +80,14 @@ class Readout:
             return []
         if self._places != list(range(len(logits))):
             logits = logits[self._places]
-        return sample(logits, self._sampled)
+        sampled = sample(logits, self._sampled)
+        if any(one.error for one in self.constrained):
+            self._fail(sampled)
+        return sampled
+
+    def _fail(self, sampled: list[Sampled]) -> None:
+        """An answer whose masks could not be computed has no tokens; the others have theirs."""
+        errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
+        for index, row in enumerate(self._sampled):
+            if id(row) in errors:
+                sampled[index] = Sampled(-1, error=errors[id(row)])

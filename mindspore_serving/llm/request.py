@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm.grammar import CompiledGrammar
 from mindspore_serving.llm.sampling import check_ids
 from mindspore_serving.llm.tokenizer import Tokenizer
 
@@ -37,6 +38,8 @@ class Request:
     eos_ids: tuple[int, ...]
     bad_words_ids: list[list[int]]
     tokenizer: Tokenizer | None
+    grammar: CompiledGrammar | None = None  # of each answer
+    continues: bool = False  # the answer's text goes on behind the prompt's: keep a first space
     open: set[int] = field(init=False)  # the answers that are not finished, by index
     num_to_fork: int = field(init=False)  # answers that begin when the prompt is read
     num_scored: int = 0  # tokens of the prompt whose log-probabilities were told
@@ -68,7 +71,11 @@ class Request:
 
 
 def make_request(
-    request_id: str, prompt_ids: Iterable[int], params: SamplingParams, limits: Limits
+    request_id: str,
+    prompt_ids: Iterable[int],
+    params: SamplingParams,
+    limits: Limits,
+    grammar: CompiledGrammar | None = None,
 ) -> Request:
     """A request within `limits`.  A missing seed is drawn.
 
@@ -80,6 +87,8 @@ def make_request(
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     prompt = check_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
+    if grammar is not None:
+        _check_grammar(grammar, limits)
     room = limits.max_model_len - len(prompt)
     return Request(
         request_id=request_id,
@@ -90,6 +99,7 @@ def make_request(
         eos_ids=limits.eos_ids,
         bad_words_ids=_bad_words_ids(params, limits.tokenizer),
         tokenizer=limits.tokenizer,
+        grammar=grammar,
     )
 
 
@@ -99,6 +109,16 @@ def to_token_ids(prompt: Iterable[int]) -> list[int]:
         return [operator.index(token) for token in prompt]
     except TypeError as error:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
+
+
+def _check_grammar(grammar: CompiledGrammar, limits: Limits) -> None:
+    if not isinstance(grammar, CompiledGrammar):
+        raise InvalidInputs(f"grammar is {type(grammar).__name__}, expected a CompiledGrammar")
+    if grammar.vocab_size != limits.vocab_size:
+        raise InvalidInputs(
+            f"the grammar was compiled for a vocabulary of {grammar.vocab_size} tokens, expected "
+            f"{limits.vocab_size}"
+        )
 
 
 def check_place(priority: int, cache_salt: str, adapter: int, limits: Limits) -> None:

@@ -9,16 +9,17 @@ from mindspore_serving.llm.branch import Branch
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.request import Request
 from mindspore_serving.llm.sequence import Sequence
-from mindspore_serving.llm.speculation import NgramIndex
+from mindspore_serving.llm.speculation import MakeDrafter
 
 
 class Roster:
     """Requests by id, branches by sequence."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, make_drafter: MakeDrafter) -> None:
         self.branches: dict[Sequence, Branch] = {}  # the open ones
         self._requests: dict[str, Request] = {}
         self._config = config
+        self._make_drafter = make_drafter
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
@@ -78,7 +79,7 @@ class Roster:
         return [(request.request_id, end) for end in ends]
 
     def _branch(self, request: Request, index: int, sequence: Sequence) -> Branch:
-        config, ngrams = self._config, None
-        if config.num_speculative_tokens:
-            ngrams = NgramIndex(config.max_ngram, config.min_ngram, request.prompt_ids)
-        return Branch(request, index, sequence, ngrams)
+        drafter = None
+        if self._config.num_speculative_tokens:
+            drafter = self._make_drafter(request.prompt_ids)
+        return Branch(request, index, sequence, drafter)

@@ -32,6 +32,7 @@ class Sampled:
     token_id: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
+    is_barred: bool = False  # because each is forbidden
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -63,7 +64,8 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
         row.edit(logits)
         best_id = int(logits.argmax())
         if not np.isfinite(logits[best_id]):
-            return Sampled(-1, error=_describe_edited(logits))
+            is_barred = bool(np.all(logits == -np.inf))
+            return Sampled(-1, error=_describe_edited(logits), is_barred=is_barred)
     if is_greedy(params):
         token_id = best_id
     else:

@@ -4,7 +4,25 @@ Answers that repeat their prompt (code, quotations, summaries) contain much of t
 A guess costs a look-up; a wrong one costs a row of logits, and never changes the answer.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+
+class Drafter(Protocol):
+    """Guesses what follows one sequence.  Another kind, such as a small model, is made of this."""
+
+    def extend(self, new: Iterable[int]) -> None:
+        """These tokens were chosen; guesses that were wrong are not among them."""
+        ...
+
+    def propose(self, most: int) -> list[int]:
+        """Up to `most` tokens that may follow, or none.  Called in the step loop: it must be
+        quick."""
+        ...
+
+
+MakeDrafter: TypeAlias = Callable[[Sequence[int]], Drafter]
+"""Makes the drafter of a sequence, of its prompt."""
 
 
 class NgramIndex:

@@ -71,3 +71,19 @@ class EmbeddingRunner(Runner, Protocol):
         """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],
         which may be overwritten by the next step."""
         ...
+
+
+class EncoderRunner(Protocol):
+    """A model that embeds and does not generate: no cache, and no steps.  Used by one thread."""
+
+    vocab_size: int
+    hidden_size: int
+    max_model_len: int  # tokens of a prompt at most
+
+    def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
+        """The final hidden state of every token, float32 [tokens, hidden_size], prompt after
+        prompt; at least one prompt, none empty.  The next `run` may overwrite it.  Raises
+        ServingError."""
+        ...
+
+    def close(self) -> None: ...

@@ -228,7 +228,7 @@ def test_the_first_line_says_what_it_can_hold(directory, monkeypatch, capsys):
     LLM(directory, runtime="toy", **options).close()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(
-        ": runtime toy, weights as stored; cache of 400 tokens (100 blocks of 4), 8.0 sequences "
+        ": runtime toy; weights as stored; cache of 400 tokens (100 blocks of 4), 8.0 sequences "
         "of 50; at most 64 sequences and 512 tokens in a step"
     )
 

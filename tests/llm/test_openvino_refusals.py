@@ -102,7 +102,7 @@ def test_a_matrix_of_another_type_is_named(directory, tmp_path):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"architectures": ["BertModel"]}, "expected one of .*LlamaForCausalLM"),
+        ({"architectures": ["NoSuchModel"]}, "expected one of .*LlamaForCausalLM"),
         ({"architectures": None}, "architectures None, expected one of"),
         ({"hidden_size": "64"}, "hidden_size '64', expected an int over 0"),
         ({"num_hidden_layers": 0}, "num_hidden_layers 0"),

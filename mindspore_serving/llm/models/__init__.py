@@ -5,10 +5,13 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models import bert
+from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
+Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]
 
 _LLAMA = "mindspore_serving.llm.models.llama:decoder"
 _GEMMA = "mindspore_serving.llm.models.gemma:decoder"
@@ -31,6 +34,8 @@ ARCHITECTURES: dict[str, str] = {
     "MixtralForCausalLM": _MOE,
     "Qwen3MoeForCausalLM": _MOE,
 }
+# The same for those that embed and do not generate; `bert.FAMILIES` knows what sets them apart.
+ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
 
 
@@ -43,9 +48,13 @@ def load_definition(
     is not ours, a key that is missing or out of range.
     """
     names = config.get("architectures")
+    if is_encoder(config):
+        raise StartError(
+            f"config.json has architectures {names!r}, an encoder, expected a model that generates"
+        )
     name = names[0] if isinstance(names, list) and names else None
     if name not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
+        known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
         raise StartError(f"config.json has architectures {names!r}, expected one of {known}")
     method = quantization_of(config).get("quant_method")
     if method not in (None, QUANT_METHOD):
@@ -56,6 +65,23 @@ def load_definition(
     module, _, function = ARCHITECTURES[name].partition(":")
     decoder: Decoder = getattr(import_module(module), function)
     return from_config(config, max_model_len=max_model_len), decoder
+
+
+def is_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (config.json) describes a model that embeds and does not generate."""
+    names = config.get("architectures")
+    return isinstance(names, list) and bool(names) and names[0] in ENCODERS
+
+
+def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Encoder]:
+    """As `load_definition`, of an encoder."""
+    if not is_encoder(config):
+        known = ", ".join(sorted(ENCODERS))
+        raise StartError(
+            f"config.json has architectures {config.get('architectures')!r}, expected one of "
+            f"{known}"
+        )
+    return bert.from_config(config), bert.encoder
 
 
 def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.step import Runner
+from mindspore_serving.llm.step import EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
+OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 # name -> "module:function"; another runtime is one more row.
 RUNTIMES: dict[str, str] = {
@@ -17,6 +19,11 @@ RUNTIMES: dict[str, str] = {
     "mindspore": "mindspore_serving.llm.runtimes.mindspore:open_runner",
     "mindir": "mindspore_serving.llm.runtimes.mindir:open_runner",
     "toy": "mindspore_serving.llm.runtimes.toy:open_runner",
+}
+# The same for models that embed and do not generate.
+ENCODER_RUNTIMES: dict[str, str] = {
+    "openvino": "mindspore_serving.llm.runtimes.openvino_encoder:open_encoder",
+    "torch": "mindspore_serving.llm.runtimes.torch_encoder:open_encoder",
 }
 ADAPTABLE = ("torch",)  # those that take EngineConfig.adapters
 
@@ -33,13 +40,31 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
         raise StartError(
             f"runtime {runtime!r} has no adapters, expected one of {', '.join(ADAPTABLE)}"
         )
-    module, _, function = RUNTIMES[runtime].partition(":")
+    opener: Open = _find(runtime, RUNTIMES[runtime])
+    return opener(directory, config)
+
+
+def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
+    """The encoder in `directory`, ready to run in `runtime`.  Raises StartError as `open_runner`
+    does."""
+    if runtime not in ENCODER_RUNTIMES:
+        raise StartError(
+            f"runtime is {runtime!r}, expected one of {', '.join(ENCODER_RUNTIMES)} for a model "
+            "that embeds"
+        )
+    if config.adapters:
+        raise StartError("adapters are for models that generate; this one embeds")
+    opener: OpenEncoder = _find(runtime, ENCODER_RUNTIMES[runtime])
+    return opener(directory, config)
+
+
+def _find(runtime: str, place: str) -> Any:
+    module, _, function = place.partition(":")
     try:
-        opener: Open = getattr(import_module(module), function)
+        return getattr(import_module(module), function)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
         raise StartError(
             f"runtime {runtime!r} needs {error.name}, which is not installed"
         ) from error
-    return opener(directory, config)

@@ -1,7 +1,8 @@
 """Checkpoint tensors as OpenVINO constants, in the form each use of them wants.
 
 A bfloat16 matrix stays in the mapped file: the constant refers to its memory, which `kept` keeps
-alive, and the plugin packs its own copy at the first pass.  Knows no graph beyond one weight.
+alive, and the plugin packs its own copy at the first pass, in two bytes per weight whatever it
+computes in.  Knows no graph beyond one weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from mindspore_serving.llm.weights import Checkpoint
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
+DECOMPRESSION = "decompression_0"  # the plugin's name for a conversion that is not to be folded
 INT8_GROUP = 128  # of activations: an int8 weight has one scale per output, so any would do
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 
@@ -102,10 +104,15 @@ class Weights:
             return self._unpacked(packed.values, packed.scales, packed)
         stored = self._table(name)
         wanted = _TYPES[self._precision.upper()]
-        # Converted by the graph, which folds it at compilation, unless the types agree.
         if stored.get_element_type() == wanted:
             return stored
-        return opset.convert(stored, "f32" if wanted == ov.Type.f32 else "bf16")
+        if wanted != ov.Type.f32:
+            return opset.convert(stored, "bf16")  # by the graph, which folds it when compiled
+        # Folded, it would take four bytes per weight; with this mark the plugin packs the two-byte
+        # weights and widens them as it multiplies, which memory-bound steps gain from.
+        widened = opset.convert(stored, "f32")
+        widened.get_rt_info()[DECOMPRESSION] = True
+        return widened
 
     def _table(self, name: str) -> Node:
         dtype, shape, bits = self._checkpoint.raw(name)

@@ -54,9 +54,9 @@ def open_runner(directory: str | Path, config: EngineConfig) -> "TorchRunner":
         torch.set_num_threads(config.num_threads)
     checkpoint = arranged(Checkpoint.open(directory))
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    device = _device(config.device)
-    dtype = _dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
-    kv_dtype = _dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
+    device = open_device(config.device)
+    dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
+    kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
     adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
     model = Model(spec, decoder, weights, adapters, dtype, kv_dtype, device)
@@ -186,7 +186,7 @@ def _load(model: Model, num_adapters: int) -> None:
         )
 
 
-def _device(name: str) -> str:
+def open_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
@@ -199,7 +199,7 @@ def _device(name: str) -> str:
     return name
 
 
-def _dtype(option: str, name: str, default: torch.dtype) -> torch.dtype:
+def open_dtype(option: str, name: str, default: torch.dtype) -> torch.dtype:
     if name == "auto":
         return default
     if name not in DTYPES:

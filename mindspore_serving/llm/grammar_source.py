@@ -1,0 +1,61 @@
+"""Grammars as texts: what a compiler is given, and special tokens in Lark.
+
+Pure text: it knows neither llguidance nor a tokenizer.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+# JSON may be indented, but not for ever: a model that is at a loss writes spaces until it is cut.
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+
+_LITERAL = r'"(?:[^"\\\n]|\\.)*"'
+_ONLY = re.compile(rf"^(\s*[a-z_][\w-]*\s*:\s*)({_LITERAL})\s*$")
+_SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\](\s*:.*)$")
+_PIECES = re.compile(
+    rf"{_LITERAL}|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/|(?<![\w$%-])start(?![\w-])", re.VERBOSE
+)
+
+
+def place_special_tokens(lark: str, special_ids: Mapping[str, int]) -> str:
+    """`lark` with special tokens where it spells them.
+
+    A rule that is nothing but the text of a special token, `name: "<|python_tag|>"`, is that
+    token, and a rule with such a text as its suffix, `name[suffix="</think>"]: TEXT`, ends with
+    it.  In a vocabulary where the text is no special token it stays text.  So one grammar serves
+    all models.
+    """
+    return "\n".join(_place(line, special_ids) for line in lark.split("\n"))
+
+
+def _place(line: str, special_ids: Mapping[str, int]) -> str:
+    if found := _ONLY.match(line):
+        token_id = _token_id(found[2], special_ids)
+        return line if token_id is None else f"{found[1]}<[{token_id}]>"
+    if found := _SUFFIX.match(line):
+        token_id = _token_id(found[2], special_ids)
+        return line if token_id is None else f"{found[1]}{found[3]} <[{token_id}]>"
+    return line
+
+
+def _token_id(literal: str, special_ids: Mapping[str, int]) -> int | None:
+    try:
+        return special_ids.get(json.loads(literal))
+    except ValueError:
+        return None
+
+
+def rename_start(lark: str, name: str) -> str:
+    """`lark` with its rule `start` named `name`."""
+    return _PIECES.sub(lambda found: name if found[0] == "start" else found[0], lark)
+
+
+def regex_literal(regex: str) -> str:
+    """A regular expression between slashes, as Lark has it."""
+    escaped = re.sub(r"\\.|/|\n", _escape, regex, flags=re.DOTALL)
+    return f"/{escaped}/" if escaped else '""'
+
+
+def _escape(found: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])

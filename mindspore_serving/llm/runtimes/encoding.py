@@ -1,0 +1,97 @@
+"""What the runtimes of encoders share: opening a directory, and laying out a batch.
+
+Prompts lie one after another, so that nothing but attention computes padding: there they are the
+rows of a rectangle.  Knows no runtime.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models import Encoder, load_encoder
+from mindspore_serving.llm.models.bert import EncoderSpec, tables
+from mindspore_serving.llm.pooling import longest_prompt
+from mindspore_serving.llm.step import Tokens
+from mindspore_serving.llm.weights import Checkpoint
+
+MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderModel:
+    """A checkpoint with its definition, checked to fit."""
+
+    checkpoint: Checkpoint
+    spec: EncoderSpec
+    definition: Encoder
+    max_model_len: int
+
+
+def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderModel:
+    """`config.max_model_len` goes before what the directory says is good for a prompt.
+
+    Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
+    """
+    checkpoint = Checkpoint.open(directory)
+    spec, definition = load_encoder(checkpoint.config)
+    for names, rows in tables(spec):
+        found = [checkpoint.shape(name) for name in names if checkpoint.has(name)]
+        if found and found[0] != (rows, spec.hidden_size):
+            raise StartError(
+                f"tensor {names[0]!r} is {list(found[0])}, expected {[rows, spec.hidden_size]}"
+            )
+    most = spec.max_positions
+    if (config.max_model_len or 0) > most:
+        raise StartError(
+            f"max_model_len is {config.max_model_len}, but the model has {most} positions"
+        )
+    good = config.max_model_len or longest_prompt(checkpoint.directory) or most
+    return EncoderModel(checkpoint, spec, definition, min(good, most))
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayout:
+    """A batch as arrays.  T tokens with the spare ones at their end, in B prompts of up to L.
+
+    `places` [B, L] are tokens, the last one of a prompt again where it is shorter; `back` [T] are
+    the places of tokens in that rectangle read row by row.
+    """
+
+    token_ids: Tokens
+    positions: Tokens
+    places: Tokens
+    back: Tokens
+    is_token: npt.NDArray[np.bool_]  # [B, L]
+    num_tokens: int
+
+    def mask(self) -> npt.NDArray[np.float32]:
+        """What is added to the scores, [B, 1, 1, L]."""
+        added: Any = np.where(self.is_token, np.float32(0), MASKED)
+        return np.asarray(added, np.float32)[:, None, None, :]
+
+
+def lay_out_prompts(
+    prompts: Sequence[Sequence[int]], first_position: int, num_rows: int | None = None
+) -> EncoderLayout:
+    """`num_rows` is T if it is more than the prompts have: the spare tokens are 0."""
+    counts = np.array([len(prompt) for prompt in prompts])
+    num_tokens = int(counts.sum())
+    longest = int(counts.max())
+    starts = np.cumsum(counts) - counts
+    columns = np.arange(longest)
+    is_token = columns < counts[:, None]
+    token_ids, positions, back = (
+        np.zeros(num_rows or num_tokens, np.int32) for _ in ("token_ids", "positions", "back")
+    )
+    token_ids[:num_tokens] = [token for prompt in prompts for token in prompt]
+    positions[:] = first_position
+    positions[:num_tokens] += (np.arange(num_tokens) - np.repeat(starts, counts)).astype(np.int32)
+    back[:num_tokens] = np.flatnonzero(is_token)
+    places = np.minimum(columns, counts[:, None] - 1) + starts[:, None]
+    return EncoderLayout(token_ids, positions, places.astype(np.int32), back, is_token, num_tokens)
