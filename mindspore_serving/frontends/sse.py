@@ -32,33 +32,43 @@ class EventStream(StreamingResponse):
         media_type: str = "text/event-stream",
         ping: bytes = b":\n\n",
     ) -> None:
-        super().__init__(
-            _filled(events, ping), headers={**HEADERS, **(headers or {})}, media_type=media_type
-        )
+        super().__init__(events, headers={**HEADERS, **(headers or {})}, media_type=media_type)
         self._events = events
+        self._ping = ping
+        self._is_silent = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing = asyncio.ensure_future(self._write(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        tasks = (writing, leaving, asyncio.ensure_future(self._fill_silence(send)))
         try:
-            await super().__call__(scope, receive, send)
+            await asyncio.wait([writing, leaving], return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             close = getattr(self._events, "aclose", None)
             if close is not None:
                 await close()
 
+    async def _write(self, send: Send) -> None:
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **start})
+        async for chunk in self._events:
+            self._is_silent = False
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-async def _filled(events: AsyncIterator[bytes], ping: bytes) -> AsyncIterator[bytes]:
-    upcoming = asyncio.ensure_future(anext(events, None))
-    try:
+    async def _fill_silence(self, send: Send) -> None:
         while True:
-            done, _ = await asyncio.wait([upcoming], timeout=PING_SECONDS)
-            if not done:
-                yield ping
-                continue
-            chunk = upcoming.result()
-            if chunk is None:
-                return
-            yield chunk
-            upcoming = asyncio.ensure_future(anext(events, None))
-    finally:
-        upcoming.cancel()
-        await asyncio.wait([upcoming])
+            self._is_silent = True
+            await asyncio.sleep(PING_SECONDS)
+            if self._is_silent:
+                await send({"type": "http.response.body", "body": self._ping, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,31 @@
+"""OpenAI's protocol: chats, completions, responses, embeddings, models, tokens.
+
+Each route reads a body into a struct of `requests`, makes an ask of `core.completion` of it, and
+writes what the model says as OpenAI's JSON.  Nothing here knows workers or engines.
+"""
+
+from starlette.routing import BaseRoute
+
+from mindspore_serving.frontends.openai import (
+    chat,
+    completions,
+    embeddings,
+    models,
+    responses,
+    tokens,
+)
+from mindspore_serving.frontends.openai.endpoint import post
+from mindspore_serving.frontends.openai.requests import ChatRequest, CompletionRequest
+from mindspore_serving.frontends.site import Site
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    """The routes of all of it."""
+    return [
+        post(site, "/v1/chat/completions", ChatRequest, chat.answer),
+        post(site, "/v1/completions", CompletionRequest, completions.answer),
+        *responses.routes(site),
+        *embeddings.routes(site),
+        *models.routes(site),
+        *tokens.routes(site),
+    ]

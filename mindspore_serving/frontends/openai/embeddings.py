@@ -1,0 +1,118 @@
+"""POST /v1/embeddings: a vector for each text."""
+
+import asyncio
+import base64
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.completion import Embed, Embedded
+from mindspore_serving.frontends.language import LanguageModel, LanguageModels, RefusedError
+from mindspore_serving.frontends.leaving import while_there
+from mindspore_serving.frontends.openai.decoding import show
+from mindspore_serving.frontends.openai.endpoint import post, timeout_of
+from mindspore_serving.frontends.openai.errors import WrongField, to_wrong_field
+from mindspore_serving.frontends.openai.prompts import to_prompts
+from mindspore_serving.frontends.openai.requests import Int
+from mindspore_serving.frontends.site import Site
+
+FORMATS = ("float", "base64")
+NUMBERS_AT_ONCE = 1 << 14  # written before others have their turn: about a millisecond
+
+Vectors = npt.NDArray[np.float32]
+_encode = msgspec.json.Encoder().encode
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """The body; further fields (`user`) are taken and not read."""
+
+    input: str | list[str | Int | list[Int]]
+    model: str | None = None
+    encoding_format: str | None = None
+    dimensions: Int | None = None
+    truncate_prompt_tokens: Any = None
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [post(site, "/v1/embeddings", EmbeddingRequest, answer)]
+
+
+async def answer(site: Site, request: Request, asked: EmbeddingRequest) -> Response:
+    """The vectors of `input`, in its order, as JSON numbers or as base64 of float32, little-endian.
+
+    With `dimensions` they are the first so many numbers, scaled to length 1 again, which says
+    something only for models that were trained so that it does (Matryoshka).
+    """
+    model = _find(site.models, asked.model)
+    _check(asked, model)
+    ask = Embed(prompts=to_prompts(asked.input, model.card, "input"))
+    try:
+        found = await while_there(request, model.ask(ask, Embedded, timeout_of(request)))
+    except RefusedError as error:
+        raise to_wrong_field(error, "input", "input") from None
+    vectors = _cut(np.frombuffer(found.vectors, "<f4").reshape(-1, found.size), asked.dimensions)
+    rows = await _to_rows(vectors, is_base64=asked.encoding_format == "base64")
+    count = sum(found.num_prompt_tokens)
+    end = {"model": model.name, "usage": {"prompt_tokens": count, "total_tokens": count}}
+    body = b'{"object":"list","data":[%b],%b' % (b",".join(rows), _encode(end)[1:])
+    return Response(body, media_type="application/json")
+
+
+def _find(models: LanguageModels, name: str | None) -> LanguageModel:
+    model = models.find(name, embeds=True)
+    if not model.card.can_embed:
+        raise WrongField("model", f"the model {model.name} generates text, and embeds none")
+    if model.adapter:
+        raise WrongField(
+            "model",
+            f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}",
+        )
+    return model
+
+
+def _check(asked: EmbeddingRequest, model: LanguageModel) -> None:
+    if asked.encoding_format not in (None, *FORMATS):
+        raise WrongField(
+            "encoding_format",
+            f"encoding_format is {show(asked.encoding_format)}, expected {' or '.join(FORMATS)}",
+        )
+    most, count = model.card.embedding_size, asked.dimensions
+    if count is not None and not 1 <= count <= most:
+        raise WrongField(
+            "dimensions",
+            f"dimensions is {count}, expected 1 to {most}, which is what the model has",
+        )
+    if asked.truncate_prompt_tokens is not None:
+        raise WrongField(
+            "truncate_prompt_tokens",
+            "truncate_prompt_tokens is not supported: longer texts are refused; cut them yourself",
+        )
+
+
+def _cut(vectors: Vectors, dimensions: int | None) -> Vectors:
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    kept = vectors[:, :dimensions]
+    lengths = np.linalg.norm(kept, axis=1, keepdims=True)
+    unit: Vectors = (kept / np.maximum(lengths, 1e-12)).astype("<f4")
+    return unit
+
+
+async def _to_rows(vectors: Vectors, *, is_base64: bool) -> list[bytes]:
+    """The entries of `data`; long answers are written in turns with everything else."""
+    rows = []
+    at_once = max(1, NUMBERS_AT_ONCE // vectors.shape[1])
+    for index, vector in enumerate(vectors):
+        if is_base64:
+            written = b'"%b"' % base64.b64encode(vector.tobytes())
+        else:
+            written = _encode(vector.tolist())
+        rows.append(b'{"object":"embedding","index":%d,"embedding":%b}' % (index, written))
+        if index % at_once == at_once - 1:
+            await asyncio.sleep(0)
+    return rows

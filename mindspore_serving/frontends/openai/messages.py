@@ -1,0 +1,107 @@
+"""Messages of a chat as a model's template takes them: text contents, arguments of calls as
+objects, roles that templates know.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.frontends.openai.decoding import check_free, show
+from mindspore_serving.frontends.openai.errors import WrongField
+from mindspore_serving.frontends.openai.requests import CalledFunction, Message, Part, ToolCall
+
+_ROLES = {"developer": "system", "function": "tool"}  # names that few templates know
+_MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+
+
+def to_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Raises WrongField."""
+    if not messages:
+        raise WrongField("messages", "messages is [], expected at least one message")
+    names: dict[str, str] = {}  # of the tools that were called, by the id of the call
+    return [_convert(f"messages[{place}]", one, names) for place, one in enumerate(messages)]
+
+
+def _convert(place: str, message: Message, names: dict[str, str]) -> dict[str, Any]:
+    role = message.role
+    found: dict[str, Any] = {"role": _ROLES.get(role, role), "content": _text(place, message)}
+    if message.name is not None:
+        found["name"] = message.name
+    reasoning = message.reasoning_content or message.reasoning
+    if reasoning is not None:
+        found["reasoning_content"] = reasoning
+    calls = _calls(message)
+    if calls:
+        found["tool_calls"] = [_call(f"{place}.tool_calls[{i}]", c) for i, c in enumerate(calls)]
+        names.update({call.id: call.function.name for call in calls if call.id is not None})
+    if message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
+        if message.tool_call_id in names:
+            found.setdefault("name", names[message.tool_call_id])
+    return found
+
+
+def _calls(message: Message) -> list[ToolCall]:
+    calls = message.tool_calls or []
+    if message.function_call is not None:
+        calls = [*calls, ToolCall(message.function_call)]
+    return calls
+
+
+def _text(place: str, message: Message) -> str:
+    """The content; "" in place of null, for templates look into it."""
+    content = message.content
+    if isinstance(content, str):
+        return content
+    if content is None:
+        if message.refusal is None and message.role not in _MAY_BE_EMPTY:
+            name = f"{place}.content"
+            raise WrongField(name, f"{name} is null, expected text for the role {message.role}")
+        return message.refusal or ""
+    parts = enumerate(content)
+    return "\n".join([_part(f"{place}.content[{index}]", part) for index, part in parts])
+
+
+def _part(place: str, part: Part) -> str:
+    if part.type not in _TEXT_PARTS:
+        raise WrongField(
+            f"{place}.type",
+            f"{place}.type is {show(part.type)}, expected text: the model reads no images, audio "
+            "or files",
+        )
+    name = "refusal" if part.type == "refusal" else "text"
+    text = part.refusal if name == "refusal" else part.text
+    if text is None:
+        raise WrongField(f"{place}.{name}", f"{place}.{name} is missing")
+    return text
+
+
+def _call(place: str, call: ToolCall) -> dict[str, Any]:
+    arguments = to_arguments(f"{place}.function.arguments", call.function)
+    found: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+    if call.id is not None:
+        found["id"] = call.id
+    return found
+
+
+def to_arguments(place: str, called: CalledFunction) -> dict[str, Any] | str:
+    """The arguments as an object, which most templates want; as they are if they are none, for a
+    model may have written them, and been cut off."""
+    arguments = called.arguments
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    if isinstance(arguments, str):
+        try:
+            found = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return arguments
+        if not isinstance(found, dict):
+            return arguments
+        arguments = found
+    check_free(place, arguments)
+    return arguments

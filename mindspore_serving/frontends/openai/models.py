@@ -1,0 +1,48 @@
+"""GET /v1/models: what is served, by the names that requests give."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.errors import NotFound
+from mindspore_serving.frontends.language import LanguageModel
+from mindspore_serving.frontends.openai.endpoint import get
+from mindspore_serving.frontends.site import Site
+
+OWNER = "mindspore-serving"
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    async def every(_: Request) -> Response:
+        found = [to_object(model) for model in site.models.all()]
+        return _respond({"object": "list", "data": found})
+
+    async def one(request: Request) -> Response:
+        name = request.path_params["name"]
+        for model in site.models.all():
+            if model.name == name:
+                return _respond(to_object(model))
+        names = ", ".join(model.name for model in site.models.all()) or "none"
+        raise NotFound(f"The model '{name}' does not exist; there is: {names}")
+
+    return [get("/v1/models", every), get("/v1/models/{name:path}", one)]
+
+
+def to_object(model: LanguageModel) -> dict[str, Any]:
+    """`max_model_len` and `parent` are not OpenAI's: tokens of prompt and answer together, and the
+    model that an adapter belongs to."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.card.created,
+        "owned_by": OWNER,
+        "max_model_len": model.card.max_model_len,
+        "parent": model.servable if model.adapter else None,
+    }
+
+
+def _respond(found: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

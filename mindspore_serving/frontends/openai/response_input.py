@@ -1,0 +1,138 @@
+"""The items of a response's input as messages of a chat: what an assistant did in one turn, its
+reasoning, text and calls, are several items there and one message here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from mindspore_serving.frontends.openai.decoding import decode, show
+from mindspore_serving.frontends.openai.errors import WrongField
+from mindspore_serving.frontends.openai.requests import CalledFunction, Message, Part, ToolCall
+from mindspore_serving.frontends.openai.response_requests import (
+    CallItem,
+    Kind,
+    MessageItem,
+    OutputItem,
+    ReasoningItem,
+    Tool,
+)
+
+ROLES = ("user", "assistant", "system", "developer")
+_FIRST = ("system", "developer")
+_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+
+Item = TypeVar("Item", MessageItem, CallItem, OutputItem, ReasoningItem, Kind, Tool)
+
+
+@dataclass(slots=True)
+class Messages:
+    """Messages, and where in the request each of them is."""
+
+    found: list[Message] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def add(self, place: str, message: Message) -> None:
+        self.found.append(message)
+        self.places.append(place)
+
+    def assistant(self, place: str, *, is_done: bool) -> Message:
+        """The assistant's message that the next item belongs to: the last one, unless the item
+        would come before what `is_done` says is in it already."""
+        last = self.found[-1] if self.found else None
+        if last is None or last.role != "assistant" or is_done:
+            last = Message(role="assistant")
+            self.add(place, last)
+        return last
+
+    @property
+    def has_text(self) -> bool:
+        return bool(self.found) and self.found[-1].content is not None
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.found) and bool(self.found[-1].tool_calls)
+
+
+def to_messages(given: str | Sequence[msgspec.Raw], instructions: str | None) -> Messages:
+    """The conversation, `instructions` first.  Raises WrongField."""
+    messages = Messages()
+    if instructions:
+        messages.add("instructions", Message(role="system", content=instructions))
+    if isinstance(given, str):
+        messages.add("input", Message(role="user", content=given))
+        return messages
+    if not given:
+        raise WrongField("input", "input is [], expected a text or at least one item")
+    for index, raw in enumerate(given):
+        _add(messages, f"input[{index}]", bytes(raw))
+    return messages
+
+
+def _add(messages: Messages, place: str, raw: bytes) -> None:
+    kind = read(place, raw, Kind)
+    if kind.type is None or kind.type == "message":
+        _add_message(messages, place, read(place, raw, MessageItem))
+    elif kind.type == "function_call":
+        _add_call(messages, place, read(place, raw, CallItem))
+    elif kind.type == "function_call_output":
+        item = read(place, raw, OutputItem)
+        message = Message(role="tool", content=item.output, tool_call_id=item.call_id)
+        messages.add(place, message)
+    elif kind.type == "reasoning":
+        _add_reasoning(messages, place, read(place, raw, ReasoningItem))
+    else:
+        raise WrongField(
+            f"{place}.type",
+            f"{place}.type is {show(kind.type)}, expected one of {', '.join(_KINDS)}",
+        )
+
+
+def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
+    if item.role not in ROLES:
+        raise WrongField(
+            f"{place}.role",
+            f"{place}.role is {show(item.role)}, expected one of {', '.join(ROLES)}",
+        )
+    if item.role == "assistant":
+        is_done = messages.has_text or messages.has_calls
+        messages.assistant(place, is_done=is_done).content = item.content
+    elif item.role in _FIRST and [message.role for message in messages.found] == ["system"]:
+        # Instructions and a system message: most templates know one, at the beginning.
+        first = messages.found[0]
+        first.content = [*_parts(first.content), Part("text", ""), *_parts(item.content)]
+    else:
+        role = "system" if item.role in _FIRST else item.role
+        messages.add(place, Message(role=role, content=item.content))
+
+
+def _add_call(messages: Messages, place: str, item: CallItem) -> None:
+    message = messages.assistant(place, is_done=False)
+    call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id, "function")
+    message.tool_calls = [*(message.tool_calls or ()), call]
+
+
+def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
+    """The text itself, or else its summary; one that only OpenAI can decrypt says nothing."""
+    parts = item.content or item.summary or ()
+    text = "\n".join([part.text for part in parts if part.text])
+    if text:
+        is_done = messages.has_text or messages.has_calls
+        message = messages.assistant(place, is_done=is_done)
+        message.reasoning_content = (message.reasoning_content or "") + text
+
+
+def _parts(content: str | list[Part] | None) -> list[Part]:
+    return content if isinstance(content, list) else [Part("text", content or "")]
+
+
+def read(place: str, raw: bytes, kind: type[Item]) -> Item:
+    """`raw` as a `kind`.  Raises WrongField naming its place in the request."""
+    try:
+        return decode(raw, kind)
+    except WrongField as error:
+        if error.param is None:
+            raise WrongField(place, str(error).replace("the body", place, 1)) from None
+        raise WrongField(f"{place}.{error.param}", f"{place}.{error}") from None

@@ -1,0 +1,121 @@
+"""The body of /v1/responses, and what of it a server without a store of responses cannot do."""
+
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.frontends.openai.errors import WrongField
+from mindspore_serving.frontends.openai.requests import Int, Object, Part
+
+LOGPROBS = "message.output_text.logprobs"  # of `include`; the others change nothing
+
+
+class Format(msgspec.Struct, omit_defaults=True):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    schema: Object | None = None
+    strict: bool | None = None
+
+
+class Text(msgspec.Struct):
+    format: Format | None = None
+
+
+class Thinking(msgspec.Struct):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class Tool(msgspec.Struct):
+    """A function: what chats have in an object `function` is here beside `type`."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: Object | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, omit_defaults=True):
+    type: str
+    name: str | None = None
+    mode: str | None = None
+    tools: list[Object] | None = None
+
+
+class Kind(msgspec.Struct):
+    """What every item of the input may say of itself."""
+
+    type: str | None = None
+    role: str | None = None
+
+
+class MessageItem(msgspec.Struct):
+    role: str
+    content: str | list[Part]
+
+
+class CallItem(msgspec.Struct):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputItem(msgspec.Struct):
+    """What a called function gave."""
+
+    call_id: str
+    output: str | list[Part]
+
+
+class ReasoningItem(msgspec.Struct):
+    content: list[Part] | None = None
+    summary: list[Part] | None = None
+
+
+class ResponseRequest(msgspec.Struct, kw_only=True):
+    """The body; further fields are taken and not read, and `store` stores nothing."""
+
+    input: str | list[msgspec.Raw]
+    model: str | None = None
+    instructions: str | None = None
+    stream: bool | None = None
+    max_output_tokens: Int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: Int | None = None
+    include: list[str] | None = None
+    text: Text | None = None
+    reasoning: Thinking | None = None
+    tools: list[msgspec.Raw] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    truncation: str | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    background: bool | None = None
+
+
+_NOT_SUPPORTED = {
+    "previous_response_id": "responses are not stored: give the whole conversation in input",
+    "conversation": "conversations are not stored: give all of it in input",
+    "prompt": "there are no stored prompts: give instructions and input",
+    "background": "the answer is in the response: leave it out, or stream",
+}
+
+
+def refuse_unsupported(asked: ResponseRequest) -> None:
+    """Raises WrongField for what would change the answer, and cannot be done."""
+    for name, advice in _NOT_SUPPORTED.items():
+        if getattr(asked, name):
+            raise WrongField(name, f"{name} is not supported: {advice}")
+    if asked.truncation not in (None, "disabled"):
+        raise WrongField(
+            "truncation",
+            f'truncation is "{asked.truncation}", expected disabled: nothing is left out of the '
+            "input, and one that is too long is refused",
+        )

@@ -1,0 +1,237 @@
+"""OpenAI's routes on a real socket, over a model that says what the test tells it to."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+from starlette.applications import Starlette
+
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.completion import (
+    Ask,
+    Begun,
+    Ended,
+    Event,
+    Generate,
+    ModelCard,
+    Piece,
+    Token,
+    decode_ask,
+    encode_events,
+)
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends import openai
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.http_server import HttpServer
+from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.site import Site
+
+MAX_BODY = 1 << 20
+CARD = ModelCard(
+    architecture="toy",
+    runtime="toy",
+    dtype="float32",
+    quantization="",
+    max_model_len=128,
+    vocab_size=300,
+    can_generate=True,
+    can_embed=False,
+    embedding_size=0,
+    has_chat_template=True,
+    tool_format="",
+    reasoning_format="",
+    adapters=("tuned",),
+    eos_ids=(2,),
+    num_blocks=8,
+    block_size=16,
+    max_num_seqs=4,
+    max_num_batched_tokens=64,
+    max_num_waiting=8,
+    created=1700000000,
+)
+
+Said = Sequence[Event] | ServingError
+"""What the model says: events one by one, an error in their place, or nothing more."""
+
+
+def token(text: str, logprob: float | None = None, *top: Token, **fields: Any) -> Token:
+    """A token whose id is the code of its first character."""
+    data = fields.get("data", text.encode())
+    return Token(ord(text[0]), text, data, fields.get("is_special", False), logprob, top)
+
+
+def spoken(*texts: str, index: int = 0, reason: Any = "stop") -> list[Event]:
+    """An answer in pieces of one token each."""
+    pieces = [Piece(index, text, (ord(text[0]),)) for text in texts]
+    return [*pieces, Piece(index, "", (2,), None, reason)]
+
+
+def whole(*events: Event, num_prompt: int = 3, num_generated: int = 2) -> list[Event]:
+    """`events` between the first and the last of a generation."""
+    return [Begun(num_prompt, 7), *events, Ended(num_prompt, 1, num_generated)]
+
+
+class Asked:
+    """One submitted request, as its front end sees it."""
+
+    def __init__(self, inference: "Inference", request: Request, on_reply: Any) -> None:
+        self._inference = inference
+        self._on_reply = on_reply
+        self.request = request
+        self.ask: Any = decode_ask(request.method, request.body)
+        self.is_cancelled = False
+
+    def say(self, said: Said, *, is_last: bool = True) -> None:
+        """From any thread; each event is a reply of its own."""
+        if isinstance(said, ServingError):
+            replies = [Reply(failure=said)]
+        else:
+            replies = [Reply([encode_events([event])], is_last=False) for event in said]
+            if is_last:
+                replies[-1].is_last = True
+        for reply in replies:
+            self._inference.loop.call_soon_threadsafe(self._on_reply, reply)
+
+    def cancel(self) -> None:
+        with self._inference.changed:
+            self.is_cancelled = True
+            self._inference.changed.notify_all()
+
+
+class Inference:
+    """Answers with `script(ask)`; None leaves the answer to the test."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.script: Callable[[Any], Said | None] = lambda ask: whole(*spoken("Hi", "!"))
+        self.asked: list[Asked] = []
+        self.changed = threading.Condition()
+
+    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Asked:
+        asked = Asked(self, request, on_reply)
+        with self.changed:
+            self.asked.append(asked)
+            self.changed.notify_all()
+        said = self.script(asked.ask)
+        if said is not None:
+            asked.say(said)
+        return asked
+
+    def wait(self, condition: Callable[[], Any]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, 10), [one.ask for one in self.asked]
+
+
+class Control:
+    """Serves "toy", and "vectors", which only embeds."""
+
+    is_ready = True
+
+    def __init__(self) -> None:
+        self.card = CARD
+
+    def language_models(self) -> list[tuple[str, int, ModelCard]]:
+        embeds = replace(CARD, can_generate=False, can_embed=True, adapters=())
+        return [("toy", 1, self.card), ("vectors", 1, embeds)]
+
+
+class Web:
+    """A running server; `inference` is its model."""
+
+    def __init__(self, background: BackgroundLoop) -> None:
+        self._background = background
+        self.inference = Inference(background.run(_running_loop()))
+        self.control = Control()
+        models = LanguageModels(self.inference, self.control)
+        site = Site(models, self.inference, self.control, MAX_BODY)
+        address = Address("127.0.0.1:0", "127.0.0.1", 0)
+        app = Starlette(routes=openai.routes(site))
+        self._server = HttpServer(address, app, self.inference, max_body=MAX_BODY)
+        background.run(self._server.start(None))
+        self.port = self._server._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def ask(self) -> Generate:
+        """The last that was asked."""
+        return self.inference.asked[-1].ask
+
+    def says(self, *events: Event, **counts: int) -> None:
+        """From now on the answer to every generation is `events`."""
+        self.inference.script = lambda ask: whole(*events, **counts)
+
+    def answers(self, event: Event) -> None:
+        """From now on `event` alone is the answer."""
+        self.inference.script = lambda ask: [event]
+
+    def call(
+        self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> "Answer":
+        """`body` is JSON, unless it is bytes."""
+        sent = body if isinstance(body, bytes | None) else json.dumps(body)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(verb, path, sent, headers or {})
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+    def chat(self, **fields: Any) -> "Answer":
+        messages = [{"role": "user", "content": "hello"}]
+        return self.call("POST", "/v1/chat/completions", {"messages": messages, **fields})
+
+    def complete(self, **fields: Any) -> "Answer":
+        return self.call("POST", "/v1/completions", {"prompt": "abc", **fields})
+
+    def close(self) -> None:
+        self._background.run(self._server.stop(grace=0.0))
+
+
+class Answer:
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return self.json["error"]
+
+    @property
+    def chunks(self) -> list[Any]:
+        """The events of a stream, without [DONE]."""
+        lines = self.body.decode().split("\n\n")
+        assert lines[-1] == ""
+        found = [line.removeprefix("data: ") for line in lines[:-1]]
+        return [json.loads(line) for line in found if line != "[DONE]"]
+
+
+async def _running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
+@contextmanager
+def serving() -> Iterator[Web]:
+    """A server, stopped at the end."""
+    background = BackgroundLoop()
+    web = Web(background)
+    try:
+        yield web
+    finally:
+        web.close()
+        background.close()
+
+
+def asks(web: Web) -> list[Ask]:
+    """All that was asked, in order."""
+    return [asked.ask for asked in web.inference.asked]

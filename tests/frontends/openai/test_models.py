@@ -1,0 +1,85 @@
+"""What is served, by name; texts as tokens and back."""
+
+import pytest
+
+from mindspore_serving.core.completion import Detokenized, Refused, Tokenized
+from tests.frontends.openai.serving import token
+
+
+def test_models_and_their_adapters_are_listed(web):
+    found = web.call("GET", "/v1/models").json
+    assert found["object"] == "list"
+    assert found["data"][0] == {
+        "id": "toy",
+        "object": "model",
+        "created": 1700000000,
+        "owned_by": "mindspore-serving",
+        "max_model_len": 128,
+        "parent": None,
+    }
+    assert [(one["id"], one["parent"]) for one in found["data"][1:]] == [
+        ("tuned", "toy"),
+        ("vectors", None),
+    ]
+
+
+def test_a_model_is_found_by_its_whole_name(web):
+    assert web.call("GET", "/v1/models/toy").json["id"] == "toy"
+    answer = web.call("GET", "/v1/models/org/toy")
+    assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+    assert "'org/toy'" in answer.error["message"]
+
+
+def test_a_name_may_have_slashes(web):
+    web.control.language_models = lambda: [("org/model", 1, web.control.card)]
+    assert web.call("GET", "/v1/models/org/model").json["id"] == "org/model"
+
+
+TOKENS = Tokenized("ab", (token("a"), token("b")), ((0, 1), (1, 2)))
+
+
+def test_a_text_is_tokenized(web):
+    web.answers(TOKENS)
+    answer = web.call("POST", "/tokenize", {"model": "toy", "prompt": "ab"})
+    assert answer.json == {
+        "count": 2,
+        "max_model_len": 128,
+        "tokens": [97, 98],
+        "token_strs": None,
+    }
+    assert (web.ask.prompt, web.ask.messages, web.ask.add_special) == ("ab", None, True)
+    body = {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
+    assert web.call("POST", "/tokenize", body).json["token_strs"] == ["a", "b"]
+    assert web.ask.add_special is False
+
+
+def test_a_chat_is_tokenized_as_its_template_writes_it(web):
+    web.answers(TOKENS)
+    body = {"messages": [{"role": "developer", "content": "x"}], "add_generation_prompt": False}
+    assert web.call("POST", "/tokenize", body).status == 200
+    assert web.ask.messages == [{"role": "system", "content": "x"}]
+    assert web.ask.template_options == {"add_generation_prompt": False}
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": []}])
+def test_just_one_of_prompt_and_messages_is_tokenized(web, body):
+    answer = web.call("POST", "/tokenize", body)
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+
+
+def test_tokens_are_text(web):
+    web.answers(Detokenized("ab"))
+    assert web.call("POST", "/detokenize", {"tokens": [97, 98]}).json == {"prompt": "ab"}
+    assert web.ask.token_ids == [97, 98]
+    assert web.call("POST", "/detokenize", {"tokens": []}).json == {"prompt": "ab"}
+
+
+def test_tokens_the_model_does_not_have_are_refused(web):
+    answer = web.call("POST", "/detokenize", {"tokens": [97, 300]})
+    assert (answer.status, answer.error["param"]) == (400, "tokens")
+
+
+def test_a_refusal_names_the_field(web):
+    web.answers(Refused("template", "no template"))
+    answer = web.call("POST", "/tokenize", {"messages": [{"role": "user", "content": "x"}]})
+    assert (answer.status, answer.error["param"]) == (400, "messages")
