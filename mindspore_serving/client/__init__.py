@@ -1,4 +1,8 @@
-"""The client library: `Client` for scripts, `AsyncClient` for asyncio.  Needs no server parts."""
+"""The client library: `Client` for scripts, `AsyncClient` for asyncio, and for language models over
+HTTP `MindsporeInferenceClient`.  Needs no server parts.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.client.aio import AsyncClient
 from mindspore_serving.client.client import (
@@ -8,4 +12,22 @@ from mindspore_serving.client.client import (
 )
 from mindspore_serving.client.tls import SSLConfig
 
-__all__ = ["AsyncClient", "Client", "ClientGrpcAsyncError", "ClientGrpcAsyncResult", "SSLConfig"]
+if TYPE_CHECKING:
+    from mindspore_serving.client.llm import MindsporeInferenceClient
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientGrpcAsyncError",
+    "ClientGrpcAsyncResult",
+    "MindsporeInferenceClient",
+    "SSLConfig",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MindsporeInferenceClient":
+        from mindspore_serving.client import llm
+
+        return llm.MindsporeInferenceClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

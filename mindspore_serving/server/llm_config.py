@@ -4,10 +4,11 @@ Starts nothing.  The files are read by `llm_config_source`; what their keys mean
 this module, and `docs/llm_serving.md` has the table.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.server.config import ServableStartConfig
@@ -30,7 +31,7 @@ _USED = {
         "runtime",
         "options",
     ),
-    "serving_config": ("server_ip", "server_port", "agent_ip", "agent_ports"),
+    "serving_config": ("server_ip", "server_port", "agent_ip", "agent_ports", "stream_form"),
     "pa_config": ("decode_seq_length",),
 }
 
@@ -45,6 +46,8 @@ class LlmConfig:
         runtime: what computes it.
         options: those of `EngineConfig`.
         ip, port: where the server listens.
+        form: of streams: "r21" as the release that serving_config.py was of had them, "bare" as
+            those with yaml files, unless the file says.
         agents: "ip:port" of each agent that the file names.
         unused: keys of the file that mean nothing here, as "block.key".
     """
@@ -55,6 +58,7 @@ class LlmConfig:
     options: Mapping[str, Any]
     ip: str
     port: int
+    form: Literal["r21", "bare"]
     agents: tuple[str, ...]
     unused: tuple[str, ...]
 
@@ -79,14 +83,14 @@ def read_llm_config(path: str | Path) -> LlmConfig:
     """
     source = Path(path).resolve()
     try:
-        return _to_config(read_blocks(source), source.parent)
+        return _to_config(read_blocks(source), source)
     except InvalidInputs as error:
         raise StartError(f"{source}: {error}") from None
 
 
-def _to_config(blocks: Blocks, base: Path) -> LlmConfig:
+def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
     model, serving = _block(blocks, "model_config"), _block(blocks, "serving_config")
-    directory, runtime = _find_model(_block(blocks, "model_path"), model, base)
+    directory, runtime = _find_model(_block(blocks, "model_path"), model, source.parent)
     ports = serving.get("agent_ports") or []
     if not isinstance(ports, list):
         raise InvalidInputs(f"serving_config.agent_ports is {ports!r}, expected a list of ports")
@@ -98,6 +102,7 @@ def _to_config(blocks: Blocks, base: Path) -> LlmConfig:
         options=_options(model, _block(blocks, "pa_config")),
         ip=str(serving.get("server_ip") or "localhost"),
         port=_int(serving.get("server_port"), "serving_config.server_port"),
+        form=_form(serving.get("stream_form", "r21" if source.suffix == ".py" else "bare")),
         agents=tuple(f"{agent_ip}:{port}" for port in ports),
         unused=_unused(blocks),
     )
@@ -106,7 +111,7 @@ def _to_config(blocks: Blocks, base: Path) -> LlmConfig:
 def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     """The model's directory, and the runtime for what is in it."""
     given = _model_path(paths, model)
-    path = base / given
+    path = Path(os.path.normpath(base / given))
     directory = path if path.is_dir() else path.parent
     if not (directory / "config.json").is_file():
         raise InvalidInputs(
@@ -165,6 +170,14 @@ def _options(model: Block, paging: Block) -> dict[str, Any]:
         options["max_num_seqs"] = max(batches)
         options["max_num_batched_tokens"] = max(_TOKENS_IN_A_STEP, *batches)
     return {**options, **_block(model, "options")}
+
+
+def _form(given: object) -> Literal["r21", "bare"]:
+    if given == "r21":
+        return "r21"
+    if given == "bare":
+        return "bare"
+    raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
 
 
 def _unused(blocks: Blocks) -> tuple[str, ...]:

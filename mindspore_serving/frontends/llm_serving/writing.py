@@ -1,0 +1,132 @@
+"""What a model says, as tokens that are shown; and what went wrong, as the text that clients get.
+
+Knows no HTTP and no frames.
+"""
+
+import codecs
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from mindspore_serving.core.completion import Begun, Piece, Token
+from mindspore_serving.errors import NotFound, Overloaded, ServingError
+from mindspore_serving.frontends.language import RefusedError, Stream
+from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
+
+_REASONS = {"length": "length", "abort": "predict_failed", "error": "predict_failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Told as if it were an answer: a text in place of one, a token id, a finish reason."""
+
+    text: str
+    token_id: int
+    finish_reason: str
+
+    def to_shown(self) -> Shown:
+        return Shown(self.token_id, self.text, 0.0)
+
+
+OUT_OF_RANGE = Fault("Error202: prompt out of range", -202, "prompt_out_of_range")
+EMPTY = Fault("Error203: prompt token empty", -203, "prompt_token_ids_empty")
+FAILED = Fault("error304: generation task stop abnormally!, please retry!", -1, "predict_failed")
+
+
+def to_fault(error: ServingError) -> Fault:
+    """Raises `error` again if HTTP has a status for it."""
+    if isinstance(error, RefusedError):
+        if error.refused.reason == "context":
+            return OUT_OF_RANGE
+        if error.refused.reason == "empty":
+            return EMPTY
+        raise error
+    if isinstance(error, NotFound | Overloaded):
+        raise error
+    return FAILED
+
+
+@dataclass(slots=True)
+class Writer:
+    """Gathers an answer.  `begun` is None if the model did not take the request; `seed` is what
+    the request gave."""
+
+    begun: Begun | None
+    seed: int = 0
+    has_details: bool = False
+    text: str = ""
+    finish_reason: str = ""
+    num_generated: int = 0
+    tokens: list[Shown] = field(default_factory=list)
+
+    def write(self, piece: Piece) -> list[Shown]:
+        """What `piece` adds.  Of several tokens, the last is shown with the text of them all."""
+        tokens = piece.tokens or ()
+        shown = [_shown(token, "") for token in tokens[:-1]]
+        if tokens:
+            shown.append(_shown(tokens[-1], piece.text))
+        return self._add(piece, shown)
+
+    def write_whole(self, piece: Piece) -> None:
+        """All of an answer at once: each token is shown with its own text."""
+        texts = _texts(piece.tokens or ())
+        pairs = zip(piece.tokens or (), texts, strict=True)
+        self._add(piece, [_shown(token, text) for token, text in pairs])
+
+    def _add(self, piece: Piece, shown: list[Shown]) -> list[Shown]:
+        self.text += piece.text
+        self.num_generated += len(piece.token_ids)
+        self.tokens += shown
+        if piece.finish_reason in ("error", "abort"):
+            return [*shown, self.fail(FAILED)]
+        if piece.finish_reason is not None:
+            is_text = isinstance(piece.stop_reason, str)
+            ended = "stop_sequence" if is_text else "eos"
+            self.finish_reason = _REASONS.get(piece.finish_reason, ended)
+        return shown
+
+    def fail(self, fault: Fault) -> Shown:
+        """End the answer with a text that says why."""
+        shown = fault.to_shown()
+        self.text += fault.text
+        self.finish_reason = fault.finish_reason
+        self.tokens.append(shown)
+        return shown
+
+    def whole(self) -> Whole:
+        begun = self.begun
+        return Whole(
+            text=self.text,
+            finish_reason=self.finish_reason,
+            num_generated=self.num_generated,
+            tokens=self.tokens,
+            prompt=begun.prompt if begun else None,
+            seed=self.seed,
+            num_prompt_tokens=begun.num_prompt_tokens if begun and self.has_details else None,
+        )
+
+
+async def pieces_of(stream: Stream, writer: Writer) -> AsyncIterator[Piece]:
+    """The pieces of `stream`; a model that is lost is a piece that says so."""
+    try:
+        async for event in stream:
+            if isinstance(event, Piece):
+                yield event
+    except ServingError:
+        yield Piece(0, "", (), (), "error")
+        return
+    if not writer.finish_reason:
+        yield Piece(0, "", (), (), "abort")
+
+
+def _shown(token: Token, text: str) -> Shown:
+    return Shown(token.id, text, token.logprob or 0.0, token.top)
+
+
+def _texts(tokens: Sequence[Token]) -> list[str]:
+    """The text of each; "" for special tokens, and for part of a character until it is whole."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    texts = ["" if token.is_special else decode(token.data) for token in tokens]
+    rest = decode(b"", True)
+    if rest:
+        texts[-1] += rest
+    return texts

@@ -1,0 +1,94 @@
+"""Answers as JSON: fields in the order of the wire, absent ones left out.  Knows no model."""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+encode = msgspec.json.Encoder().encode
+
+
+class TokenAnswer(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+
+
+class PrefillToken(msgspec.Struct, frozen=True, gc=False):
+    """A token of the prompt; `logprob` is null for the first."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class BestOfSequence(msgspec.Struct, frozen=True):
+    generated_text: str
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillToken]
+    tokens: list[TokenAnswer]
+    top_tokens: list[list[TokenAnswer]] | UnsetType
+
+
+class Details(msgspec.Struct, frozen=True):
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillToken]
+    tokens: list[TokenAnswer]
+    best_of_sequences: list[BestOfSequence] | UnsetType
+    top_tokens: list[list[TokenAnswer]] | UnsetType
+
+
+class GenerateAnswer(msgspec.Struct, frozen=True):
+    generated_text: str
+    details: Details | UnsetType = UNSET
+
+
+class StreamDetails(msgspec.Struct, frozen=True):
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    input_length: int
+
+
+class StreamEvent(msgspec.Struct, frozen=True):
+    """One token; the last has the text, and the details if they are wanted."""
+
+    index: int
+    token: TokenAnswer
+    top_tokens: list[TokenAnswer] | UnsetType = UNSET
+    generated_text: str | None = None
+    details: StreamDetails | None = None
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    model_id: str
+    model_sha: str | None = None
+    model_pipeline_tag: str | None
+    max_concurrent_requests: int
+    max_best_of: int
+    max_stop_sequences: int
+    max_input_tokens: int
+    max_total_tokens: int
+    validation_workers: int
+    max_client_batch_size: int
+    router: str
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
+
+
+class SimpleToken(msgspec.Struct, frozen=True, gc=False):
+    """`start` and `stop` are places in the text, in characters."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+class ChatTokenizeAnswer(msgspec.Struct, frozen=True):
+    tokenize_response: list[SimpleToken]
+    templated_text: str

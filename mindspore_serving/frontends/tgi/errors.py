@@ -1,0 +1,98 @@
+"""Errors as clients of Text Generation Inference read them: status, text and type.
+
+Knows every `ServingError`, and no request.
+"""
+
+import msgspec
+from starlette.responses import Response
+
+from mindspore_serving import log
+from mindspore_serving.core.completion import Refused
+from mindspore_serving.errors import NotFound, Overloaded, ServingError
+from mindspore_serving.frontends.language import RefusedError
+
+
+class TgiError(ServingError):
+    """What a client is told: `status` of HTTP, `kind` is the body's `error_type`."""
+
+    def __init__(self, status: int, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
+
+    def to_body(self) -> bytes:
+        return msgspec.json.encode({"error": str(self), "error_type": self.kind})
+
+    def to_response(self) -> Response:
+        return Response(self.to_body(), self.status, media_type="application/json")
+
+
+class WrongBody(ServingError):
+    """A body that is no request of this route, which is answered in plain text."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+    def to_response(self) -> Response:
+        return Response(str(self), self.status, media_type="text/plain")
+
+
+def invalid(text: str) -> TgiError:
+    return TgiError(422, "validation", f"Input validation error: {text}")
+
+
+def failed(text: str) -> TgiError:
+    return TgiError(424, "generation", f"Request failed during generation: {text}")
+
+
+def overloaded() -> TgiError:
+    return TgiError(429, "overloaded", "Model is overloaded")
+
+
+def incomplete(*, is_stream: bool) -> TgiError:
+    if is_stream:
+        return TgiError(500, "incomplete_generation_stream", "Incomplete generation stream")
+    return TgiError(500, "incomplete_generation", "Incomplete generation")
+
+
+def to_tgi_error(error: Exception) -> TgiError:
+    """What to tell of `error`.  Of one that is no ServingError the client is told nothing, and the
+    log everything."""
+    if isinstance(error, TgiError):
+        return error
+    if isinstance(error, RefusedError):
+        return _of_refused(error.refused)
+    if isinstance(error, Overloaded):
+        return overloaded()
+    if isinstance(error, NotFound):
+        return TgiError(404, "not_found", str(error))
+    if isinstance(error, ServingError):
+        return failed(str(error))
+    log.error("answering a request", exc_info=True)
+    return failed("the server failed; its log says why")
+
+
+def _of_refused(refused: Refused) -> TgiError:
+    if refused.reason == "overloaded":
+        return overloaded()
+    if refused.reason == "template":
+        return TgiError(422, "template_error", f"Template error: {refused.text}")
+    if refused.reason == "context":
+        return invalid(_too_long(refused))
+    if refused.reason == "empty":
+        return invalid("`inputs` cannot be empty")
+    if refused.reason == "grammar":
+        return invalid(f"grammar is not valid: {refused.text}")
+    return invalid(refused.text)
+
+
+def _too_long(refused: Refused) -> str:
+    """Of a prompt that leaves no room the length is told alone, unless it is longer than all."""
+    given, most = refused.num_prompt_tokens, refused.max_model_len
+    if not refused.max_tokens and given <= most:
+        return f"`inputs` must have less than {most - 1} tokens. Given: {given}"
+    return (
+        f"`inputs` tokens + `max_new_tokens` must be <= {most}. Given: {given} `inputs` tokens "
+        f"and {refused.max_tokens} `max_new_tokens`"
+    )

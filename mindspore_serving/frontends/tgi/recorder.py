@@ -1,0 +1,121 @@
+"""The numbers that dashboards of Text Generation Inference read, in Prometheus' text format and
+under the names they have there.
+
+What the HTTP side can see is counted; what only an engine knows (batches) is given when shown.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from mindspore_serving.frontends.tgi.errors import TgiError
+from mindspore_serving.frontends.tgi.writing import Times
+
+_SECONDS = tuple(0.0001 * 1.5**power for power in range(1, 36))
+_FAILURES = {
+    "overloaded": "overloaded",
+    "validation": "validation",
+    "not_found": "validation",
+    "template_error": "template",
+    "tool_error": "validation",
+    "incomplete_generation": "incomplete",
+    "incomplete_generation_stream": "incomplete",
+    "generation": "generation",
+}
+DROPPED = "dropped"
+
+
+class Histogram:
+    """Counts by upper bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Recorder:
+    """Counts requests; used on the event loop's thread.  `num_open` are under way."""
+
+    def __init__(self) -> None:
+        self.num_open = 0
+        self._num_requests = 0
+        self._num_successes = 0
+        self._failures: dict[str, int] = {}
+        self._histograms: dict[str, Histogram] = {}
+
+    def count_request(self) -> None:
+        self._num_requests += 1
+
+    def count_failure(self, error: TgiError) -> None:
+        self._count_failure(_FAILURES.get(error.kind, "generation"))
+
+    def count_dropped(self) -> None:
+        """The client left before the end."""
+        self._count_failure(DROPPED)
+
+    def _count_failure(self, kind: str) -> None:
+        self._failures[kind] = self._failures.get(kind, 0) + 1
+
+    def observe_taken(self, times: Times, max_new_tokens: int | None, max_total: int) -> None:
+        """A model has taken a request."""
+        room = max_total - times.num_prompt_tokens
+        self._observe("request_input_length", times.num_prompt_tokens, max_total - 1)
+        self._observe("request_max_new_tokens", max_new_tokens or room, max_total)
+
+    def observe_done(self, times: Times, max_total: int) -> None:
+        """A request was answered in full."""
+        self._num_successes += 1
+        inference = times.ended - times.begun
+        count = times.num_generated_tokens
+        self._observe("request_duration", times.ended - times.started)
+        self._observe("request_validation_duration", times.begun - times.started)
+        self._observe("request_inference_duration", inference)
+        self._observe("request_mean_time_per_token_duration", inference / max(1, count))
+        self._observe("request_generated_tokens", count, max_total)
+
+    def _observe(self, name: str, value: float, most: int = 0) -> None:
+        """`most` is the largest number of tokens there can be, 0 for seconds."""
+        histogram = self._histograms.get(name)
+        if histogram is None:
+            bounds = tuple(most / 100 * step for step in range(1, 101)) if most else _SECONDS
+            histogram = self._histograms[name] = Histogram(bounds)
+        histogram.observe(value)
+
+    def render(self, gauges: Mapping[str, float] | None = None) -> bytes:
+        """All of it; `gauges` are present values of others by name, such as "queue_size"."""
+        return "".join(self._lines(gauges or {})).encode()
+
+    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
+        yield _head("request_count", "counter") + _line("request_count", self._num_requests)
+        yield _head("request_success", "counter") + _line("request_success", self._num_successes)
+        yield _head("request_failure", "counter")
+        for kind, count in sorted(self._failures.items()):
+            yield _line("request_failure", count, f'{{err="{kind}"}}')
+        for name, histogram in sorted(self._histograms.items()):
+            yield from _histogram_lines(name, histogram)
+        for name, value in sorted(gauges.items()):
+            yield _head(name, "gauge") + _line(name, value)
+
+
+def _head(name: str, kind: str) -> str:
+    return f"# TYPE tgi_{name} {kind}\n"
+
+
+def _line(name: str, value: float, labels: str = "") -> str:
+    return f"tgi_{name}{labels} {value}\n"
+
+
+def _histogram_lines(name: str, histogram: Histogram) -> Iterator[str]:
+    yield _head(name, "histogram")
+    total = 0
+    for bound, count in zip([*histogram.bounds, "+Inf"], histogram.counts, strict=True):
+        total += count
+        yield _line(f"{name}_bucket", total, f'{{le="{bound}"}}')
+    yield _line(f"{name}_sum", histogram.total)
+    yield _line(f"{name}_count", total)

@@ -1,0 +1,169 @@
+"""A model whose answers are written down, behind the routes under test; and calls of them."""
+
+import asyncio
+import codecs
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.completion import (
+    METHODS,
+    Ask,
+    Begun,
+    Ended,
+    Event,
+    Generate,
+    ModelCard,
+    Piece,
+    Token,
+    decode_ask,
+    encode_events,
+)
+from mindspore_serving.core.service import Call, Reply, Request
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.site import Site
+
+CARD = ModelCard(
+    architecture="LlamaForCausalLM",
+    runtime="toy",
+    dtype="f32",
+    quantization="",
+    max_model_len=64,
+    vocab_size=1000,
+    can_generate=True,
+    can_embed=False,
+    embedding_size=0,
+    has_chat_template=True,
+    tool_format="",
+    reasoning_format="",
+    adapters=("poem",),
+    eos_ids=(2,),
+    num_blocks=8,
+    block_size=8,
+    max_num_seqs=16,
+    max_num_batched_tokens=512,
+    max_num_waiting=None,
+    created=0,
+)
+
+Answer = Sequence[Event] | ServingError
+
+
+@dataclass
+class ScriptedInference:
+    """Answers each ask with the next of `answers`; keeps the last to the end."""
+
+    answers: list[Answer] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    num_cancelled: int = 0
+    stays_open: bool = False  # say the answer, and then nothing
+
+    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
+        assert request.method in METHODS
+        self.asks.append(decode_ask(request.method, request.body))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ServingError):
+            replies = [Reply(failure=answer)]
+        else:
+            replies = [Reply([encode_events([event])], is_last=False) for event in answer]
+            if not self.stays_open:
+                replies.append(Reply())
+        for reply in replies:
+            asyncio.get_running_loop().call_soon(on_reply, reply)
+        return self
+
+    def cancel(self) -> None:
+        self.num_cancelled += 1
+
+
+@dataclass
+class ScriptedControl:
+    models: list[tuple[str, int, ModelCard]]
+    is_ready: bool = True
+    observed: list[dict[str, Any]] = field(default_factory=list)
+
+    def observe(self) -> list[dict[str, Any]]:
+        return self.observed
+
+    def language_models(self) -> list[tuple[str, int, ModelCard]]:
+        return self.models
+
+
+class Server:
+    """The application of some routes over a scripted model."""
+
+    def __init__(
+        self,
+        make_routes: Callable[[Site], list[BaseRoute]],
+        *answers: Answer,
+        models: Sequence[tuple[str, int, ModelCard]] = (("tiny", 1, CARD),),
+        max_body: int = 10_000,
+    ) -> None:
+        self.inference = ScriptedInference(list(answers))
+        self.control = ScriptedControl(list(models))
+        known = LanguageModels(self.inference, self.control)
+        self.site = Site(known, self.inference, self.control, max_body)
+        self.app = Starlette(routes=make_routes(self.site))
+
+    @property
+    def ask(self) -> Generate:
+        """The last one."""
+        ask = self.inference.asks[-1]
+        assert isinstance(ask, Generate)
+        return ask
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.request(method, path, **options)
+
+    async def post(self, path: str, body: Any) -> httpx.Response:
+        return await self.send("POST", path, json=body)
+
+
+def token(number: int, text: str, logprob: float | None = None, **options: Any) -> Token:
+    """`data` may be given for part of a character."""
+    data = options.pop("data", text.encode())
+    special = options.pop("is_special", False)
+    tops = tuple(options.pop("top", ()))
+    return Token(number, text, data, special, logprob, tops)
+
+
+def begun(count: int = 4, seed: int = 42) -> Begun:
+    return Begun(count, seed)
+
+
+def ended(prompt: int = 4, generated: int = 2) -> Ended:
+    return Ended(prompt, 0, generated)
+
+
+def piece(*tokens: Token, text: str | None = None, **options: Any) -> Piece:
+    """Of these tokens, and their text if no other is given."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    found = "".join(decoder.decode(one.data) for one in tokens if not one.is_special)
+    ids = tuple(one.id for one in tokens)
+    shown = found if text is None else text
+    return Piece(options.pop("index", 0), shown, ids, tuple(tokens), **options)
+
+
+HELLO = token(5, " Hello", -0.5)
+WORLD = token(6, " world", -0.25)
+EOS = token(2, "</s>", -0.125, is_special=True)
+
+STREAMED: Sequence[Event] = (
+    begun(),
+    piece(HELLO),
+    piece(WORLD),
+    piece(EOS, finish_reason="stop"),
+    ended(generated=3),
+)
+WHOLE: Sequence[Event] = (
+    begun(),
+    piece(HELLO, WORLD, EOS, finish_reason="stop"),
+    ended(generated=3),
+)
