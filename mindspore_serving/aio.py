@@ -46,6 +46,8 @@ class BackgroundLoop:
                 asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(5)
             loop.call_soon_threadsafe(loop.stop)
             thread.join(5)
+            if not thread.is_alive():
+                loop.close()  # its descriptors
 
     def _get(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,9 +38,12 @@ from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Job
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.llm.answering import Answering
+from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.opening import make_config, open_model
+from mindspore_serving.llm.tokenizer import read_json
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
+MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
 MOST_WAITING_TOKENS = 1 << 20  # that they have together
 SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
 
@@ -108,8 +112,11 @@ class LanguageHost:
         for ask_id in self._asked.pop(part_id, ()):
             self._answering.cancel(ask_id)
             job = self._jobs.pop(ask_id, None)
+            error = DeadlineExceeded("the request was cancelled")
             if job is not None:
-                self.executor.fail(job, DeadlineExceeded("the request was cancelled"))
+                self.executor.fail(job, error)
+            else:
+                self.sent.append(Sent(part_id, b"", error, is_last=True))  # the master counts on it
 
     def collect(self) -> None:
         """Take in what the step loop has made.  Raises RuntimeError if it broke."""
@@ -172,7 +179,8 @@ class LanguageHost:
 def open_language(spec: LanguageSpec, setup: Setup, wake: Any) -> LanguageHost:
     """Load the servable's language model and start its engine.  Raises StartError."""
     options = dict(spec.options)
-    options.setdefault("max_num_waiting", MOST_WAITING)
+    embeds_only = is_encoder(read_json(Path(spec.path) / "config.json"))
+    options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
     options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
     if "device" not in options and setup.device_type in ("cpu", "gpu"):
         number = f":{setup.device_id}" if setup.device_id else ""

@@ -63,8 +63,8 @@ def mount(site: Site, form: Form) -> Mounted:
 
     routes = (
         Route("/", root, methods=["GET"]),
-        *openai.routes(site),
         *(_AmongModels(site, route) for route in tgi.routes(site, recorder=recorder)),
+        *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
         *llm_serving.routes(site, form),
         *page.routes(site),
     )
