@@ -204,5 +204,5 @@ def install(directory: Path, entry_points: str) -> None:
 
 def test_the_readmes_run_something() -> None:
     """The tests above would pass on a page without blocks."""
-    assert [b.language for b in blocks("README.md")].count("console") == 2
+    assert [b.language for b in blocks("README.md")].count("console") == 3
     assert sum(1 for b in blocks("README.md") if file_name(b)) == 4

@@ -1,0 +1,76 @@
+// Asking the server: relative addresses, the API key, errors with the server's own words.
+
+const KEY = "mindspore-serving-key"; // kept until the tab is closed
+let key = sessionStorage.getItem(KEY) ?? "";
+let tellLocked = () => {};
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function setKey(text) {
+  key = text;
+  sessionStorage.setItem(KEY, text);
+}
+
+// `callback(wasGiven)` is called when the server wants a key, or another one than was given.
+export function onLocked(callback) {
+  tellLocked = callback;
+}
+
+// The response to a GET, or to a POST of `body` as JSON.  Throws Refused; AbortError by `signal`.
+export async function call(path, { body, signal } = {}) {
+  const headers = {};
+  if (key) headers.authorization = `Bearer ${key}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const response = await fetch(path, {
+    method: body === undefined ? "GET" : "POST",
+    body: body === undefined ? undefined : JSON.stringify(body),
+    headers,
+    signal,
+    cache: "no-store",
+  });
+  if (response.ok) return response;
+  if (response.status === 401) tellLocked(key !== "");
+  throw new Refused(response.status, await reason(response));
+}
+
+async function reason(response) {
+  const text = await response.text();
+  try {
+    return message(JSON.parse(text)) ?? `status ${response.status}`;
+  } catch {
+    return text.slice(0, 300) || `status ${response.status}`;
+  }
+}
+
+// What an error's JSON says, in any of the server's protocols; undefined if it is no error.
+export function message(json) {
+  if (json.error?.message) return String(json.error.message);
+  return json.error ?? json.error_msg ?? json.message;
+}
+
+// The objects of a stream of server-sent events, until its end or [DONE].
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        if (!line.startsWith("data:")) continue;
+        const data = line.slice(5).trim();
+        if (data === "[DONE]") return;
+        yield JSON.parse(data);
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
