@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from mindspore_serving import __version__
 from mindspore_serving.cli.settings import (
+    BenchSettings,
+    ChatSettings,
     DoctorSettings,
     PredictSettings,
     QuantizeSettings,
@@ -24,6 +26,8 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
 
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
+  mindspore-serving chat http://127.0.0.1:1500      talk with a language model
+  mindspore-serving bench http://127.0.0.1:1500     how fast it answers
   mindspore-serving doctor               what works on this machine
   mindspore-serving quantize llama/ llama-int8/     a smaller language model
 
@@ -50,6 +54,28 @@ _QUANTIZE = """\
 Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime.
 TARGET is a directory of the same form, and appears when it is complete.
 """
+_CHAT = """\
+Talk with a language model of a running server.  With --prompt, or text on the standard input, one
+answer is printed and that is all:
+
+  mindspore-serving chat http://127.0.0.1:1500
+  mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
+  cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
+
+In a conversation /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+"""
+_BENCH = """\
+Ask a running server from many clients, and show how long first words, words and answers took, and
+how many tokens and requests a second came.
+
+  mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
+  mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
+  mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
+  mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
+
+Prompts are made up of words, as long as wanted by the server's own count; with --prompts they are
+read from a file.  At a rate, latencies count from when a request was due, sent in time or not.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(settings: "ServeSettings | PredictSettings | QuantizeSettings | DoctorSettings") -> int:
+def _run(settings: object) -> int:
     if isinstance(settings, ServeSettings):
         from mindspore_serving.cli import serve
 
@@ -79,6 +105,15 @@ def _run(settings: "ServeSettings | PredictSettings | QuantizeSettings | DoctorS
 
         quantize(settings.source, settings.target, settings.mode)
         return 0
+    if isinstance(settings, ChatSettings):
+        from mindspore_serving.cli import chat
+
+        return chat.run(settings)
+    if isinstance(settings, BenchSettings):
+        from mindspore_serving.cli import bench
+
+        return bench.run(settings)
+    assert isinstance(settings, DoctorSettings)
     from mindspore_serving.cli import doctor
 
     return doctor.run(settings)
@@ -95,6 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, short, long, kind in (
         ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
         ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
+        ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
+        ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
         ("quantize", "round a language model's weights to integers", _QUANTIZE, QuantizeSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):

@@ -72,7 +72,8 @@ class KeyGate:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
-            (b"www-authenticate", b'Basic realm="API key as password", Bearer'),
+            (b"www-authenticate", b'Basic realm="API key as password"'),  # one header each:
+            (b"www-authenticate", b"Bearer"),  # browsers do not read a list
         ]
         await send({"type": "http.response.start", "status": 401, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,132 @@
+"""How `bench` asks: a number of clients that ask again when answered, or a rate of requests.
+
+Every request becomes an `Outcome`; nothing is left out, nothing is repeated.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from mindspore_serving.cli.bench_client import Connections, RequestFailed
+from mindspore_serving.cli.bench_prompts import Prompt
+from mindspore_serving.cli.bench_protocols import Answer, AnswerError, Dialect
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One request, times in seconds of one clock.
+
+    It was `due` and then `sent`; `answer` is None if it failed, by `failure`, a kind and a text.
+    """
+
+    due: float
+    sent: float
+    ended: float
+    answer: Answer | None
+    failure: tuple[str, str] = ("", "")
+
+
+@dataclass(slots=True)
+class Run:
+    """All that was asked at one load.  `busy` are the CPU seconds that the client took."""
+
+    label: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    busy: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is asked, and how; `timeout` in seconds for a whole answer."""
+
+    connections: Connections
+    dialect: Dialect
+    timeout: float
+
+
+Seen = Callable[[Outcome], None]
+
+
+async def ask(target: Target, prompt: Prompt, due: float | None = None) -> Outcome:
+    """One request, at once."""
+    dialect = target.dialect
+    body, reader = dialect.to_body(prompt), dialect.to_reader()
+    sent = perf_counter()
+    due = sent if due is None else due
+    try:
+        await target.connections.post(dialect.path, body, reader, target.timeout)
+        answer = reader.finish()
+    except RequestFailed as error:
+        return Outcome(due, sent, perf_counter(), None, (error.kind, str(error)))
+    except AnswerError as error:
+        return Outcome(due, sent, perf_counter(), None, ("failed answer", str(error)))
+    except ValueError as error:
+        return Outcome(due, sent, perf_counter(), None, ("bad answer", str(error)))
+    return Outcome(due, sent, perf_counter(), answer)
+
+
+async def by_clients(
+    target: Target, prompts: Iterator[Prompt], clients: int, count: int, seen: Seen
+) -> Run:
+    """`count` requests by `clients`, of which each waits for its answer."""
+    run = Run(f"{clients} client{'s' * (clients > 1)}")
+    due = iter(range(count))
+
+    async def client() -> None:
+        for _ in due:
+            outcome = await ask(target, next(prompts))
+            run.outcomes.append(outcome)
+            seen(outcome)
+
+    with _Clock(run):
+        await asyncio.gather(*(client() for _ in range(min(clients, count))))
+    return run
+
+
+async def at_times(
+    target: Target, prompts: Iterator[Prompt], arrivals: list[float], label: str, seen: Seen
+) -> Run:
+    """A request at each of the `arrivals`, seconds from now, whoever still waits for an answer."""
+    run = Run(label)
+    tasks = []
+
+    async def one(prompt: Prompt, due: float) -> None:
+        outcome = await ask(target, prompt, due)
+        run.outcomes.append(outcome)
+        seen(outcome)
+
+    with _Clock(run):
+        start = perf_counter()
+        for arrival in arrivals:
+            await asyncio.sleep(max(start + arrival - perf_counter(), 0))
+            tasks.append(asyncio.create_task(one(next(prompts), start + arrival)))
+        await asyncio.gather(*tasks)
+    return run
+
+
+def poisson(rate: float, count: int, seed: int) -> list[float]:
+    """When `count` requests come, `rate` per second on average, independent of each other."""
+    draw = random.Random(f"arrivals {seed}")
+    times, now = [], 0.0
+    for _ in range(count):
+        now += draw.expovariate(rate)
+        times.append(now)
+    return times
+
+
+class _Clock:
+    """Measures the block into `run`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._wall, self._busy = perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._run.seconds = perf_counter() - self._wall
+        self._run.busy = time.thread_time() - self._busy

@@ -1,0 +1,220 @@
+"""What `bench` sends in each protocol, and what it reads from the answers.  No I/O.
+
+A reader notes when each piece of an answer came; tokens are counted by the server.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.cli.bench_prompts import Prompt
+
+
+class AnswerError(ValueError):
+    """The server said in the middle of an answer that it failed, or ended it too early."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came.  `times` are those of its pieces, in seconds of the clock they were given by."""
+
+    times: list[float] = field(default_factory=list)
+    num_prompt: int = 0
+    num_cached: int = 0
+    num_generated: int = 0
+    error: str = ""
+    is_finished: bool = False
+
+
+# Only the fields that are looked at: the rest is skipped without making objects of it.
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Token(msgspec.Struct):
+    text: str = ""
+
+
+class _TgiDetails(msgspec.Struct):
+    generated_tokens: int = 0
+    input_length: int | None = None
+
+
+class _TgiEvent(msgspec.Struct):
+    token: _Token | None = None
+    generated_text: str | None = None
+    details: _TgiDetails | None = None
+    error: str | None = None
+
+
+class _Instance(msgspec.Struct):
+    error_msg: str | None = None
+
+
+class _Classic(msgspec.Struct):
+    instances: list[_Instance | None] | None = None
+    error_msg: str | None = None
+
+
+_to_chunk = msgspec.json.Decoder(_Chunk).decode
+_to_tgi_event = msgspec.json.Decoder(_TgiEvent).decode
+_to_classic = msgspec.json.Decoder(_Classic).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamReader:
+    """Reads server-sent events; `note` of each goes into `answer`."""
+
+    def __init__(self, note: Callable[[Answer, bytes, float], None]) -> None:
+        self.answer = Answer()
+        self._note = note
+        self._rest = b""
+
+    def take(self, data: bytes, now: float) -> None:
+        lines = (self._rest + data if self._rest else data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._note(self.answer, line[5:].strip(), now)
+
+    def finish(self) -> Answer:
+        """The whole answer.  Raises AnswerError."""
+        if self.answer.error:
+            raise AnswerError(self.answer.error)
+        if not self.answer.is_finished:
+            raise AnswerError("the answer ended too early")
+        return self.answer
+
+
+class WholeReader:
+    """Reads a classic reply."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+
+    def take(self, data: bytes, now: float) -> None:
+        self._body += data
+
+    def finish(self) -> Answer:
+        """Raises AnswerError if a part of it failed."""
+        reply = _to_classic(self._body)
+        if reply.error_msg is not None or reply.instances is None:
+            raise AnswerError(reply.error_msg or "no instances")
+        for one in reply.instances:
+            if one is not None and one.error_msg is not None:
+                raise AnswerError(one.error_msg)
+        return Answer(is_finished=True)
+
+
+AnyReader = StreamReader | WholeReader
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How to ask: where, with what body, and how to read the answer."""
+
+    path: str
+    to_body: Callable[[Prompt], bytes]
+    to_reader: Callable[[], AnyReader]
+    is_stream: bool = True
+
+
+def chat(model: str, *, stop_at_end: bool) -> Dialect:
+    """OpenAI chat completions."""
+    common = _openai(model, stop_at_end)
+
+    def to_body(prompt: Prompt) -> bytes:
+        messages = [{"role": "user", "content": prompt.text}]
+        return _encode({**common, "messages": messages, "max_tokens": prompt.max_tokens})
+
+    return Dialect("/v1/chat/completions", to_body, lambda: StreamReader(_note_chunk))
+
+
+def completions(model: str, *, stop_at_end: bool) -> Dialect:
+    """OpenAI completions."""
+    common = _openai(model, stop_at_end)
+
+    def to_body(prompt: Prompt) -> bytes:
+        return _encode({**common, "prompt": prompt.text, "max_tokens": prompt.max_tokens})
+
+    return Dialect("/v1/completions", to_body, lambda: StreamReader(_note_chunk))
+
+
+def tgi() -> Dialect:
+    """TGI's generate_stream, which has no way to go on behind an end token."""
+
+    def to_body(prompt: Prompt) -> bytes:
+        parameters = {"max_new_tokens": prompt.max_tokens, "details": True}
+        return _encode({"inputs": prompt.text, "parameters": parameters})
+
+    return Dialect("/generate_stream", to_body, lambda: StreamReader(_note_tgi_event))
+
+
+def classic(path: str, body: bytes) -> Dialect:
+    """A method of a servable that is no language model: always the same `body`."""
+    return Dialect(path, lambda _: body, WholeReader, is_stream=False)
+
+
+def _openai(model: str, stop_at_end: bool) -> dict[str, Any]:
+    common = {"model": model, "temperature": 0, "stream": True}
+    common["stream_options"] = {"include_usage": True}
+    return common if stop_at_end else {**common, "ignore_eos": True}
+
+
+def _note_chunk(answer: Answer, data: bytes, now: float) -> None:
+    if data == b"[DONE]":
+        return
+    chunk = _to_chunk(data)
+    if chunk.error is not None:
+        told = chunk.error.get("message") if isinstance(chunk.error, dict) else None
+        answer.error = str(told or chunk.error)
+    for choice in chunk.choices:
+        delta = choice.delta
+        if choice.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)):
+            answer.times.append(now)
+        if choice.finish_reason:
+            answer.is_finished = True
+    if chunk.usage is not None:
+        answer.num_prompt = chunk.usage.prompt_tokens
+        answer.num_generated = chunk.usage.completion_tokens
+        details = chunk.usage.prompt_tokens_details
+        answer.num_cached = (details.cached_tokens or 0) if details else 0
+
+
+def _note_tgi_event(answer: Answer, data: bytes, now: float) -> None:
+    event = _to_tgi_event(data)
+    if event.error is not None:
+        answer.error = event.error
+    if event.token is not None:
+        answer.times.append(now)
+        answer.num_generated += 1
+    if event.generated_text is not None:
+        answer.is_finished = True
+    if event.details is not None:
+        answer.num_prompt = event.details.input_length or 0

@@ -1,0 +1,140 @@
+"""The two calls of the OpenAI protocol that a terminal needs: which models, and one chat's answer.
+
+Over the standard library's HTTP client, one connection per call.
+"""
+
+import json
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+
+from mindspore_serving.cli.endpoint import API_KEY, Endpoint
+from mindspore_serving.errors import NotFound, ServingError
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More of an answer: `text`, or the `thought` before it; or, at the end, what was counted."""
+
+    text: str = ""
+    thought: str = ""
+    finish_reason: str = ""
+    usage: dict[str, Any] | None = None
+
+
+def models(endpoint: Endpoint, timeout: float) -> list[str]:
+    """The names of its models.  Raises ServingError if it is no such server."""
+    connection = _connect(endpoint, timeout)
+    try:
+        reply = json.loads(_ask(connection, endpoint, "/v1/models", None).read())
+        return [str(model["id"]) for model in reply["data"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ServingError(f"{endpoint.url} has no OpenAI interface: {error}") from error
+    except (OSError, HTTPException) as error:
+        raise _lost(endpoint, error) from error
+    finally:
+        connection.close()
+
+
+def choose(endpoint: Endpoint, name: str, timeout: float) -> str:
+    """`name` if there is such a model, the first without a name.  Raises NotFound."""
+    names = models(endpoint, timeout)
+    if not names:
+        raise NotFound(f"{endpoint.url} serves no language model")
+    if name and name not in names:
+        raise NotFound(f"no model {name!r} at {endpoint.url}; there is: {', '.join(names)}")
+    return name or names[0]
+
+
+def stream_chat(
+    endpoint: Endpoint, body: dict[str, Any], timeout: float
+) -> Generator[Delta, None, None]:
+    """The answer to `body` as it comes.  Closing the generator hangs up, which stops the model.
+
+    `timeout` in seconds between two pieces.  Raises ServingError.
+    """
+    connection = _connect(endpoint, timeout)
+    try:
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        response = _ask(connection, endpoint, "/v1/chat/completions", body)
+        is_finished = False
+        for delta in _deltas(response):
+            is_finished = is_finished or bool(delta.finish_reason)
+            yield delta
+        if not is_finished:
+            raise ServingError("the connection was lost before the answer's end")
+    except (OSError, HTTPException, ValueError) as error:
+        raise _lost(endpoint, error) from error
+    finally:
+        connection.close()
+
+
+def error_text(body: bytes) -> str:
+    """What a refusal says, in any of the server's protocols."""
+    try:
+        reply = json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace").strip()[:200]
+    if isinstance(reply, list) and reply:
+        reply = reply[0]
+    if not isinstance(reply, dict):
+        return str(reply)[:200]
+    error = reply.get("error") or reply.get("error_msg") or reply.get("message") or reply
+    return str(error.get("message", error) if isinstance(error, dict) else error)
+
+
+def _deltas(response: HTTPResponse) -> Iterator[Delta]:
+    for line in response:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        event = json.loads(data)
+        if "error" in event:
+            raise ServingError(error_text(data))
+        yield _to_delta(event)
+
+
+def _to_delta(event: dict[str, Any]) -> Delta:
+    choices = event.get("choices") or [{}]
+    delta = choices[0].get("delta") or {}
+    return Delta(
+        delta.get("content") or "",
+        delta.get("reasoning_content") or delta.get("reasoning") or "",
+        choices[0].get("finish_reason") or "",
+        event.get("usage"),
+    )
+
+
+def _connect(endpoint: Endpoint, timeout: float) -> HTTPConnection:
+    where = (endpoint.host, endpoint.port)
+    if endpoint.context is None:
+        return HTTPConnection(*where, timeout=timeout)
+    return HTTPSConnection(*where, timeout=timeout, context=endpoint.context)
+
+
+def _ask(
+    connection: HTTPConnection, endpoint: Endpoint, path: str, body: dict[str, Any] | None
+) -> HTTPResponse:
+    """The response, if its status is 200."""
+    encoded = None if body is None else json.dumps(body).encode()
+    headers = {**endpoint.headers, "content-type": "application/json"}
+    verb = "GET" if body is None else "POST"
+    connection.request(verb, endpoint.base + path, encoded, headers)
+    response = connection.getresponse()
+    if response.status == 200:
+        return response
+    text = error_text(response.read())
+    if response.status == 401:
+        text += f" (give one with --api-key or {API_KEY})"
+    raise ServingError(f"{endpoint.url}{path}: {text} (status {response.status})")
+
+
+def _lost(endpoint: Endpoint, error: Exception) -> ServingError:
+    if isinstance(error, TimeoutError):
+        return ServingError(f"{endpoint.url} did not answer in time")
+    if isinstance(error, ConnectionRefusedError):
+        return ServingError(f"nothing listens at {endpoint.url}")
+    return ServingError(f"no answer from {endpoint.url}: {error or type(error).__name__}")

@@ -1,0 +1,254 @@
+"""`mindspore-serving bench` with real servers, and with one that fails in known ways."""
+
+import asyncio
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.cli import bench_load, bench_protocols
+from mindspore_serving.cli.bench_client import Connections
+from mindspore_serving.cli.bench_load import Outcome, Run, Target
+from mindspore_serving.cli.bench_prompts import Prompt
+from mindspore_serving.cli.bench_protocols import Dialect
+from mindspore_serving.cli.endpoint import to_endpoint
+from mindspore_serving.cli.settings import BenchSettings
+from tests.cli.commands import SERVING, run
+from tests.cli.talking import MODEL, Talking, talking
+from tests.e2e.harness import free_port
+
+pytestmark = pytest.mark.e2e
+BENCH = [*SERVING, "bench"]
+SHORT = ["--input-tokens", "40", "--output-tokens", "8", "--requests", "9"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
+    with talking(tmp_path_factory.mktemp("talking")) as running:
+        yield running
+
+
+def runs(words: list[str], directory: Path) -> list[dict]:
+    """The rows of the JSON, of a run in which nothing failed."""
+    done = run([*BENCH, *words, "--json", "results.json"], directory)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((directory / "results.json").read_text())
+    assert len(done.stdout.splitlines()) == 2 + len(found["runs"])
+    rows: list[dict] = found["runs"]
+    return rows
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("protocol", ["chat", "completions", "tgi"])
+def test_every_protocol_measures_the_same_work(server, protocol: str, tmp_path: Path) -> None:
+    words = [server.url, "--protocol", protocol, "--concurrency", "1,4", *SHORT]
+    one, four = runs(words, tmp_path)
+    assert (one["load"], four["load"]) == ("1 client", "4 clients")
+    for row in (one, four):
+        assert (row["requests"], row["answered"]) == (9, 9)
+        assert row["generated_tokens"] == 9 * 8
+        # a word more or less, and the template's tokens, are all that it may be off by
+        assert row["prompt_tokens"] / 9 == pytest.approx(40, rel=0.2)
+        first, whole = row["first_token_ms"], row["whole_ms"]
+        assert 0 < first["p50"] <= first["p90"] <= first["p99"] <= first["max"]
+        assert first["p50"] < whole["p50"]
+        assert row["tokens_per_second"] == pytest.approx(72 / row["seconds"])
+
+
+@pytest.mark.torch
+def test_a_shared_beginning_is_found_in_the_servers_cache(server, tmp_path: Path) -> None:
+    words = [server.url, "--concurrency", "1", "--requests", "6", "--output-tokens", "2"]
+    words += ["--input-tokens", "300", "--seed", "7"]
+    (alone,) = runs(words, tmp_path)
+    (shared,) = runs([*words, "--shared-prefix", "200"], tmp_path)
+    assert "were in the server's cache" in run([*BENCH, *words], tmp_path).stderr  # the same again
+    assert alone["cached_tokens"] < 0.2 * alone["prompt_tokens"]
+    assert shared["cached_tokens"] > 0.4 * shared["prompt_tokens"]
+
+
+@pytest.mark.torch
+def test_a_rate_is_kept_and_prompts_come_from_a_file(server, tmp_path: Path) -> None:
+    lines = [{"prompt": "one two", "max_tokens": 3}, {"prompt": "three"}]
+    (tmp_path / "prompts").write_text("\n".join(map(json.dumps, lines)))
+    words = [server.url, "--rate", "20", "--requests", "20", "--output-tokens", "5"]
+    (row,) = runs([*words, "--prompts", "prompts"], tmp_path)
+    assert row["load"] == "20 req/s"
+    assert row["generated_tokens"] == 10 * 3 + 10 * 5
+    assert row["late_ms"]["p50"] < 100
+
+
+def test_a_classic_method_is_measured_by_its_url(served, tmp_path: Path) -> None:
+    (tmp_path / "body").write_text('{"instances": [{"x": 1.5}]}')
+    url = f"{served.url}/model/words:double"
+    (row,) = runs([url, "--body", "body", "--concurrency", "4", "--requests", "40"], tmp_path)
+    assert row["answered"] == 40
+    assert row["first_token_ms"] is None
+    assert 0 < row["whole_ms"]["p50"] <= row["whole_ms"]["p99"]
+
+
+def test_failed_instances_are_counted_and_make_the_status_1(served, tmp_path: Path) -> None:
+    (tmp_path / "body").write_text('{"instances": [{"left": "fail", "right": "b"}]}')
+    done = run([*BENCH, f"{served.url}/model/words:joined", "--body", "body"], tmp_path)
+    assert done.returncode == 1
+    assert "asked to fail" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--input-tokens", "0"], "--input-tokens 0: expected 1 or more"),
+        (["--concurrency", "4,0"], "--concurrency 0: expected 1 or more"),
+        (["--rate", "0"], "--rate 0.0: expected requests per second"),
+        (["--spread", "3"], "--spread 3.0: expected 0 to 2"),
+        (["--shared-prefix", "256"], "--shared-prefix 256: expected less than --input-tokens 256"),
+        (["--protocol", "classic"], "--body FILE"),
+        ([], "nothing listens at"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(words: list[str], told: str, tmp_path: Path) -> None:
+    done = run([*BENCH, f"http://127.0.0.1:{free_port()}", *words], tmp_path)
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.torch
+def test_an_unknown_model_and_a_wrong_file_are_said_in_a_line(server, tmp_path: Path) -> None:
+    done = run([*BENCH, server.url, "--model", "other"], tmp_path)
+    assert (done.returncode, MODEL in done.stderr) == (1, True)
+    (tmp_path / "prompts").write_text('{"prompt": 5}\n')
+    done = run([*BENCH, server.url, "--prompts", "prompts"], tmp_path)
+    assert done.stderr.startswith("mindspore-serving: line 1: expected")
+
+
+# --- a server with faults -----------------------------------------------------------------------
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+GOOD = EVENT % b"null" + EVENT % b'"stop"'
+ANSWERS = {
+    "good": HEAD % len(GOOD) + GOOD,
+    "busy": b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 4\r\n\r\nfull",
+    "cut": HEAD % 500 + EVENT % b"null",
+    "early": HEAD % len(EVENT % b"null") + EVENT % b"null",
+    "odd": HEAD % 15 + b"data: <html>\n\n\n",
+    "noise": b"ssh-2.0 no HTTP\r\n\r\n",
+}
+
+
+class Faulty(socketserver.StreamRequestHandler):
+    """Answers by the words of the prompt; "cut" and "noise" hang up, "silent" says nothing."""
+
+    def handle(self) -> None:
+        while head := self.rfile.readline():
+            length = 0
+            while (line := self.rfile.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            assert head.startswith(b"POST")
+            word = json.loads(self.rfile.read(length))["prompt"]
+            if word == "silent":
+                self.rfile.read(1)  # until the client hangs up
+                return
+            self.wfile.write(ANSWERS[word])
+            if word in ("cut", "noise"):
+                return
+
+
+class Threads(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    connections = 0
+
+    def get_request(self):
+        self.connections += 1
+        return super().get_request()
+
+
+@pytest.fixture
+def faulty() -> Iterator[Threads]:
+    with Threads(("127.0.0.1", 0), Faulty) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def target(port: int, timeout: float = 20) -> Target:
+    connections = Connections(to_endpoint(BenchSettings(f"http://127.0.0.1:{port}")))
+    return Target(connections, bench_protocols.completions("m", stop_at_end=True), timeout)
+
+
+def ask(to: Target, words: list[str], clients: int = 1) -> Run:
+    async def work() -> Run:
+        prompts = (Prompt(word, 5) for word in words)
+        try:
+            return await bench_load.by_clients(to, prompts, clients, len(words), lambda _: None)
+        finally:
+            to.connections.close()
+
+    return asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("busy", "status 429"),
+        ("cut", "disconnected"),
+        ("early", "failed answer"),
+        ("odd", "bad answer"),
+        ("noise", "bad answer"),
+        ("silent", "timeout"),
+    ],
+)
+def test_a_failure_is_counted_by_its_kind_and_the_next_request_is_answered(
+    faulty: Threads, word: str, kind: str
+) -> None:
+    found = ask(target(faulty.server_address[1], timeout=0.5), [word, "good"])
+    failed, good = found.outcomes
+    assert failed.failure[0] == kind
+    assert failed.answer is None
+    assert good.answer is not None
+    assert len(good.answer.times) == 2
+
+
+def test_connections_are_used_again_and_no_more_than_clients(faulty: Threads) -> None:
+    found = ask(target(faulty.server_address[1]), ["good"] * 50, clients=3)
+    assert [one.answer is not None for one in found.outcomes] == [True] * 50
+    assert faulty.connections <= 3
+
+
+def test_nobody_there_is_a_failure_like_others() -> None:
+    found = ask(target(free_port()), ["good"])
+    assert found.outcomes[0].failure[0] == "no connection"
+
+
+def test_latencies_count_from_when_a_request_was_due(faulty: Threads) -> None:
+    """A client that is held up for 0.3 s must not make the server look faster."""
+
+    async def work() -> list[Outcome]:
+        to = target(faulty.server_address[1])
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.05, lambda: hold_up(0.3))
+        prompts = (Prompt("good", 5) for _ in range(4))
+        arrivals = [0.0, 0.1, 0.2, 0.3]
+        done = await bench_load.at_times(to, prompts, arrivals, "", lambda _: None)
+        to.connections.close()
+        return sorted(done.outcomes, key=lambda one: one.due)
+
+    first, held, *_ = asyncio.run(work())
+    assert first.sent - first.due < 0.05
+    assert held.sent - held.due >= 0.2
+    assert held.ended - held.due >= 0.2
+
+
+def hold_up(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def test_a_dialect_of_a_classic_method_sends_its_body_as_it_is() -> None:
+    dialect: Dialect = bench_protocols.classic("/model/a:b", b"{ }")
+    assert (dialect.path, dialect.to_body(Prompt("", 1))) == ("/model/a:b", b"{ }")

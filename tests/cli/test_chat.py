@@ -1,0 +1,226 @@
+"""`mindspore-serving chat` with a server that has a real, if senseless, model."""
+
+import http.client
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import SERVING, environment, run
+from tests.cli.talking import MODEL, Talking, serving, talking
+from tests.e2e.harness import PATIENCE, eventually, free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+CHAT = [*SERVING, "chat"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
+    with talking(tmp_path_factory.mktemp("talking")) as running:
+        yield running
+
+
+def answer(server: Talking, *messages: tuple[str, str], max_tokens: int) -> str:
+    """What the server says at temperature 0, asked without the command."""
+    body = {
+        "model": MODEL,
+        "messages": [{"role": role, "content": text} for role, text in messages],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body))
+    reply = json.loads(connection.getresponse().read())
+    connection.close()
+    return str(reply["choices"][0]["message"]["content"])
+
+
+class Terminal:
+    """The command with a terminal around it."""
+
+    def __init__(self, *words: str) -> None:
+        self._end, inner = pty.openpty()
+        self.text = ""
+        self.process = subprocess.Popen(
+            [*CHAT, *words],
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            env={**environment(), "TERM": "dumb"},
+            start_new_session=True,
+        )
+        os.close(inner)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+
+    def type(self, line: str) -> None:
+        """Type `line`; what was shown before is forgotten."""
+        self.text = ""
+        os.write(self._end, line.encode() + b"\n")
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def shows(self, *words: str) -> str:
+        """Wait until all `words` are there, in this order."""
+        end = time.monotonic() + PATIENCE
+        while not self._has(words):
+            assert time.monotonic() < end, f"{words} not in {self.text!r}"
+            if select.select([self._end], [], [], 0.1)[0]:
+                self.text += os.read(self._end, 65536).decode(errors="replace")
+        return self.text
+
+    def _has(self, words: tuple[str, ...]) -> bool:
+        rest = self.text
+        for word in words:
+            _, found, rest = rest.partition(word)
+            if not found:
+                return False
+        return True
+
+
+def test_one_prompt_prints_its_answer_and_nothing_else(server, tmp_path: Path) -> None:
+    words = [*CHAT, server.url, "--prompt", "hello", "--temperature", "0", "--max-tokens", "20"]
+    done = run(words, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = answer(server, ("user", "hello"), max_tokens=20)
+    assert len(expected) > 10
+    assert done.stdout == expected + "\n"
+
+
+def test_the_prompt_can_be_piped_in_and_a_system_prompt_given(server, tmp_path: Path) -> None:
+    words = [*CHAT, f"127.0.0.1:{server.port}/v1", "--system", "Be short.", "--model", MODEL]
+    done = run([*words, "--temperature", "0", "--max-tokens", "9"], tmp_path, "two\nlines\n")
+    expected = answer(server, ("system", "Be short."), ("user", "two\nlines"), max_tokens=9)
+    assert done.stdout == expected + "\n"
+
+
+def test_a_conversation_is_kept_until_it_is_reset(server) -> None:
+    first = answer(server, ("user", "one"), max_tokens=6)
+    said = (("user", "one"), ("assistant", first), ("user", "two"))
+    second = answer(server, *said, max_tokens=6)
+    alone = answer(server, ("user", "two"), max_tokens=6)
+    assert second != alone
+    with Terminal(server.url, "--temperature", "0", "--max-tokens", "6") as terminal:
+        terminal.shows(f"{MODEL} at {server.url}", "> ")
+        terminal.type("one")
+        terminal.shows(shown(first), "(6 tokens, first word after ", "cut off", "> ")
+        terminal.type("two")
+        terminal.shows(shown(second), "(6 tokens", "> ")
+        terminal.type("/reset")
+        terminal.shows("a new conversation", "> ")
+        terminal.type("two")
+        terminal.shows(shown(alone), "(6 tokens", "> ")
+        terminal.type("/quit")
+        assert terminal.process.wait(PATIENCE) == 0
+
+
+def shown(text: str) -> str:
+    """As a terminal gets it."""
+    kept = "".join(one for one in text if one in "\n\t" or ord(one) >= 160 or 31 < ord(one) < 127)
+    return kept.replace("\n", "\r\n")
+
+
+def test_a_system_prompt_begins_again(server) -> None:
+    expected = answer(server, ("system", "Be kind."), ("user", "one"), max_tokens=6)
+    with Terminal(server.url, "--temperature", "0", "--max-tokens", "6") as terminal:
+        terminal.shows("> ")
+        terminal.type("/system Be kind.")
+        terminal.shows("with this system prompt", "> ")
+        terminal.type("one")
+        terminal.shows(shown(expected), "(6 tokens", "> ")
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_command(server) -> None:
+    with Terminal(server.url, "--temperature", "0") as terminal:
+        terminal.shows("> ")
+        terminal.type("hello")
+        eventually(lambda: running(server) == 1, what="the server answers")
+        terminal.interrupt()
+        terminal.shows("(stopped)", "> ")
+        eventually(lambda: running(server) == 0, what="the server has stopped too")
+        terminal.type("")
+        terminal.interrupt()
+        terminal.shows("Ctrl-D leaves", "> ")
+        terminal.type("/help")
+        terminal.shows("/reset", "/system", "/quit", "> ")
+        os.write(terminal._end, b"\x04")
+        assert terminal.process.wait(PATIENCE) == 0
+
+
+def running(server: Talking) -> int:
+    """Sequences that the engine works on."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", "/servables")
+    rows = json.loads(connection.getresponse().read())["servables"]
+    connection.close()
+    return int(next(row["engine"].get("num_running", 0) for row in rows if row["name"] == MODEL))
+
+
+def test_an_unknown_model_is_an_error_that_names_those_there_are(server, tmp_path: Path) -> None:
+    done = run([*CHAT, server.url, "--prompt", "a", "--model", "other"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"mindspore-serving: no model 'other' at {server.url}; there is: {MODEL}\n"
+    )
+
+
+def test_a_refusal_of_the_server_is_shown(server, tmp_path: Path) -> None:
+    done = run([*CHAT, server.url, "--prompt", "a", "--temperature", "-1"], tmp_path)
+    assert done.returncode == 1
+    assert "temperature" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["http://127.0.0.1:{port}", "--prompt", "a"],
+            "nothing listens at http://127.0.0.1:{port}",
+        ),
+        (["ftp://127.0.0.1", "--prompt", "a"], "expected a URL such as http://127.0.0.1:1500"),
+        (["http://127.0.0.1:{port}"], "there is no prompt"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(words: list[str], told: str, tmp_path: Path) -> None:
+    port = str(free_port())
+    done = run([*CHAT, *(word.format(port=port) for word in words)], tmp_path)
+    assert done.returncode == 1
+    assert told.format(port=port) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_server_without_a_language_model_is_told_so(tmp_path: Path) -> None:
+    from tests.cli.conftest import write_words
+
+    write_words(tmp_path)
+    with serving(tmp_path, "words") as classic:
+        done = run([*CHAT, classic.url, "--prompt", "a"], tmp_path)
+    assert done.returncode == 1
+    assert f"{classic.url} serves no language model" in done.stderr
+
+
+def test_a_key_is_sent_and_asked_for(tmp_path: Path) -> None:
+    key = "a-key-of-twenty-letters"
+    with talking(tmp_path, "--api-key", key) as locked:
+        call = [*CHAT, locked.url, "--prompt", "a", "--max-tokens", "3"]
+        without = run(call, tmp_path)
+        assert without.returncode == 1
+        assert "--api-key or MINDSPORE_SERVING_API_KEY" in without.stderr
+        assert run([*call, "--api-key", key], tmp_path).returncode == 0
+        assert run(["env", f"MINDSPORE_SERVING_API_KEY={key}", *call], tmp_path).returncode == 0

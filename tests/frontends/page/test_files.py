@@ -1,0 +1,78 @@
+"""The page's files over HTTP: only they, with headers that let nothing else in."""
+
+import re
+from importlib.resources import files
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from mindspore_serving.frontends import page
+
+STATIC = files(page) / "static"
+NAMES = sorted(path.name for path in STATIC.iterdir())
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    return TestClient(Starlette(routes=[Route("/", page.show_page), *page.routes()]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_is_served_as_what_it_is(client: TestClient, name: str) -> None:
+    reply = client.get(f"/page/{name}")
+    assert reply.status_code == 200
+    assert reply.content == (STATIC / name).read_bytes()
+    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
+    assert reply.headers["content-type"].startswith(kinds[name.rpartition(".")[2]])
+    assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_may_load_and_call_nothing_but_its_own_server(client: TestClient) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["frame-ancestors"] == "'none'"
+    assert set(rules.values()) == {"'none'", "'self'", "'script'"}
+    assert rules["require-trusted-types-for"] == "'script'"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_file_names_another_host(name: str) -> None:
+    text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:https?:)?//[a-z][\w.-]*\.\w+", text) == []
+
+
+def test_what_is_unchanged_is_not_sent_again(client: TestClient) -> None:
+    tag = client.get("/").headers["etag"]
+    again = client.get("/", headers={"if-none-match": tag})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/", headers={"if-none-match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["none.js", "__init__.py", "..%2f__init__.py", "%2e%2e", ""])
+def test_nothing_else_is_served(client: TestClient, name: str) -> None:
+    assert client.get(f"/page/{name}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_browser"),
+    [
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
+        ("*/*", False),
+        ("application/json", False),
+        (None, False),
+    ],
+)
+def test_a_browser_is_known_by_what_it_accepts(accept: str | None, is_browser: bool) -> None:
+    seen = []
+
+    def look(request):
+        seen.append(page.wants_page(request))
+        return page.show_page(request)
+
+    client = TestClient(Starlette(routes=[Route("/", look)]))
+    client.headers.pop("accept")
+    client.get("/", headers={"accept": accept} if accept else {})
+    assert seen == [is_browser]
