@@ -5,10 +5,12 @@ server.
 """
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from mindspore_serving.cli.endpoint import API_KEY
 from mindspore_serving.cli.settings import PredictSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
 
@@ -57,9 +59,10 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     else:
         connection = HTTPConnection(url.netloc, timeout=settings.timeout)
     try:
-        connection.request(
-            "POST", url.path.rstrip("/") + path, json.dumps({"instances": instances})
-        )
+        key = _key(settings)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        body = json.dumps({"instances": instances})
+        connection.request("POST", url.path.rstrip("/") + path, body, headers)
         reply = json.loads(connection.getresponse().read())
     except (OSError, HTTPException, ValueError) as error:
         raise ServingError(f"no reply from {settings.where}: {error}") from error
@@ -68,6 +71,10 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     if not isinstance(reply, dict) or not {"instances", "error_msg"} & set(reply):
         raise ServingError(f"{settings.where} answered, but it is no server of servables: {reply}")
     return reply
+
+
+def _key(settings: PredictSettings) -> str | None:
+    return settings.api_key or os.environ.get(API_KEY) or None
 
 
 def _context(settings: PredictSettings) -> "SSLContext":
@@ -89,7 +96,7 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
-    with Client(*names, tls, timeout=settings.timeout) as client:
+    with Client(*names, tls, timeout=settings.timeout, api_key=_key(settings)) as client:
         results = client.infer(values)
     if isinstance(results, dict):
         return {"error_msg": results["error"]}

@@ -110,6 +110,7 @@ class PredictSettings:
     inputs: str = _positional("a JSON object, an array of them, or -", metavar="INPUTS")
     servable_version: int = _option(0, "version of the servable; 0 is the newest", type=int)
     timeout: float = _option(60.0, "seconds to wait for the reply", type=float)
+    api_key: str = _option("", _API_KEY, metavar="KEY")
     tls: bool = _option(False, "gRPC over TLS", action="store_true")
     tls_ca: str | None = _option(None, "PEM authority to trust instead of the system's")
     tls_cert: str | None = _option(None, "PEM client certificate, for a server that demands one")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SERVING, run
-from tests.e2e.harness import free_port
+from tests.e2e.harness import config, free_port, serving, write_servable
 
 pytestmark = pytest.mark.e2e
 
@@ -64,3 +64,18 @@ def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert "refused" in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
+
+
+def test_a_key_is_sent_by_either_protocol(tmp_path: Path) -> None:
+    source = """
+@register.register_method(output_names=["y"])
+def same(y):
+    return y
+"""
+    write_servable(tmp_path, "toy", source)
+    with serving(tmp_path, config(tmp_path, "toy"), api_keys=["the-right-key"]) as calls:
+        for place in (f"http://127.0.0.1:{calls.http}", calls.grpc):
+            words = [*SERVING, "predict", place, "toy", "same", '{"y": 1}']
+            assert run(words, tmp_path).returncode == 1
+            done = run([*words, "--api-key", "the-right-key"], tmp_path)
+            assert json.loads(done.stdout) == {"instances": [{"y": 1}]}
