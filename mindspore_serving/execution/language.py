@@ -3,7 +3,6 @@
 Everything here runs on the worker's thread.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from mindspore_serving.llm.answering import Answering
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.opening import make_config, open_model
 from mindspore_serving.llm.tokenizer import read_json
+from mindspore_serving.servable.builtins import json_object
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
 MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
@@ -160,7 +160,7 @@ class LanguageHost:
                 self.executor.end(job)
 
     def _to_ask(self, values: Sequence[Value]) -> Generate:
-        given = _read_parameters(values[1]) if len(values) > 1 else {}
+        given = json_object(values[1]) if len(values) > 1 else {}
         grammar = given.pop("grammar", None)
         known = msgspec.to_builtins(self._params)
         for name in given:
@@ -191,18 +191,6 @@ def open_language(spec: LanguageSpec, setup: Setup, wake: Any) -> LanguageHost:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
     return LanguageHost(Answering(opened, wake), spec.params)
-
-
-def _read_parameters(value: Value) -> dict[str, Any]:
-    if not isinstance(value, str):
-        raise InvalidInputs(f"parameters is {type(value).__name__}, expected JSON as text")
-    try:
-        found = json.loads(value or "{}")
-    except ValueError as error:
-        raise InvalidInputs(f"parameters is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise InvalidInputs(f"parameters is {value[:64]!r}, expected a JSON object")
-    return found
 
 
 def _read_prompt(value: Value) -> str | list[int]:

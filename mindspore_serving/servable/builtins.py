@@ -8,7 +8,7 @@ import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import StageFailed
+from mindspore_serving.errors import InvalidInputs, StageFailed
 
 
 def argmax(data: Value) -> "np.ndarray[Any, Any]":
@@ -29,31 +29,33 @@ def generate_parameters(*values: Value) -> str:
     """The parameters of the method `generate` as a JSON object; those that are "" are left out.
 
     In order: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, stop (a text), and a
-    JSON object of others.  Raises StageFailed.
+    JSON object of others.  Raises InvalidInputs.
     """
     names = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed")
     *numbers, stop, others = values
-    found: dict[str, Any] = _json_object(others)
+    found: dict[str, Any] = json_object(others)
     for name, value in zip(names, numbers, strict=True):
         if isinstance(value, str) and not value:
             continue
         if not isinstance(value, np.ndarray) or value.size != 1:
-            raise StageFailed(f"{name} should be a number, but given {value!r}")
+            raise InvalidInputs(f"{name} should be a number, but given {value!r}")
         found[name] = value.item()
     if isinstance(stop, str) and stop:
         found["stop"] = [stop]
     return json.dumps(found)
 
 
-def _json_object(text: Value) -> dict[str, Any]:
+def json_object(text: Value) -> dict[str, Any]:
+    """Parameters given as the text of a JSON object; empty for "".  Raises InvalidInputs."""
     if not isinstance(text, str):
-        raise StageFailed(f"parameters should be a JSON object as text, but given {type(text)}")
+        kind = type(text).__name__
+        raise InvalidInputs(f"parameters should be a JSON object as text, but given {kind}")
     try:
         found = json.loads(text or "{}")
-    except ValueError as error:
-        raise StageFailed(f"parameters is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputs(f"parameters is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise StageFailed(f"parameters should be a JSON object, but given {text[:64]!r}")
+        raise InvalidInputs(f"parameters should be a JSON object, but given {text[:64]!r}")
     return found
 
 

@@ -63,6 +63,9 @@ def start_servables(
     except BaseException:
         stop()
         raise
+    for servable in describe():
+        if "summary" in servable:
+            print(f"Serving: {servable['summary']}", flush=True)
 
 
 def start_grpc_server(
