@@ -128,7 +128,10 @@ class Registry:
 
 
 def _policy(deployment: Deployment, report: MethodReport) -> BatchPolicy:
-    """With a delay and no preferred size, a batch of the method's own size need not wait."""
+    """With a delay and no preferred size, a batch of the method's own size need not wait; what
+    streams is not batched here."""
+    if report.streams:
+        return BatchPolicy()
     policy = deployment.batching
     if policy.max_wait and not policy.preferred_size:
         return replace(policy, preferred_size=report.batch_size)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
@@ -132,3 +132,11 @@ def test_all_services_can_be_listed(registry):
 def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retry, can_retry):
     deploy(registry, 1, "worker", report, retry=retry)
     assert registry.find("math", 1, report.name).can_retry is can_retry
+
+
+def test_what_streams_does_not_wait_for_a_batch(registry):
+    chat = MethodReport("chat", ["prompt"], ["text"], 1, True, False, streams=True)
+    policy = BatchPolicy(max_wait=1.0, preferred_size=8)
+    deploy(registry, 1, "worker", ADD, chat, batching=policy)
+    assert registry.find("math", 1, "add").batcher.policy == policy
+    assert registry.find("math", 1, "chat").batcher.policy == BatchPolicy()
