@@ -26,6 +26,8 @@ class EngineConfig:
         quantization: how weights are stored, by the runtime's name; None as in the checkpoint.
         device: "auto", or a name the runtime knows ("cpu", "cuda").
         num_threads: None lets the runtime choose.
+        graph_mode: compile the model into static graphs at the start, where the runtime otherwise
+            launches its operators one by one; runtime "mindspore" only.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
@@ -46,6 +48,7 @@ class EngineConfig:
     quantization: str | None = None
     device: str = "auto"
     num_threads: int | None = None
+    graph_mode: bool = False
     enable_prefix_caching: bool = True
     num_speculative_tokens: int = 0
     max_ngram: int = 4

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.export_weights import Matrices
-from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.llama import decoder as llama_decoder
+from mindspore_serving.llm.export_weights import Matrices, exportable
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.quantize import NOT_COPIED
@@ -48,22 +46,6 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
         _write_graphs(directory, checkpoint, spec)
         _copy_files(source, directory, checkpoint.config)
         directory.rename(target)
-
-
-def exportable(config: dict[str, Any]) -> ModelSpec:
-    """The spec of config.json.  Raises StartError for a model that the graph cannot be."""
-    spec, decoder = load_definition(config)
-    if decoder is not llama_decoder:
-        raise StartError(
-            f"{spec.architecture} is not shaped like Llama, so it cannot be exported; serve its "
-            "checkpoint with the runtime openvino, torch or mindspore"
-        )
-    if len(set(spec.windows)) > 1:
-        raise StartError(
-            f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "
-            "expected the same for all: the exported graph has one mask"
-        )
-    return spec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,18 +1,40 @@
-"""A checkpoint's tensors as the exported graph wants them: float32, [in, out], fused per role.
+"""Which checkpoints `export_cell` can be the graph of, and their tensors as it wants them: float32,
+[in, out], fused per role.
 
 Reads one tensor at a time, when it is asked for.  Knows no MindSpore.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.llama import LLAMA, NAMES
+from mindspore_serving.llm.models.llama import decoder as llama_decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.weights import Checkpoint
 
 F32 = npt.NDArray[np.float32]
+
+
+def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
+    """The spec of config.json.  Raises StartError for a model that the graph cannot be."""
+    spec, decoder = load_definition(config, max_model_len=max_model_len)
+    if decoder is not llama_decoder:
+        raise StartError(
+            f"{spec.architecture} is not shaped like Llama, so it can neither be exported nor run "
+            "in graph_mode; serve its checkpoint with the runtime openvino, torch or mindspore, "
+            "without graph_mode"
+        )
+    if len(set(spec.windows)) > 1:
+        raise StartError(
+            f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "
+            "expected the same for all: the graph has one mask"
+        )
+    return spec
 
 
 def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:

@@ -194,6 +194,8 @@ def test_bf16_is_the_default_where_the_processor_has_it():
     assert options_from(EngineConfig(), ["FP32", "BF16"]).precision == "bf16"
     assert options_from(EngineConfig(), ["FP32", "BF16"]).cache_precision == "f16"
     assert options_from(EngineConfig(), ["FP32"]).precision == "f32"
+    assert options_from(EngineConfig(), ["FP32"]).cache_precision == "f16"
+    assert options_from(EngineConfig(dtype="f32"), ["FP32"]).cache_precision == "f32"
     with pytest.raises(StartError, match="this processor computes in f32 only"):
         options_from(EngineConfig(dtype="bf16"), ["FP32"])
 

@@ -26,6 +26,7 @@ ENCODER_RUNTIMES: dict[str, str] = {
     "torch": "mindspore_serving.llm.runtimes.torch_encoder:open_encoder",
 }
 ADAPTABLE = ("torch",)  # those that take EngineConfig.adapters
+COMPILED = ("mindspore",)  # those that take EngineConfig.graph_mode
 
 
 def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
@@ -39,6 +40,11 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     if config.adapters and runtime not in ADAPTABLE:
         raise StartError(
             f"runtime {runtime!r} has no adapters, expected one of {', '.join(ADAPTABLE)}"
+        )
+    if config.graph_mode and runtime not in COMPILED:
+        raise StartError(
+            f"graph_mode is True, but runtime {runtime!r} has none, expected one of "
+            f"{', '.join(COMPILED)}"
         )
     opener: Open = _find(runtime, RUNTIMES[runtime])
     return opener(directory, config)
@@ -54,6 +60,8 @@ def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> E
         )
     if config.adapters:
         raise StartError("adapters are for models that generate; this one embeds")
+    if config.graph_mode:
+        raise StartError("graph_mode is for models that generate; this one embeds")
     opener: OpenEncoder = _find(runtime, ENCODER_RUNTIMES[runtime])
     return opener(directory, config)
 

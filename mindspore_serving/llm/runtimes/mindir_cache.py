@@ -21,16 +21,23 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The sequences of one call: B of them, padded to S = `width` new tokens."""
+    """The sequences of one call, padded to S = `width` new tokens, and `padding` more rows like
+    the last of them: B rows."""
 
     spans: tuple[Span, ...]
     width: int
+    padding: int = 0
+
+    @property
+    def rows(self) -> tuple[Span, ...]:
+        """[B]: `spans` with the padding."""
+        return self.spans + self.spans[-1:] * self.padding
 
     @property
     def tokens(self) -> Indices:
         """[B, S]: which token of the step is at each place; padding repeats the last one."""
-        counts = np.array([span.end - span.begin for span in self.spans])
-        begins = np.array([span.begin for span in self.spans])
+        counts = np.array([span.end - span.begin for span in self.rows])
+        begins = np.array([span.begin for span in self.rows])
         places = np.minimum(np.arange(self.width), counts[:, None] - 1)
         tokens: Indices = begins[:, None] + places
         return tokens
@@ -53,18 +60,18 @@ class Call:
 
         There is one at least, as operators refuse empty inputs.
         """
-        counts = [-(-span.start // block_size) for span in self.spans]
-        table = np.zeros((len(self.spans), max(1, *counts)), np.int64)
-        for row, span, count in zip(table, self.spans, counts, strict=True):
+        counts = [-(-span.start // block_size) for span in self.rows]
+        table = np.zeros((len(self.rows), max(1, *counts)), np.int64)
+        for row, span, count in zip(table, self.rows, counts, strict=True):
             row[:count] = span.blocks[:count]
         return table
 
     def mask(self, block_size: int, window: int) -> F32:
         """[B, S, T + S], what is added to the scores: 0 or `HIDDEN`.  A `window` of 0 is none."""
         length = self.blocks(block_size).shape[1] * block_size
-        starts = np.array([span.start for span in self.spans])[:, None]
+        starts = np.array([span.start for span in self.rows])[:, None]
         new = starts + np.arange(self.width)  # [B, S] positions
-        past = np.broadcast_to(np.arange(length), (len(self.spans), length))
+        past = np.broadcast_to(np.arange(length), (len(starts), length))
         keys = np.concatenate([np.where(past < starts, past, np.iinfo(np.int64).max), new], 1)
         distances = new[:, :, None] - keys[:, None]
         is_hidden = distances < 0
@@ -113,8 +120,8 @@ class BlockCache:
 
     def write(self, slots: Indices, call: Call, keys: F32, values: F32) -> None:
         """What `call` computed, [layers, kv_heads, B, S, head_dim], to `slots` of its step."""
-        counts = np.array([span.end - span.begin for span in call.spans])
-        is_token = np.arange(call.width) < counts[:, None]  # [B, S], no padding
+        counts = [span.end - span.begin for span in call.spans] + [0] * call.padding
+        is_token = np.arange(call.width) < np.array(counts)[:, None]  # [B, S], no padding
         to: npt.NDArray[Any] = slots[call.tokens[is_token]]
         for side, new in zip(self._sides, (keys, values), strict=True):
             layers, heads, blocks, size, dim = side.shape

@@ -3,7 +3,7 @@
 What is compiled and run here takes the lock that the MindIR backend has for the process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.mindir_cache import F32, I32
+from mindspore_serving.llm.runtimes.layout import Layout
+from mindspore_serving.llm.runtimes.mindir_cache import F32, I32, Call, calls
 from mindspore_serving.llm.runtimes.mindspore_library import mindspore
 
 
@@ -20,21 +21,33 @@ def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
     return mindspore.Tensor(shape=list(shape), dtype=dtype)
 
 
-def decoder_inputs(spec: ModelSpec, count: int | None) -> list[Any]:
-    """The inputs of `export_cell.DecoderCell` with `count` new tokens, None for any number."""
+def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None) -> list[Any]:
+    """The inputs of `export_cell.DecoderCell` with `batch` sequences of `count` new tokens each,
+    None for any number; any past."""
     i32, f32 = mindspore.int32, mindspore.float32
-    cache = dynamic((spec.num_kv_heads, None, None, spec.head_dim), f32)
+    cache = dynamic((spec.num_kv_heads, batch, None, spec.head_dim), f32)
     return [
-        dynamic((None, count), i32),
-        dynamic((None, count), i32),
+        dynamic((batch, count), i32),
+        dynamic((batch, count), i32),
         dynamic((None,), i32),
-        dynamic((None, count, None), f32),
+        dynamic((batch, count, None), f32),
         *[cache] * (2 * spec.num_layers),
     ]
 
 
+def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+    """(logits, new keys, new values) of `export_cell.DecoderCell`.  Raises ServingError."""
+    with LOCK:
+        try:
+            outputs = graph(*[mindspore.Tensor.from_numpy(array) for array in inputs])
+            logits, keys, values = (output.asnumpy() for output in outputs)
+        except Exception as error:  # MindSpore raises every kind
+            raise ServingError(words(error)) from error
+    return logits, keys, values
+
+
 class Graphs:
-    """prefill.mindir and decode.mindir of a directory."""
+    """prefill.mindir and decode.mindir of a directory: `mindir_runner.DenseGraphs`."""
 
     def __init__(self, directory: Path, spec: ModelSpec) -> None:
         """Raises StartError naming a file that is missing or that MindSpore cannot load."""
@@ -46,16 +59,11 @@ class Graphs:
             self._prefill.set_inputs(*decoder_inputs(spec, None))
             self._decode.set_inputs(*decoder_inputs(spec, 1))
 
+    def calls(self, layout: Layout) -> Iterable[Call]:
+        return calls(layout)
+
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
-        """(logits, new keys, new values) of `export_cell.DecoderCell`.  Raises ServingError."""
-        cell = self._decode if inputs[0].shape[1] == 1 else self._prefill
-        with LOCK:
-            try:
-                outputs = cell(*[mindspore.Tensor.from_numpy(array) for array in inputs])
-                logits, keys, values = (output.asnumpy() for output in outputs)
-            except Exception as error:  # MindSpore raises every kind
-                raise ServingError(words(error)) from error
-        return logits, keys, values
+        return computed(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
 
 
 def _load(directory: Path, name: str) -> Any:

@@ -1,9 +1,11 @@
-"""Language models in eager MindSpore, on CPUs in float32.
+"""Language models in MindSpore, in float32: eagerly here, as static graphs in `mindspore_graph`.
 
 For models that have to run where MindSpore does.  Operators are launched one by one, and attention
-is composed of them, so it is slower than the openvino runtime.
+is composed of them, so it is slower than the openvino runtime.  On Ascend the operators are those
+of `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,15 @@ from mindspore_serving.llm.runtimes.base import Inputs
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
 from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.mindspore_attention import PagedCache, Pass
-from mindspore_serving.llm.runtimes.mindspore_library import use_cpu
+from mindspore_serving.llm.runtimes.mindspore_library import ASCEND, CPU, use_device
+from mindspore_serving.llm.runtimes.mindspore_operators import OPERATORS, Operators
 from mindspore_serving.llm.runtimes.mindspore_ops import MindSporeOps
 from mindspore_serving.llm.runtimes.mindspore_weights import Weights, tensor
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, Runner, Step
 from mindspore_serving.llm.weights import Checkpoint
 
 ACCEPTED = {
-    "device": ("auto", "cpu"),
+    "device": ("auto", "cpu", "ascend"),
     "dtype": ("auto", "f32"),
     "kv_cache_dtype": ("auto", "f32"),
     "quantization": (None,),
@@ -33,11 +36,12 @@ ACCEPTED = {
 }
 
 
-def open_runner(directory: str | Path, config: EngineConfig) -> "MindSporeRunner":
+def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     """The model in `directory`, its weights loaded, ready to run.
 
-    Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32", as a CPU
-    has fast kernels for nothing else.  A quantised checkpoint is computed with as floats.
+    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
+    or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
+    models shaped like Llama can be.  A quantised checkpoint is computed with as floats.
 
     Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
     """
@@ -46,27 +50,41 @@ def open_runner(directory: str | Path, config: EngineConfig) -> "MindSporeRunner
         if value not in accepted:
             names = " or ".join(map(repr, accepted))
             raise StartError(f"{option} is {value!r}, but the mindspore runtime accepts {names}")
+    target = ASCEND if config.device == "ascend" else CPU
+    if config.graph_mode:
+        from mindspore_serving.llm.runtimes.mindspore_graph import open_graphs
+
+        return open_graphs(directory, config, target)
     checkpoint = arranged(Checkpoint.open(directory))
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    use_cpu()
-    weights = Weights(checkpoint)
-    _load(spec, decoder, weights)
+    use_device(target)
+    model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])
+    _load(model)
     held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
     limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
-    return MindSporeRunner(spec, decoder, weights, limits)
+    return MindSporeRunner(model, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A definition with its weights, and the operators that compute it."""
+
+    spec: ModelSpec
+    decoder: Decoder
+    weights: Weights
+    operators: Operators
 
 
 class MindSporeRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    def __init__(self, spec: ModelSpec, decoder: Decoder, weights: Weights, limits: Limits) -> None:
+    def __init__(self, model: Model, limits: Limits) -> None:
+        spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
-        self._spec = spec
-        self._decoder = decoder
-        self._weights = weights
+        self._model = model
         self._limits = limits
         self._cache = PagedCache(shape, spec.num_layers)
-        self._ops: MindSporeOps | None = MindSporeOps(weights, self._cache)
+        self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
         self.block_size = limits.block_size
         self.num_blocks = limits.num_blocks
         self.vocab_size = limits.vocab_size
@@ -94,14 +112,14 @@ class MindSporeRunner:
         """Drop cache and weights.  A closed runner refuses every step."""
         self._ops = None
         self._cache.layers.clear()
-        self._weights.clear()
+        self._model.weights.clear()
 
     def _compute(self, ops: MindSporeOps, layout: Layout) -> Logits:
         ops.begin(Pass(layout))
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
         inputs = Inputs(_indices(layout.token_ids), _indices(layout.positions), _indices(rows))
-        logits: Logits = self._decoder(ops, self._spec, inputs).asnumpy()
+        logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 
 
@@ -109,9 +127,10 @@ def _indices(array: np.ndarray[Any, Any]) -> Any:
     return tensor(array.astype(np.int32))
 
 
-def _load(spec: ModelSpec, decoder: Decoder, weights: Weights) -> None:
+def _load(model: Model) -> None:
     """Load every weight by computing one token; StartError if the checkpoint does not fit."""
-    runner = MindSporeRunner(spec, decoder, weights, Limits(1, 1, spec.vocab_size, 1))
+    spec = model.spec
+    runner = MindSporeRunner(model, Limits(1, 1, spec.vocab_size, 1))
     try:
         logits = runner.run(Step((Row([0], 0, [0], 1),)))
     except StartError:

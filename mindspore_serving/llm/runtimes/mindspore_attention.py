@@ -1,4 +1,4 @@
-"""Attention over a paged cache in MindSpore on a CPU, where it has no kernel for either.
+"""Attention over a paged cache in MindSpore, which has no kernel for either on a CPU.
 
 The cache is numpy's, whose writes are in place.  Each sequence's keys and values are gathered from
 their blocks in every step, and attention is composed of matmul and softmax.
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mindspore_serving.llm.runtimes.base import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
-from mindspore_serving.llm.runtimes.mindspore_library import ops
+from mindspore_serving.llm.runtimes.mindspore_operators import Operators
 from mindspore_serving.llm.runtimes.mindspore_weights import tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -79,8 +79,17 @@ def _bias(span: Span, spec: AttentionSpec) -> F32:
     return sloped.reshape(spec.num_kv_heads, -1, span.length)
 
 
-def attend(q: Tensor, keys: F32, values: F32, mask: Tensor, spec: AttentionSpec) -> Tensor:
-    """One sequence: `q` [num_new, heads * head_dim] over [length, kv_heads, head_dim].
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each."""
+
+    keys: F32
+    values: F32
+    mask: Tensor
+
+
+def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
+    """One sequence: `q` [num_new, heads * head_dim] over `past`.
 
     The heads that share a key are put side by side as if they were queries.
     """
@@ -88,9 +97,9 @@ def attend(q: Tensor, keys: F32, values: F32, mask: Tensor, spec: AttentionSpec)
     num_groups = spec.num_heads // kv_heads
     q = q.reshape(num_new, kv_heads, num_groups, dim)
     q = q.transpose(1, 2, 0, 3).reshape(kv_heads, num_groups * num_new, dim)
-    scores = ops.matmul(q, tensor(keys.transpose(1, 2, 0))) * spec.scale
+    scores = op.matmul(q, tensor(past.keys.transpose(1, 2, 0))) * spec.scale
     if spec.softcap:
-        scores = ops.tanh(scores / spec.softcap) * spec.softcap
-    out = ops.matmul(ops.softmax(scores + mask, -1), tensor(values.transpose(1, 0, 2)))
+        scores = op.tanh(scores / spec.softcap) * spec.softcap
+    out = op.matmul(op.softmax(scores + past.mask), tensor(past.values.transpose(1, 0, 2)))
     out = out.reshape(kv_heads, num_groups, num_new, dim)
     return out.transpose(2, 0, 1, 3).reshape(num_new, -1)

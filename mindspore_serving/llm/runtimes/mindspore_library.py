@@ -1,8 +1,11 @@
-"""MindSpore itself, imported with its log at errors only, and set up for eager steps on a CPU."""
+"""MindSpore itself, imported with its log at errors only, and set up for the device of its steps.
+
+The tests run it on CPUs alone; of Ascend they can check the calls, not the results.
+"""
 
 import os
-from contextlib import suppress
 
+from mindspore_serving.backends.source import words
 from mindspore_serving.errors import StartError
 
 # MindSpore reads its log level when it is imported.  The variable is other libraries' too, so what
@@ -12,20 +15,35 @@ if _is_quiet:
     os.environ["GLOG_v"] = "3"  # noqa: SIM112
 try:
     import mindspore
-    from mindspore import ops
+    from mindspore import mint, ops
 finally:
     if _is_quiet:
         del os.environ["GLOG_v"]  # noqa: SIM112
 
-__all__ = ["mindspore", "ops", "use_cpu"]
+__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_cpu", "use_device"]
+
+CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
 
 
 def use_cpu() -> None:
     """Compute on the CPU.  Raises StartError in a process that computes elsewhere already."""
-    with suppress(Exception):  # once anything has run, it may not be set, even to what it is
-        mindspore.set_device("CPU")
-    target = mindspore.get_context("device_target")
-    if target != "CPU":
-        raise StartError(f"MindSpore in this process computes on {target}, expected CPU")
-    # Without it each operation waits for a scheduler's turn, and errors surface in a later call.
-    mindspore.runtime.launch_blocking()
+    use_device(CPU)
+
+
+def use_device(target: str) -> None:
+    """Compute on `target`, `CPU` or `ASCEND`.  Raises StartError in a process that computes
+    elsewhere already, and where this MindSpore or this machine has no such device."""
+    refused = ""
+    try:
+        mindspore.set_device(target)
+    except Exception as error:  # once anything has run, it may not be set, even to what it is
+        refused = f": {words(error)}"
+    current = mindspore.get_context("device_target")
+    if current != target:
+        raise StartError(
+            f"MindSpore in this process computes on {current}, expected {target}{refused}"
+        )
+    if target == CPU:
+        # Without it each operation waits for a scheduler's turn, and errors surface in a later
+        # call.  On Ascend operations are queued to the device, and waiting is what costs.
+        mindspore.runtime.launch_blocking()

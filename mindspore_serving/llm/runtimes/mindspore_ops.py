@@ -1,6 +1,6 @@
-"""The operations of a definition in eager MindSpore on a CPU, float32.
+"""The operations of a definition in eager MindSpore, float32, by the operators of a device.
 
-Of MindSpore's operators only those with a CPU kernel are used, of which `mint` has hardly any.
+What is not in their table is arithmetic, indexing and shapes of tensors, which every device has.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mindspore_serving.llm.runtimes.base import AttentionSpec
-from mindspore_serving.llm.runtimes.mindspore_attention import PagedCache, Pass, attend
-from mindspore_serving.llm.runtimes.mindspore_library import ops
+from mindspore_serving.llm.runtimes.mindspore_attention import PagedCache, Pass, Past, attend
+from mindspore_serving.llm.runtimes.mindspore_operators import Operators
 from mindspore_serving.llm.runtimes.mindspore_weights import Weights, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -19,8 +19,9 @@ Tensor: TypeAlias = Any  # a mindspore.Tensor
 class MindSporeOps:
     """`Ops`.  A tensor is a mindspore.Tensor, a weight is a tensor's name."""
 
-    def __init__(self, weights: Weights, cache: PagedCache) -> None:
+    def __init__(self, weights: Weights, cache: PagedCache, operators: Operators) -> None:
         self._weights = weights
+        self._op = operators
         self._cache = cache
         self._pass: Pass | None = None
 
@@ -36,15 +37,15 @@ class MindSporeOps:
         return self._weights.has(name)
 
     def embedding(self, ids: Tensor, table: str) -> Tensor:
-        return ops.gather(self._weights.plain(table), ids, 0)
+        return self._op.take(self._weights.plain(table), ids)
 
     def linear(self, x: Tensor, weight: str, bias: str | None = None) -> Tensor:
-        y = ops.matmul(x, self._weights.transposed(weight))
+        y = self._op.matmul(x, self._weights.transposed(weight))
         return y if bias is None else y + self._weights.plain(bias)
 
     def rms_norm(self, x: Tensor, weight: str, eps: float, *, plus_one: bool = False) -> Tensor:
         scale = self._weights.plain(weight)
-        normed = x * ops.rsqrt(ops.mean(x * x, -1, True) + eps)
+        normed = x * self._op.rsqrt(self._op.mean(x * x) + eps)
         return normed * (scale + 1.0 if plus_one else scale)
 
     def head_rms_norm(
@@ -54,8 +55,8 @@ class MindSporeOps:
         return self.rms_norm(heads, weight, eps, plus_one=plus_one).reshape(x.shape)
 
     def layer_norm(self, x: Tensor, weight: str, bias: str, eps: float) -> Tensor:
-        centred = x - ops.mean(x, -1, True)
-        normed = centred * ops.rsqrt(ops.mean(centred * centred, -1, True) + eps)
+        centred = x - self._op.mean(x)
+        normed = centred * self._op.rsqrt(self._op.mean(centred * centred) + eps)
         return normed * self._weights.plain(weight) + self._weights.plain(bias)
 
     def rope_tables(
@@ -75,7 +76,7 @@ class MindSporeOps:
         turned = [first * cos - second * sin, second * cos + first * sin]
         if heads.shape[-1] > 2 * half:
             turned.append(heads[..., 2 * half :])
-        return ops.cat(turned, -1).reshape(x.shape)
+        return self._op.cat(turned, -1).reshape(x.shape)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:
@@ -84,18 +85,17 @@ class MindSporeOps:
         self._cache.write(layer, layout.slots, k.asnumpy(), v.asnumpy())
         parts = []
         for span in layout.spans:
-            keys, values = self._cache.read(layer, span)
-            mask = self._pass.mask(span, spec)
-            parts.append(attend(q[span.begin : span.end], keys, values, mask, spec))
-        return ops.cat(parts, 0) if len(parts) > 1 else parts[0]
+            past = Past(*self._cache.read(layer, span), self._pass.mask(span, spec))
+            parts.append(attend(self._op, q[span.begin : span.end], past, spec))
+        return self._op.cat(parts, 0) if len(parts) > 1 else parts[0]
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
-        return ops.silu(gate) * up
+        return self._op.silu(gate) * up
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         if tanh:
-            return ops.gelu(x, approximate="tanh")
-        return x * (ops.erf(x * 0.5**0.5) + 1.0) * 0.5
+            return self._op.gelu_tanh(x)
+        return x * (self._op.erf(x * 0.5**0.5) + 1.0) * 0.5
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         return a * b
@@ -107,14 +107,14 @@ class MindSporeOps:
         return x * factor
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
-        return ops.tanh(x / cap) * cap
+        return self._op.tanh(x / cap) * cap
 
     def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         ends = np.cumsum(sizes).tolist()
         return [x[:, end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
-        return ops.gather(x, rows, 0)
+        return self._op.take(x, rows)
 
     def moe(
         self,
@@ -128,7 +128,7 @@ class MindSporeOps:
         for names in experts:  # all of them at the first pass, not each when a token meets it
             for name in names:
                 self._weights.transposed(name)
-        scores = ops.softmax(self.linear(x, router), -1).asnumpy()
+        scores = self._op.softmax(self.linear(x, router)).asnumpy()
         chosen = np.argpartition(-scores, top_k - 1, axis=-1)[:, :top_k]
         shares = np.take_along_axis(scores, chosen, -1)
         if normalize:
@@ -137,7 +137,7 @@ class MindSporeOps:
         for index in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == index)
             gate, up, down = experts[index]
-            part = ops.gather(x, tensor(tokens.astype(np.int32)), 0)
+            part = self._op.take(x, tensor(tokens.astype(np.int32)))
             hidden = self.silu_mul(self.linear(part, gate), self.linear(part, up))
             out[tokens] += self.linear(hidden, down).asnumpy() * shares[tokens, places, None]
         return tensor(out)

@@ -33,7 +33,7 @@ from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 from mindspore_serving.llm.weights import Checkpoint
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
-WARM_UP_SECONDS = 5.0  # after the first pass, which packs the weights and takes what it takes
+WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights and takes what it takes
 
 
 def open_runner(
@@ -78,8 +78,8 @@ def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Opt
             )
         elif options.precision == "f32" and config.dtype == "auto":
             log.warning(
-                "this processor has no bf16: %s computes in f32, with 8 bytes of memory per "
-                "weight; quantised to int8 it takes 1, and is several times as fast",
+                "this processor has no bf16: %s computes in f32; quantised to int8 it would take "
+                "half the memory and half the time",
                 checkpoint.directory.name,
             )
         return options.bits

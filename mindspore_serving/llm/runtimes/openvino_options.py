@@ -52,7 +52,8 @@ class Options:
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options:
     """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
 
-    dtype "auto" is bf16 where the processor computes it, else f32; kv_cache_dtype "auto" is dtype.
+    dtype "auto" is bf16 where the processor computes it, else f32.  kv_cache_dtype "auto" has 16
+    bits, as models' weights have; f32 if that is what dtype asks for by name.
     Raises StartError naming an option that this runtime has not.
     """
     if config.device not in ("auto", "cpu"):
@@ -66,7 +67,9 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options
             f"quantization is {config.quantization!r}, expected one of {', '.join(BITS)}, or none"
         )
     precision = _precision(config.dtype, capabilities)
-    wanted = precision if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
+    wanted = config.kv_cache_dtype
+    if wanted == "auto":
+        wanted = "f16" if (precision, config.dtype) == ("f32", "auto") else precision
     if (precision, wanted) not in CACHE_PRECISIONS:
         accepted = [kind for of, kind in CACHE_PRECISIONS if of == precision]
         raise StartError(
