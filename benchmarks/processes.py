@@ -30,8 +30,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def python_with(environment: str, requirements: Sequence[str]) -> str:
-    """The interpreter of benchmarks/.envs/`environment`, made now unless it holds this already."""
+def python_with(environment: str, requirements: Sequence[str], unwanted: Sequence[str] = ()) -> str:
+    """The interpreter of benchmarks/.envs/`environment`, made now unless it holds this already.
+
+    `unwanted` are packages that came with the others and are taken away again.
+    """
     folder = ENVIRONMENTS / environment
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     wanted = "\n".join(requirements) + "\n"
@@ -40,6 +43,8 @@ def python_with(environment: str, requirements: Sequence[str]) -> str:
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
         subprocess.run([*pip, *requirements], check=True)
+        if unwanted:
+            subprocess.run([*pip[:-2], "uninstall", "--quiet", "--yes", *unwanted], check=True)
         stamp.write_text(wanted)
     return str(python)
 

@@ -155,8 +155,8 @@ class Dispatcher:
         if oldest is None:
             return False
         size = line.report.batch_size
-        if line.report.streams:
-            link, room, num_free = _least_streams(line.workers), len(line.batcher), 1
+        if line.report.streams:  # one by one, each to whoever has the fewest by then
+            link, room, num_free = _least_streams(line.workers), 1, 1
         else:
             link, room, num_free = _freest(line.workers, size)
         if link is None:

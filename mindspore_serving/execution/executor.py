@@ -65,7 +65,7 @@ class Executor:
         the next piece of a stream, in turn with the batches."""
         self._is_stream_next = not self._is_stream_next
         if self._iterating and (self._is_stream_next or not self._num_waiting):
-            self._run_iterator(now)
+            self._run_iterator()
             return
         for offset in range(len(self._queues)):
             program, queues = self._queues[(self._turn + offset) % len(self._queues)]
@@ -104,13 +104,13 @@ class Executor:
         if job.stream.is_done:
             self._settle(job.part)
 
-    def _run_iterator(self, now: float) -> None:
+    def _run_iterator(self) -> None:
         job, iterator = self._iterating.popleft()
         part = job.part
         if part.left == 0:
             _close(iterator)
             return
-        if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
+        if part.is_cancelled:  # as it is at its deadline, by whoever waits for it
             _close(iterator)
             self._fail(job, _too_late(job))
             return

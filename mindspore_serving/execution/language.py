@@ -130,15 +130,21 @@ class LanguageHost:
 
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             if is_last:
-                self._jobs.pop(ask_id, None)
-                self._asked[job.part.id].remove(ask_id)
-                if not self._asked[job.part.id]:
-                    del self._asked[job.part.id]
+                self._forget(job, ask_id)
             self._take(job, events, num_outputs)
+            if not is_last and job.part.left == 0:  # a later stage has failed on a piece
+                self._forget(job, ask_id)
+                self._answering.cancel(ask_id)
 
         ask_id = self._answering.accept(ask, sink)
         self._jobs[ask_id] = job
         self._asked.setdefault(job.part.id, []).append(ask_id)
+
+    def _forget(self, job: Job, ask_id: str) -> None:
+        del self._jobs[ask_id]
+        self._asked[job.part.id].remove(ask_id)
+        if not self._asked[job.part.id]:
+            del self._asked[job.part.id]
 
     def _take(self, job: Job, events: list[Event] | ServingError, num_outputs: int) -> None:
         if isinstance(events, ServingError):

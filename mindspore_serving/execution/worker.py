@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mindspore_serving import log, wire
 from mindspore_serving.core.completion import CODEC
-from mindspore_serving.errors import Code, NotFound, ServingError
+from mindspore_serving.errors import Code, InvalidInputs, NotFound, ServingError
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.host import Host, load
 from mindspore_serving.execution.job import Part
@@ -156,6 +156,8 @@ class Worker:
             self._reject(item.id, error)
 
     def _reject(self, part_id: int, error: Exception) -> None:
+        if isinstance(error, RecursionError):
+            error = InvalidInputs("the request has too many arrays or objects in one another")
         if not isinstance(error, ServingError):
             log.error("decoding a request", exc_info=True)
             error = ServingError("the request could not be decoded")

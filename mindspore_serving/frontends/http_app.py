@@ -19,6 +19,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends import rest_ms, rest_stream
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.keys import KeyGate, Keys
+from mindspore_serving.frontends.leaving import while_there
 from mindspore_serving.frontends.waiting import infer
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
@@ -51,10 +52,11 @@ def make_app(
             asked = await _read(request, max_body)
             method = rest_stream.method_of(control, asked)
             if method is None:
-                status, body = rest_ms.to_body(await infer(inference, asked))
+                reply = await while_there(request, infer(inference, asked))
+                status, body = rest_ms.to_body(reply)
             else:
                 asked.method = method
-                answer = await rest_stream.answer(inference, asked)
+                answer = await rest_stream.answer(request, inference, asked)
                 if isinstance(answer, Response):
                     return answer
                 status, body = answer

@@ -4,11 +4,14 @@ Each event has the body of an ordinary answer with one instance.
 """
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
+from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from mindspore_serving.core.service import Control, Inference, Reply, Request
 from mindspore_serving.frontends import rest_ms, sse
+from mindspore_serving.frontends.leaving import Owned, while_there
 from mindspore_serving.frontends.waiting import Replies
 
 SUFFIX = "_stream"
@@ -25,25 +28,24 @@ def method_of(control: Control, request: Request) -> str | None:
     return base if base != name and streams else None
 
 
-async def answer(inference: Inference, request: Request) -> Response | tuple[int, bytes]:
-    """The stream; or status and body of an ordinary answer if it fails before it has begun."""
+async def answer(
+    http: HttpRequest, inference: Inference, request: Request
+) -> Response | tuple[int, bytes]:
+    """The stream; or status and body of an ordinary answer if it fails before it has begun.
+    Raises ClientDisconnect if the client of `http`, whose body was read, leaves before."""
     request.is_stream = True
-    replies = Replies(inference, request)
-    try:
-        first = await replies.next()
-    except BaseException:
-        replies.cancel()
-        raise
-    if first is not None and first.failure is not None:
-        return rest_ms.to_error(first.failure)
-    return sse.EventStream(_events(replies, first))
+    with ExitStack() as stack:
+        replies = stack.enter_context(Replies(inference, request))
+        first = await while_there(http, replies.next())
+        if first is not None and first.failure is not None:
+            return rest_ms.to_error(first.failure)
+        return sse.EventStream(Owned(_events(replies, first), stack.pop_all()))
 
 
 async def _events(replies: Replies, reply: Reply | None) -> AsyncIterator[bytes]:
-    with replies:
-        while reply is not None:
-            if reply.failure is not None:
-                yield sse.event(rest_ms.to_error(reply.failure)[1])
-            for instance in reply.instances:
-                yield sse.event(rest_ms.to_body(Reply([instance]))[1])
-            reply = await replies.next()
+    while reply is not None:
+        if reply.failure is not None:
+            yield sse.event(rest_ms.to_error(reply.failure)[1])
+        for instance in reply.instances:
+            yield sse.event(rest_ms.to_body(Reply([instance]))[1])
+        reply = await replies.next()

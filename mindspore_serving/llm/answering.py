@@ -116,6 +116,8 @@ class Answering:
             log.warning("there will be no grammars: %s", error)
 
     def _prepare(self, ask_id: str, ask: Ask, answer: Any) -> None:
+        if ask_id not in self._open:
+            return  # cancelled while it waited for a thread
         try:
             if isinstance(ask, Tokenize):
                 self._put([(ask_id, self._preparer.tokenize(ask, self._teller))])

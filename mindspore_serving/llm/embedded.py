@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core.completion import Embed, Embedded, Event
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.preparing import Preparer
 from mindspore_serving.llm.step import Vectors
 
@@ -26,6 +27,8 @@ class EmbedAnswer:
 
     def prepare(self, ask: Embed, preparer: Preparer) -> list[tuple[str, Command]]:
         """What to do with the engine.  Called in the pool.  Raises ServingError."""
+        if not ask.prompts:
+            raise InvalidInputs("there is no prompt to embed, expected at least one")
         prompts = [preparer.embedded(prompt) for prompt in ask.prompts]
         self._lengths = tuple(len(prompt) for prompt in prompts)
         pairs = zip(self.request_ids, prompts, strict=True)

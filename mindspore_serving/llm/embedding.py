@@ -4,7 +4,6 @@ Prompts wait in their own queue and are computed beside the scheduler's steps, m
 bounded size, out of blocks that are free for that long.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import cast
@@ -31,7 +30,7 @@ class Embedder:
         self._pool = pool
         self._limits = limits
         self._config = config
-        self._waiting: deque[tuple[str, list[int]]] = deque()
+        self._waiting: dict[str, list[int]] = {}  # by request, in order of arrival
 
     @property
     def has_work(self) -> bool:
@@ -43,24 +42,23 @@ class Embedder:
         most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if most and len(self._waiting) >= most:
             raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
-        self._waiting.append((request_id, self.check(prompt_ids)))
+        self._waiting[request_id] = self.check(prompt_ids)
 
     def abort(self, request_id: str) -> bool:
         """Forget a prompt that waits.  False if there is none such."""
-        kept = [entry for entry in self._waiting if entry[0] != request_id]
-        was_there = len(kept) < len(self._waiting)
-        self._waiting = deque(kept)
-        return was_there
+        return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the prompts that fit one step: float32 [hidden_size] of each by request, or why
         there is none.  None of them while those that run have left too few blocks."""
-        prompts = [prompt for _, prompt in islice(self._waiting, self._config.max_num_seqs)]
+        prompts = list(islice(self._waiting.values(), self._config.max_num_seqs))
         try:
             batch = self._fitting(prompts, 0)
         except Overloaded:
             return []
-        ids = [self._waiting.popleft()[0] for _ in batch]
+        ids = list(islice(self._waiting, len(batch)))
+        for request_id in ids:
+            del self._waiting[request_id]
         try:
             vectors = _unit(self._compute(self._open_runner(), batch))
         except Exception as error:  # whatever a runtime raises must not end the other requests

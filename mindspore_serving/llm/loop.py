@@ -40,8 +40,8 @@ class EngineLoop(Generic[E]):
         engine: what steps.
         on_outputs: called on the loop's thread with what a step added, by request, and with the
             error of a command that raised; it must return at once.
-        on_stats: called on that thread with the engine's numbers, from time to time and when
-            there is nothing left to do.
+        on_stats: called on that thread with the engine's numbers: when there is work again, from
+            time to time, and when there is nothing left to do.
         on_end: called on that thread when it ends; with the error if it broke.
     """
 
@@ -90,14 +90,15 @@ class EngineLoop(Generic[E]):
     def _loop(self) -> None:
         told = 0.0
         while not self._is_closing:
-            self._obey(wait=not self._engine.has_work)
+            was_idle = not self._engine.has_work
+            self._obey(wait=was_idle)
             if self._is_closing:
                 return
             outputs = self._engine.step()
             if outputs:
                 self._on_outputs(outputs)
             now = time.monotonic()
-            if now - told >= STATS_SECONDS or not self._engine.has_work:
+            if was_idle or now - told >= STATS_SECONDS or not self._engine.has_work:
                 told = now
                 self._on_stats(self._engine.stats())
 

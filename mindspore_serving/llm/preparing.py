@@ -50,6 +50,8 @@ class Preparer:
             raise InvalidInputs("the model embeds texts, it does not generate any")
         ids = ask.prompt if isinstance(ask.prompt, list) else self._encode(*self._text(ask))
         if ask.truncate is not None:
+            if ask.truncate < 1:
+                raise InvalidInputs(f"truncate is {ask.truncate}, expected an int >= 1")
             ids = ids[-ask.truncate :]
         if not ids:
             _refuse(Refused("empty", "the prompt is empty, expected at least one token"))
@@ -82,6 +84,7 @@ class Preparer:
 
     def tokenize(self, ask: Tokenize, teller: Teller) -> Tokenized:
         text, add_special = self._text(ask)
+        self._check_extent(text)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, teller.prompt(ids), tuple(offsets))
 
@@ -128,11 +131,14 @@ class Preparer:
         return text, False  # the template has written them
 
     def _encode(self, text: str, add_special: bool) -> list[int]:
+        self._check_extent(text)
+        return self._with_tokenizer().encode(text, add_special)
+
+    def _check_extent(self, text: str) -> None:
         most = 64 * self._card.max_model_len  # no token is as long; limits before work
         if len(text) > most:
             told = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
             _refuse(Refused("context", told, len(text) // 64, 0, self._card.max_model_len))
-        return self._with_tokenizer().encode(text, add_special)
 
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
         most = self._card.max_model_len

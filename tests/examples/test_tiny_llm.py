@@ -23,8 +23,8 @@ QUESTIONS = [
     "Tell me about Elizabeth.",
     "What do you know about marriage?",
     "Are your sisters quite well?",
-    "Continue: He was a very",
 ]
+OPEN_END = "Continue: He was a very"  # here the likeliest tokens go round in a circle
 NUM_NEW = 64
 
 
@@ -52,7 +52,7 @@ def test_64_greedy_tokens_are_those_of_transformers(llm):
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     model.generation_config.eos_token_id = None  # so that it goes on after the end token
     params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW, ignore_eos=True)
-    for question in QUESTIONS[2:]:
+    for question in [*QUESTIONS[2:], OPEN_END]:
         prompt = tokenizer.apply_chat_template(
             asked(question), add_generation_prompt=True, return_tensors="pt", return_dict=True
         )
@@ -62,19 +62,32 @@ def test_64_greedy_tokens_are_those_of_transformers(llm):
         assert list(answer.prompt_token_ids + answer.outputs[0].token_ids) == expected
 
 
-def test_answers_are_made_of_words_and_end(llm, answers):
-    """A word is one of the held-out text or of our pleasantries, or a token of its own."""
+@pytest.fixture(scope="module")
+def known(llm):
+    """Words of the held-out text and of our pleasantries, and those that are tokens."""
     texts = [(EXAMPLE / name).read_text("utf-8") for name in ("held_out.txt", "conversations.py")]
-    known = set(re.findall(r"[a-z]+", " ".join(texts).lower()))
     tokens = [llm.tokenizer.token(place) or "" for place in range(llm.tokenizer.vocab_size)]
-    known |= {token[1:].lower() for token in tokens if token.startswith("Ġ")}
+    texts += [token[1:] for token in tokens if token.startswith("Ġ")]
+    return set(re.findall(r"[a-z]+", " ".join(texts).lower()))
+
+
+def assert_is_words(text, known):
+    words = re.findall(r"[a-z]+", text.lower())
+    assert len(words) >= 3, text
+    assert sum(word in known for word in words) >= 0.9 * len(words), text
+    assert "<|" not in text
+
+
+def test_answers_are_made_of_words_and_end(answers, known):
     for question, answer in zip(QUESTIONS, answers, strict=True):
-        output = answer.outputs[0]
-        assert output.finish_reason is FinishReason.STOP, question
-        words = re.findall(r"[a-z]+", output.text.lower())
-        assert len(words) >= 3, question
-        assert sum(word in known for word in words) >= 0.9 * len(words), output.text
-        assert "<|" not in output.text
+        assert answer.outputs[0].finish_reason is FinishReason.STOP, question
+        assert_is_words(answer.outputs[0].text, known)
+
+
+def test_an_answer_without_an_end_is_made_of_words_as_well(llm, known):
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW)
+    (answer,) = llm.chat(asked(OPEN_END), params, use_tqdm=False)
+    assert_is_words(answer.outputs[0].text, known)
 
 
 def test_it_says_who_wrote_the_novels(llm):
@@ -101,9 +114,9 @@ def run_script(*arguments):
     return done.stdout
 
 
-def test_the_chat_script_prints_an_answer():
-    answer = run_script(EXAMPLE / "chat.py", "Who", "wrote", "Persuasion?").splitlines()[-1]
-    assert answer == "Jane Austen wrote Persuasion."
+def test_the_chat_script_prints_an_answer(known):
+    answer = run_script(EXAMPLE / "chat.py", "Who", "are", "you?").splitlines()[-1]
+    assert_is_words(answer, known)
 
 
 def r_strings(lines):

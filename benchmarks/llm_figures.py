@@ -1,0 +1,60 @@
+"""Figures from the times of a reply of runners.driving.  Plain arithmetic."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any
+
+Reply = dict[str, Any]
+
+
+def step_ms(reply: Reply, streams: int) -> float:
+    """Milliseconds from one step to the next, median of those in which every stream got a token."""
+    steps = reply["steps"]
+    full = [
+        end - before
+        for (before, earlier), (end, tokens) in pairwise(steps)
+        if tokens == earlier == streams
+    ]
+    if not full:
+        raise RuntimeError(f"no two steps in a row had a token for each of {streams} streams")
+    return 1000 * median(full)
+
+
+def prompt_rate(reply: Reply) -> float:
+    """Prompt tokens per second until the last first token."""
+    turns = [turn for talk in reply["turns"] for turn in talk]
+    tokens: float = sum(turn[0] for turn in turns)
+    return tokens / max(turn[2] for turn in turns)
+
+
+def token_rate(reply: Reply) -> float:
+    """Tokens of answers per second, from the first arrival to the last token."""
+    end, _ = reply["steps"][-1]
+    tokens: float = sum(tokens for _, tokens in reply["steps"])
+    return tokens / end
+
+
+def latencies(reply: Reply, answers: Sequence[int]) -> dict[str, float]:
+    """Seconds: to the first token, and per token after it, of single-turn requests whose answers
+    have so many tokens; `request` is the average from arrival to the last token."""
+    firsts, rests, wholes = [], [], []
+    for (turn,), tokens in zip(reply["turns"], answers, strict=True):
+        _, begun, first, last = turn
+        firsts.append(first - begun)
+        wholes.append(last - begun)
+        if tokens > 1:
+            rests.append((last - first) / (tokens - 1))
+    return {
+        "first_p50": median(firsts),
+        "first_p99": percentile(firsts, 99),
+        "token_p50": median(rests),
+        "token_p99": percentile(rests, 99),
+        "request": mean(wholes),
+    }
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The least value that so many percent do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

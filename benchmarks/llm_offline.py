@@ -1,0 +1,178 @@
+"""Language models without a server: how fast engines decode, read prompts, and share them.
+
+`python -m benchmarks.llm_offline [--quick] [--rounds N] [--only ours,genai] [--form float,int8]`
+
+Every engine computes the same tasks through all of itself (scheduler, sampling, detokenising),
+greedy and to a fixed number of tokens, in a process that is started anew in every round; within a
+round they take turns task by task, in another order each round.  Shown are medians over the rounds;
+ratios are medians of the ratios within a round.
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import llm_figures as figures
+from benchmarks import llm_workloads as workloads
+from benchmarks.llm_contenders import FORMS, Contender, chosen
+from benchmarks.llm_machine import measured
+from benchmarks.llm_model import num_multiplied
+from benchmarks.llm_process import Process, end_on_sigterm, running
+from benchmarks.report import print_json, print_table
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A task, and the figure of its reply.  `is_rate`: more is better."""
+
+    name: str
+    task: Callable[[int], workloads.Task]
+    figure: Callable[[figures.Reply], float]
+    is_rate: bool
+    for_static: bool  # whether engines without continuous batching take part
+
+
+def _decode(streams: int) -> Measure:
+    return Measure(
+        f"decode {streams}, ms",
+        lambda seed: workloads.decode(streams, seed),
+        lambda reply: figures.step_ms(reply, streams),
+        is_rate=False,
+        for_static=True,
+    )
+
+
+def _prefill(length: int) -> Measure:
+    return Measure(
+        f"prefill {length}, tok/s",
+        lambda seed: workloads.prefill(length, seed),
+        figures.prompt_rate,
+        is_rate=True,
+        for_static=True,
+    )
+
+
+def measures(is_quick: bool) -> list[Measure]:
+    streams = (1, 16) if is_quick else (1, 4, 16, 32, 64)
+    lengths = (1024,) if is_quick else (128, 1024)
+    requests, conversations = (16, 8) if is_quick else (64, 16)
+    return [
+        *map(_decode, streams),
+        *map(_prefill, lengths),
+        Measure(
+            "mixed, tok/s",
+            lambda seed: workloads.mixed(requests, seed),
+            figures.token_rate,
+            is_rate=True,
+            for_static=False,
+        ),
+        Measure(
+            "chat, tok/s",
+            lambda seed: workloads.chat(conversations, seed),
+            figures.token_rate,
+            is_rate=True,
+            for_static=False,
+        ),
+    ]
+
+
+Found = dict[str, dict[str, list[float]]]  # contender -> measure -> a figure for each round
+
+
+def measure(
+    contenders: list[Contender], wanted: list[Measure], rounds: int, lock: Path | None
+) -> Iterator[Found]:
+    """What is found, after each round with more."""
+    found: Found = {each.name: {one.name: [] for one in wanted} for each in contenders}
+    for number in range(rounds):
+        order = contenders[:]
+        random.Random(number).shuffle(order)
+        for form in FORMS:
+            with running([each for each in order if each.form == form], lock) as processes:
+                _round(processes, wanted, number, found)
+        yield found
+
+
+def _round(processes: list[Process], wanted: list[Measure], number: int, found: Found) -> None:
+    for process in processes:
+        if not process.contender.is_static:
+            process.ask(workloads.warm_up(number))
+    for place, one in enumerate(wanted):
+        task = one.task(1000 * number + place)
+        for process in processes:
+            contender = process.contender
+            if contender.is_static and not one.for_static:
+                continue
+            figure = one.figure(process.ask(task))
+            found[contender.name][one.name].append(figure)
+            print(f"round {number + 1}: {contender.name}, {one.name}: {figure:.1f}", flush=True)
+
+
+def table(contenders: list[Contender], wanted: list[Measure], found: Found) -> list[list[str]]:
+    """A row for each contender: medians, and in brackets how many times as fast ours is."""
+    rows = []
+    for each in contenders:
+        ours = found.get(f"ours {each.form}", {})
+        cells = [
+            _cell(found[each.name][one.name], ours.get(one.name, []), one.is_rate) for one in wanted
+        ]
+        rows.append([each.name, *cells])
+    return rows
+
+
+def _cell(values: list[float], ours: list[float], is_rate: bool) -> str:
+    if not values:
+        return "-"
+    shown = f"{median(values):,.0f}" if median(values) >= 100 else f"{median(values):.1f}"
+    if values is ours or len(values) != len(ours):
+        return shown
+    return f"{shown} ({ratio(ours, values, is_rate):.2f})"
+
+
+def ratio(ours: list[float], theirs: list[float], is_rate: bool) -> float:
+    """How many times as fast ours is, round by round."""
+    pairs = zip(ours, theirs, strict=True)
+    return median(a / b if is_rate else b / a for a, b in pairs)
+
+
+def shares(contenders: list[Contender], found: Found, machine: dict[str, Any]) -> list[list[str]]:
+    """Of what the machine can do: bytes of weights read per second by one stream, floating-point
+    operations of the matrices while prompts are read."""
+    rows = []
+    for each in contenders:
+        steps = found[each.name].get("decode 1, ms", [])
+        prompts = found[each.name].get("prefill 1024, tok/s", [])
+        if not steps or not prompts:
+            continue
+        read = num_multiplied() * each.weight_bytes * 1000 / median(steps) / machine["read"]
+        flops = 2 * num_multiplied() * median(prompts) / machine["flops"]
+        rows.append([each.name, f"{read:.0%}", f"{flops:.0%}" if each.form == "float" else "-"])
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.llm_offline")
+    parser.add_argument("--quick", action="store_true", help="one round, few sizes: minutes")
+    parser.add_argument("--rounds", type=int, help="5, with --quick 1")
+    parser.add_argument("--only", default="", help="engines, by commas")
+    parser.add_argument("--form", default="", help="float, int8, int4, by commas")
+    parser.add_argument("--lock", type=Path, help="a file whose lock is held while measuring")
+    given = parser.parse_args()
+    contenders, wanted = chosen(given.only, given.form), measures(given.quick)
+    rounds = given.rounds or (1 if given.quick else 5)
+    end_on_sigterm()
+    machine = measured(given.lock)
+    *_, found = measure(contenders, wanted, rounds, given.lock)
+    print()
+    print_table(["engine", *(one.name for one in wanted)], table(contenders, wanted, found))
+    print()
+    print_table(["share of the machine", "read", "FLOP/s"], shares(contenders, found, machine))
+    print_json("llm_offline", rounds=rounds, machine=machine, found=found)
+
+
+if __name__ == "__main__":
+    main()

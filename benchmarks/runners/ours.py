@@ -1,0 +1,38 @@
+"""Our engine, in this environment: ours DIRECTORY [OPTIONS as JSON]."""
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.runners.driving import Engine, serve
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.llm import LLM
+
+
+class Ours:
+    def __init__(self, llm: LLM, sampling: dict[str, Any]) -> None:
+        self._engine = llm._open_engine()
+        self._sampling = {"temperature": 0.0, **sampling}
+
+    def add(self, number: int, prompt: list[int], max_tokens: int) -> None:
+        params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, **self._sampling)
+        self._engine.add(str(number), prompt, params)
+
+    def step(self) -> Iterable[tuple[int, list[int]]]:
+        for name, generated in self._engine.step():
+            if generated.stop_reason is not None:
+                raise RuntimeError(f"request {name}: {generated.stop_reason}")
+            yield int(name), list(generated.token_ids)
+
+
+def load(arguments: list[str]) -> tuple[Engine, dict[str, Any]]:
+    options = json.loads(arguments[1]) if len(arguments) > 1 else {}
+    sampling = options.pop("sampling", {})
+    began = time.perf_counter()
+    llm = LLM(arguments[0], **options)
+    return Ours(llm, sampling), {"loaded": time.perf_counter() - began}
+
+
+if __name__ == "__main__":
+    serve(load)

@@ -1,0 +1,307 @@
+"""Clients that leave at every stage of a generation, in every protocol: what they had is freed at
+once, and the others go on.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
+from tests.llm import chatty
+
+# Preparing waits while the file "hold" is there; a step raises while "break" is; an answer's piece
+# raises in the stage behind the model once "fail" is.
+SOURCE = """
+from pathlib import Path
+from mindspore_serving.llm.engine import Engine
+from mindspore_serving.llm.preparing import Preparer
+
+here = Path(__file__).parent
+llm = register.declare_llm(
+    "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64
+)
+Preparer.prompt_now, Preparer.embedded_now, Engine.step_now = (
+    Preparer.prompt, Preparer.embedded, Engine.step
+)
+
+def hold():
+    while (here / "hold").exists():
+        (here / "held").touch()
+        time.sleep(0.002)
+
+def prompt(self, ask):
+    hold()
+    return self.prompt_now(ask)
+
+def embedded(self, text):
+    hold()
+    return self.embedded_now(text)
+
+def step(self):
+    if (here / "break").exists():
+        (here / "break").unlink()
+        raise MemoryError("injected")
+    return self.step_now()
+
+Preparer.prompt, Preparer.embedded, Engine.step = prompt, embedded, step
+
+def check(text):
+    if (here / "fail").exists():
+        raise ValueError("not good enough")
+    return text
+
+@register.register_method(output_names=["text"])
+def generate(prompt, parameters):
+    text = register.add_stage(llm, prompt, parameters, outputs_count=1)
+    return register.add_stage(check, text, outputs_count=1)
+"""
+LONG = 7000  # tokens: far more than any test waits for
+PARAMETERS = json.dumps({"max_tokens": LONG, "ignore_eos": True})
+INSTANCES = {"instances": [{"prompt": "Hello", "parameters": PARAMETERS}]}
+SAMPLING = {"max_tokens": LONG, "ignore_eos": True}
+TGI = {"inputs": "Hello", "parameters": {"max_new_tokens": LONG}}
+ASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai": ("/v1/completions", {"prompt": "Hello", **SAMPLING}),
+    "openai stream": ("/v1/completions", {"prompt": "Hello", "stream": True, **SAMPLING}),
+    "openai n": ("/v1/completions", {"prompt": "Hello", "n": 3, "stream": True, **SAMPLING}),
+    "openai prompts": ("/v1/completions", {"prompt": ["a", "b"], "stream": True, **SAMPLING}),
+    "chat": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "x"}], "stream": True, **SAMPLING},
+    ),
+    "responses": ("/v1/responses", {"input": "Hello", "stream": True, "max_output_tokens": LONG}),
+    "tgi": ("/generate", TGI),
+    "tgi stream": ("/generate_stream", TGI),
+    "llm-serving": ("/models/held/generate", TGI),
+    "llm-serving stream": ("/models/held/generate_stream", TGI),
+    "rest": ("/model/held:generate", INSTANCES),
+    "rest stream": ("/model/held:generate_stream", INSTANCES),
+    "grpc stream": ("", INSTANCES),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("cancel")
+    chatty.build(directory, context=8192)
+    write_servable(directory, "held", SOURCE)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def calls(place: Path) -> Iterator[Calls]:
+    with serving(place, config(place, "held")) as found:
+        yield found
+
+
+class Client:
+    """One request that was sent and whose answer is not waited for."""
+
+    def __init__(self, calls: Calls, name: str, **more: Any) -> None:
+        path, body = ASKS[name]
+        self._pieces: Any = None
+        if not path:
+            client = calls.client("held", "generate")
+            request = client._to_request(body["instances"][0])
+            self._pieces = client.stub.PredictStream(request, timeout=60)
+            return
+        sent = json.dumps({**body, **more}).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        self.stream = socket.create_connection(("127.0.0.1", calls.http), timeout=20)
+        self.stream.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
+
+    def read(self, count: int = 1) -> bytes:
+        got = b""
+        while len(got) < count:
+            received = self.stream.recv(1 << 16)
+            assert received, got
+            got += received
+        return got
+
+    def leave(self) -> None:
+        if self._pieces is None:
+            self.stream.close()
+        else:
+            self._pieces.cancel()
+
+
+def row(calls: Calls) -> dict[str, Any]:
+    (found,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return found
+
+
+def engine(calls: Calls) -> dict[str, int]:
+    zeros = dict.fromkeys(("num_running", "num_waiting", "num_prompt_tokens"), 0)
+    return {**zeros, "num_generated_tokens": 0, **row(calls)["engine"]}
+
+
+def is_idle(calls: Calls) -> bool:
+    numbers, requests = engine(calls), row(calls)["requests"]
+    is_free = numbers.get("num_free_blocks") == numbers.get("num_blocks")
+    has_none = not numbers.get("num_running") and not numbers.get("num_waiting")
+    return is_free and has_none and requests["running"] == requests["waiting"] == 0
+
+
+def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, place):
+    hold, held = place / "held" / "hold", place / "held" / "held"
+    before = engine(calls)["num_prompt_tokens"]
+    for name in ASKS:
+        held.unlink(missing_ok=True)
+        hold.touch()
+        client = Client(calls, name)
+        eventually(lambda: row(calls)["requests"]["running"] > 0, what=name)
+        eventually(held.exists, what=f"{name} is prepared")
+        client.leave()
+        eventually(lambda: row(calls)["requests"]["running"] == 0, what=name)
+        hold.unlink()
+    assert is_idle(calls)
+    assert engine(calls)["num_prompt_tokens"] == before
+
+
+def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, place):
+    hold, held = place / "held" / "hold", place / "held" / "held"
+    held.unlink(missing_ok=True)
+    hold.touch()
+    clients = [Client(calls, "openai stream") for _ in range(20)]
+    eventually(lambda: row(calls)["requests"]["running"] == 20)
+    for client in clients:
+        client.leave()
+    eventually(lambda: row(calls)["requests"]["running"] == 0)
+    hold.unlink()
+    status, _ = calls.http_call("POST", "/v1/completions", b'{"prompt": "x", "max_tokens": 1}')
+    assert status == 200
+    eventually(lambda: is_idle(calls))
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_who_leaves_while_it_waits_gives_its_place_back(calls, name):
+    running = [Client(calls, "openai stream") for _ in range(4)]
+    for client in running:
+        client.read()
+    eventually(lambda: engine(calls)["num_running"] == 4)
+    count = 2 if name == "openai prompts" else 1
+    client = Client(calls, name)
+    eventually(lambda: engine(calls)["num_waiting"] == count)
+    client.leave()
+    eventually(lambda: engine(calls)["num_waiting"] == 0)
+    assert engine(calls)["num_running"] == 4
+    for client in running:
+        client.leave()
+    eventually(lambda: is_idle(calls))
+
+
+@pytest.mark.parametrize("name", [name for name in ASKS if name.startswith(("openai", "tgi"))])
+def test_who_leaves_while_its_prompt_is_read_gives_its_blocks_back(calls, name):
+    prompt = [[3 + place % 500 for place in range(7000)]]
+    text = "the sea " * 800
+    more = {"inputs": text, "parameters": {"max_new_tokens": 2}}
+    if name.startswith("openai"):
+        more = {"prompt": prompt, "max_tokens": 2, "cache_salt": name}
+    client = Client(calls, name, **more)
+    eventually(lambda: engine(calls)["num_running"] == 1)
+    client.leave()
+    eventually(lambda: is_idle(calls))
+
+
+@pytest.mark.parametrize("name", [name for name in ASKS if "stream" in name or name == "openai n"])
+def test_who_leaves_in_the_middle_gives_its_blocks_back(calls, name):
+    before = engine(calls)["num_generated_tokens"]
+    client = Client(calls, name)
+    eventually(lambda: engine(calls)["num_running"] >= 1)
+    client.leave()
+    eventually(lambda: is_idle(calls))
+    assert engine(calls)["num_generated_tokens"] - before < LONG
+
+
+def test_who_leaves_around_the_last_token_leaves_nothing(calls):
+    clients = [Client(calls, "openai stream", max_tokens=count % 8 + 1) for count in range(40)]
+    for count, client in enumerate(clients):
+        client.read(1 + 150 * (count % 8))
+        client.leave()
+    eventually(lambda: is_idle(calls))
+
+
+def test_embedding_many_prompts_is_dropped_with_its_client(calls):
+    running = Client(calls, "openai stream")
+    running.read()
+    body = {
+        "input": [[3 + place % 500] * 400 for place in range(1000)],
+        "encoding_format": "base64",
+    }
+    ASKS["embeddings"] = ("/v1/embeddings", body)
+    try:
+        client = Client(calls, "embeddings")
+        eventually(lambda: row(calls)["requests"]["running"] == 2)
+        client.leave()
+        eventually(lambda: row(calls)["requests"]["running"] == 1)
+    finally:
+        del ASKS["embeddings"]
+    assert running.read(2000)
+    running.leave()
+    eventually(lambda: is_idle(calls))
+
+
+def test_a_stage_that_fails_behind_the_model_ends_the_generation(calls, place):
+    fail = place / "held" / "fail"
+    instance = {"prompt": "Hello", "parameters": PARAMETERS}
+    pieces = calls.client("held", "generate").infer_stream(instance)
+    assert next(pieces)
+    fail.touch()
+    try:
+        assert "not good enough" in list(pieces)[-1]["error"]
+        before = engine(calls)["num_generated_tokens"]
+        eventually(lambda: is_idle(calls))
+        assert engine(calls)["num_generated_tokens"] - before < LONG // 2
+    finally:
+        fail.unlink()
+
+
+def test_a_step_loop_that_breaks_ends_the_worker_which_is_started_again(calls, place):
+    (pid,) = workers(os.getpid())
+    clients = {name: Client(calls, name) for name in ("openai stream", "tgi stream", "rest stream")}
+    for client in clients.values():
+        assert b" 200 OK" in client.read()
+    pieces = calls.client("held", "generate").infer_stream(
+        {"prompt": "Hello", "parameters": PARAMETERS}
+    )
+    next(pieces)
+    (place / "held" / "break").touch()
+    assert "worker process that had the request died" in list(pieces)[-1]["error"]
+    for name, client in clients.items():
+        answer = b""
+        while b"died" not in answer:
+            received = client.stream.recv(1 << 16)
+            assert received, (name, answer[-300:])
+            answer += received
+        assert b"injected" not in answer
+        client.leave()
+    eventually(lambda: workers(os.getpid()) not in ([], [pid]), what="a new worker")
+
+    def answers() -> bool:
+        status, _ = calls.http_call("POST", "/v1/completions", b'{"prompt":"x","max_tokens":1}')
+        return status == 200
+
+    eventually(answers)
+    eventually(lambda: is_idle(calls))
+
+
+def test_clients_that_leave_while_the_worker_dies_leave_nothing(calls):
+    for _ in range(2):
+        (pid,) = workers(os.getpid())
+        clients = [Client(calls, name) for name in ASKS]
+        eventually(lambda: engine(calls)["num_running"] == 4)
+        for client in clients[::2]:
+            client.leave()
+        os.kill(pid, signal.SIGKILL)
+        for client in clients[1::2]:
+            client.leave()
+        eventually(lambda pid=pid: workers(os.getpid()) not in ([], [pid]), what="a new worker")
+        eventually(lambda: "engine" in row(calls) and row(calls)["num_workers"] == 1)
+        eventually(lambda: row(calls)["requests"]["running"] == 0)
+        eventually(lambda: not engine(calls).get("num_running"))

@@ -1,0 +1,221 @@
+"""Several language models with several workers each; a server that is full; one that is told to end
+while it streams.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import (
+    Calls,
+    children,
+    config,
+    eventually,
+    free_port,
+    is_alive,
+    serving,
+    workers,
+)
+from tests.llm import chatty
+
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
+LONG = 7000
+NAMES = {"one": {"num_parallel_workers": 2}, "two": {"device_ids": (0, 1)}}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("many")
+    chatty.build(directory, context=8192)
+    return directory
+
+
+@pytest.fixture
+def calls(place: Path) -> Iterator[Calls]:
+    """One model under two aliases, with two workers each."""
+    both = [
+        config(place, "chatty", alias=name, llm_options=OPTIONS, **more)
+        for name, more in NAMES.items()
+    ]
+    with serving(place, *both) as found:
+        yield found
+
+
+def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.socket:
+    """A stream of a completion that has begun to be asked for."""
+    body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
+    sent = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
+    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=30)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+    stream.sendall(head + sent)
+    return stream
+
+
+def rest_of(stream: socket.socket) -> bytes:
+    """What comes until the last chunk, or the end of the connection."""
+    answer = b""
+    while not answer.endswith(b"0\r\n\r\n"):
+        received = stream.recv(1 << 16)
+        if not received:
+            break
+        answer += received
+    stream.close()
+    return answer
+
+
+def row(calls: Calls, name: str) -> dict[str, Any]:
+    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(found for found in rows if found["name"] == name)
+
+
+def running_of(calls: Calls, name: str) -> int:
+    return row(calls, name)["engine"].get("num_running", 0)
+
+
+def test_requests_are_shared_and_a_death_ends_only_its_own(calls):
+    pids = sorted(workers(os.getpid()))
+    assert len(pids) == 4
+    assert [row(calls, name)["num_workers"] for name in NAMES] == [2, 2]
+    streams = {name: [start(calls, name, 1500, seed=i) for i in range(6)] for name in NAMES}
+    for name in NAMES:
+        eventually(lambda name=name: running_of(calls, name) == 6)
+    os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
+    eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
+    answers = {name: [rest_of(one) for one in found] for name, found in streams.items()}
+    died = {
+        name: sum(b"worker process that had the request died" in one for one in found)
+        for name, found in answers.items()
+    }
+    ended = {name: sum(b"[DONE]" in one for one in found) for name, found in answers.items()}
+    assert sorted(died.values()) == [0, 3], died
+    assert sorted(ended.values()) == [3, 6], ended
+    for name in NAMES:
+        eventually(lambda name=name: row(calls, name)["requests"]["running"] == 0)
+        assert running_of(calls, name) == 0
+
+
+@pytest.fixture
+def full(place: Path) -> Iterator[Calls]:
+    """Two run, two wait, and not over 300 tokens of theirs."""
+    limits = {"max_num_seqs": 2, "max_num_waiting": 2, "max_num_waiting_tokens": 300}
+    with serving(place, config(place, "chatty", llm_options={**OPTIONS, **limits})) as found:
+        yield found
+
+
+TGI = {"inputs": "Hello", "parameters": {"max_new_tokens": 2}}
+REFUSALS = [
+    ("/v1/completions", {"prompt": "Hello", "max_tokens": 2}, 429),
+    ("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "stream": True}, 429),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, 429),
+    ("/v1/responses", {"input": "Hello"}, 429),
+    ("/generate", TGI, 429),
+    ("/generate_stream", TGI, 200),
+    ("/models/chatty/generate", TGI, 429),
+    ("/model/chatty:generate", {"instances": [{"prompt": "Hello"}]}, 200),
+    ("/model/chatty:generate_stream", {"instances": [{"prompt": "Hello"}]}, 200),
+]
+
+
+def check_refusals(calls: Calls, words: str) -> None:
+    for path, body, expected in REFUSALS:
+        status, answer = calls.http_call("POST", path, json.dumps(body), JSON)
+        assert status == expected, (path, answer)
+        if path.startswith("/generate"):
+            told = json.loads(answer.decode().removeprefix("data:"))
+            assert told == {"error": "Model is overloaded", "error_type": "overloaded"}
+        else:
+            assert words in answer.decode(), (path, answer)
+        if path.startswith("/v1/"):
+            assert json.loads(answer)["error"]["code"] == "rate_limit_exceeded"
+    one = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 14\r\n"
+    head = calls.send(one + b'\r\n{"prompt":"x"}').lower()
+    assert head.startswith(b"http/1.1 429 ")
+    assert b"\r\nretry-after: 1\r\n" in head
+
+
+def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
+    streams = [start(full, "chatty", seed=i) for i in range(2)]
+    eventually(lambda: running_of(full, "chatty") == 2)
+    waiting = [start(full, "chatty", count=2) for _ in range(2)]
+    eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 2)
+    check_refusals(full, "2 requests wait already, at most 2 may")
+    for stream in waiting:
+        stream.close()
+    eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 0)
+    body = {"prompt": [5] * 300, "max_tokens": 2, "stream": True}
+    with socket.create_connection(("127.0.0.1", full.http), timeout=30) as stream:
+        sent = json.dumps(body).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+        stream.sendall(head + sent)
+        eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 1)
+        check_refusals(full, "requests with 300 tokens wait already, at most 300 may")
+    for stream in streams:
+        stream.close()
+    for path, body, _ in REFUSALS:
+        status, answer = full.http_call("POST", path, json.dumps(body), JSON)
+        assert status == 200, (path, answer)
+        assert b"overloaded" not in answer
+        assert b"wait already" not in answer
+    eventually(lambda: row(full, "chatty")["requests"]["running"] == 0)
+
+
+SCRIPT = """
+from mindspore_serving import server
+options = {{"dtype": "f32", "kv_cache_memory": 64 << 20}}
+server.start_servables(server.ServableStartConfig({directory!r}, "chatty", llm_options=options))
+server.start_grpc_server("127.0.0.1:{grpc}")
+server.start_restful_server("127.0.0.1:{http}")
+"""
+
+
+def test_a_server_that_is_told_to_end_lets_streams_finish(place, run_script):
+    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+    port = calls.grpc.partition(":")[2]
+    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
+    script.says("RESTful server start success")
+    pids = workers(script.pid)
+    stream = start(calls, "chatty", count=600)
+    pieces = calls.client("chatty", "generate").infer_stream(
+        {"prompt": "Hello", "parameters": '{"ignore_eos": true, "max_tokens": 600}'}
+    )
+    first = [next(pieces)]
+    assert stream.recv(1)
+    left = start(calls, "chatty")
+    assert left.recv(1)
+    script.send(signal.SIGTERM)
+    left.close()
+    assert b"[DONE]" in rest_of(stream)
+    assert (first + list(pieces))[-1]["finish_reason"] == "length"
+    assert script.status() == 0
+    assert "Traceback" not in script.text
+    assert not any(map(is_alive, pids))
+    assert not children(script.pid)
+    calls.close()
+
+
+def test_a_second_signal_ends_streams_at_once(place, run_script):
+    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+    port = calls.grpc.partition(":")[2]
+    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
+    script.says("RESTful server start success")
+    pids = workers(script.pid)
+    streams = [start(calls, "chatty", seed=i) for i in range(4)]
+    for stream in streams:
+        assert stream.recv(1)
+
+    def ended() -> bool:
+        script.send(signal.SIGTERM)
+        return script.process.poll() is not None
+
+    eventually(ended, 10)
+    assert script.status() == 128 + signal.SIGTERM
+    for stream in streams:
+        assert b"[DONE]" not in rest_of(stream)
+    eventually(lambda: not any(map(is_alive, pids)))

@@ -1,0 +1,288 @@
+"""One model asked in every protocol: the same text everywhere, and what is wrong told by each.
+
+The independent source of what a model says is the offline interface.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving.llm import LLM, SamplingParams
+from tests.e2e.harness import Calls, config, eventually, serving
+from tests.llm import chatty
+
+PROMPT, COUNT = "The sea is", 16
+DEEP = b"[" * 100_000 + b"]" * 100_000
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
+JSON = {"Content-Type": "application/json"}
+GENERATE = {"max_new_tokens": COUNT, "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("protocols")
+    chatty.build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def calls(place: Path) -> Iterator[Calls]:
+    with serving(place, config(place, "chatty", llm_options=OPTIONS)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def text(place: Path) -> str:
+    """What the model says to PROMPT offline, greedily."""
+    with LLM(place / "chatty", dtype="f32") as llm:
+        params = SamplingParams(max_tokens=COUNT, temperature=0)
+        found = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].text
+    assert len(found) > COUNT // 2
+    return found
+
+
+def post(calls: Calls, path: str, body: Any) -> bytes:
+    status, answer = calls.http_call("POST", path, json.dumps(body), JSON)
+    assert status == 200, answer
+    return answer
+
+
+def events(answer: bytes) -> list[Any]:
+    """The data of server-sent events, but for [DONE]."""
+    lines = answer.decode().split("\n")
+    data = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+    return [json.loads(one) for one in data if one != "[DONE]"]
+
+
+def openai(calls: Calls) -> str:
+    body = {"model": "chatty", "prompt": PROMPT, "max_tokens": COUNT, "temperature": 0}
+    return json.loads(post(calls, "/v1/completions", body))["choices"][0]["text"]
+
+
+def openai_stream(calls: Calls) -> str:
+    body = {"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0, "stream": True}
+    found = events(post(calls, "/v1/completions", body))
+    return "".join(chunk["choices"][0]["text"] for chunk in found)
+
+
+def tgi(calls: Calls) -> str:
+    body = {"inputs": PROMPT, "parameters": GENERATE}
+    return json.loads(post(calls, "/generate", body))["generated_text"]
+
+
+def tgi_stream(calls: Calls) -> str:
+    found = events(post(calls, "/generate_stream", {"inputs": PROMPT, "parameters": GENERATE}))
+    return found[-1]["generated_text"]
+
+
+def llm_serving(calls: Calls) -> str:
+    body = {"inputs": PROMPT, "parameters": GENERATE}
+    answer = json.loads(post(calls, "/models/chatty/generate", body))
+    answer = answer[0] if isinstance(answer, list) else answer
+    return answer["generated_text"]
+
+
+def rest(calls: Calls) -> str:
+    instance = {"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0}
+    return calls.post("chatty", "generate", [instance])["instances"][0]["text"]
+
+
+def rest_stream(calls: Calls) -> str:
+    instance = {"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0}
+    found = events(post(calls, "/model/chatty:generate_stream", {"instances": [instance]}))
+    return "".join(event["instances"][0]["text"] for event in found)
+
+
+def by_grpc(calls: Calls) -> str:
+    client = calls.client("chatty", "generate")
+    return client.infer({"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0})[0]["text"]
+
+
+def by_grpc_stream(calls: Calls) -> str:
+    client = calls.client("chatty", "generate")
+    instance = {"prompt": PROMPT, "max_tokens": COUNT, "temperature": 0}
+    return "".join(piece["text"] for piece in client.infer_stream(instance))
+
+
+PROTOCOLS: list[Callable[[Calls], str]] = [
+    openai,
+    openai_stream,
+    tgi,
+    tgi_stream,
+    llm_serving,
+    rest,
+    rest_stream,
+    by_grpc,
+    by_grpc_stream,
+]
+
+
+@pytest.mark.parametrize("ask", PROTOCOLS, ids=lambda ask: ask.__name__)
+def test_every_protocol_has_the_text_of_the_offline_interface(calls, text, ask):
+    assert ask(calls) == text
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_a_chat_over_openai_is_that_of_the_offline_interface(calls, place, is_stream):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    with LLM(place / "chatty", dtype="f32") as llm:
+        params = SamplingParams(max_tokens=COUNT, temperature=0)
+        expected = llm.chat(messages, params, use_tqdm=False)[0].outputs[0].text
+    body = {"messages": messages, "max_tokens": COUNT, "temperature": 0, "stream": is_stream}
+    answer = post(calls, "/v1/chat/completions", body)
+    if is_stream:
+        deltas = [chunk["choices"][0]["delta"] for chunk in events(answer)]
+        found = "".join(delta.get("content") or "" for delta in deltas)
+    else:
+        found = json.loads(answer)["choices"][0]["message"]["content"]
+    assert found == expected
+    assert expected
+
+
+# --- what is wrong ---------------------------------------------------------------------------
+
+BODIES = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/completions": {"prompt": "x", "max_tokens": 1},
+    "/v1/responses": {"input": "x", "max_output_tokens": 16},
+    "/v1/embeddings": {"input": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+    "/generate": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/generate_stream": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/chat_tokenize": {"messages": [{"role": "user", "content": "x"}]},
+    "/invocations": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/models/chatty": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/models/chatty/generate": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/models/chatty/generate_stream": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/model/chatty:generate": {"instances": [{"prompt": "x", "max_tokens": 1}]},
+    "/model/chatty:generate_stream": {"instances": [{"prompt": "x", "max_tokens": 1}]},
+}
+WRONG = {
+    "nothing": b"",
+    "deep arrays": DEEP,
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "half": b'{"prompt": "x"',
+    "a number": b"1",
+    "invalid UTF-8": b'{"prompt":"\xff","inputs":"\xfe","messages":"\xff","input":"\xff"}',
+    "half a surrogate pair": b'{"prompt":"\\ud800","inputs":"\\ud800","input":"\\ud800"}',
+    "binary": bytes(range(256)),
+}
+VALUES = {
+    "deep": DEEP,
+    "a giant number": b"9" * 400,
+    "over 64 bits": b"1180591620717411303424",
+    "infinite": b"1e999",
+    "negative": b"-1",
+    "null": b"null",
+    "an object": b"{}",
+    "giant ids": b"[1180591620717411303424]",
+    "too long": b'"' + b"word " * 20_000 + b'"',
+    "a zero byte": b'"\\u0000"',
+}
+LEAKS = (b"Traceback", b"site-packages", b"mindspore_serving/", b'.py"', b"/tmp", b"see the log")
+
+
+def check_told(path: str, status: int, answer: bytes) -> None:
+    """Nothing fails as if it were the server's fault, and nothing of its inside is told."""
+    assert status < 500, (path, status, answer[:300])
+    assert status != 424, (path, answer[:300])
+    for word in (*LEAKS, b"could not be decoded", b"Predict failed", b"its log says why"):
+        assert word not in answer, (path, status, answer[:300])
+    answer.decode()
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_body_that_is_none_is_refused_in_the_protocols_own_form(calls, path):
+    for name, body in WRONG.items():
+        status, answer = calls.http_call("POST", path, body, JSON)
+        check_told(path, status, answer)
+        if path.startswith("/v1/"):
+            assert status == 400, (name, answer)
+            assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}, name
+        elif path.startswith("/model/"):
+            assert list(json.loads(answer)) == ["error_msg"], name
+        elif path not in ("/tokenize", "/detokenize"):
+            assert 400 <= status < 500, (name, answer)
+    status, answer = calls.http_call("POST", path, json.dumps(BODIES[path]), JSON)
+    assert status == 200 or path == "/v1/embeddings", answer
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_field_with_a_monstrous_value_is_the_clients_fault(calls, path):
+    fields = {name: json.dumps(value).encode() for name, value in BODIES[path].items()}
+    fields |= dict.fromkeys(("temperature", "seed", "stop", "n", "priority", "logit_bias"), b"1")
+    for name in fields:
+        for value in VALUES.values():
+            given = {**fields, name: value}
+            body = b"{%b}" % b",".join(b'"%b":%b' % (k.encode(), v) for k, v in given.items())
+            check_told(path, *calls.http_call("POST", path, body, JSON))
+
+
+@pytest.mark.parametrize("parameter", ["max_new_tokens", "temperature", "stop", "seed", "truncate"])
+def test_a_parameter_with_a_monstrous_value_is_too(calls, parameter):
+    for path in ("/generate", "/generate_stream", "/models/chatty/generate"):
+        for value in VALUES.values():
+            body = b'{"inputs":"x","parameters":{"max_new_tokens":1,"%b":%b}}'
+            check_told(
+                path, *calls.http_call("POST", path, body % (parameter.encode(), value), JSON)
+            )
+
+
+def test_strange_headers_do_no_harm(calls):
+    body = json.dumps(BODIES["/v1/completions"])
+    for headers in (
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "multipart/form-data; boundary=x"},
+        {"Content-Type": "application/json; charset=utf-16"},
+        {"Accept": "image/png"},
+        {"X-Request-Id": "\x01\x02"},
+        {"Authorization": "Basic !!!"},
+        {"Host": ""},
+    ):
+        status, answer = calls.http_call("POST", "/v1/completions", body, headers)
+        check_told("/v1/completions", status, answer)
+    for timeout in ("nan", "-1", "inf", "1e400", "", "soon", "9" * 400):
+        for path in ("/v1/completions", "/model/chatty:generate", "/model/chatty:generate_stream"):
+            headers = {"X-Request-Timeout": timeout}
+            check_told(path, *calls.http_call("POST", path, json.dumps(BODIES[path]), headers))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/completions", {"model": "nobody", "prompt": "x"}, 404),
+        ("/v1/chat/completions", {"model": "nobody", "messages": []}, 404),
+        ("/v1/embeddings", {"model": "nobody", "input": "x"}, 404),
+        ("/generate", {"inputs": "x", "parameters": {"adapter_id": "nobody"}}, 422),
+        ("/models/nobody/generate", {"inputs": "x"}, 404),
+        ("/v1/completions", {"prompt": "word " * 2000, "max_tokens": 1}, 400),
+        ("/generate", {"inputs": "word " * 2000}, 422),
+    ],
+)
+def test_an_unknown_model_or_a_prompt_too_long_is_told(calls, path, body, expected):
+    status, answer = calls.http_call("POST", path, json.dumps(body), JSON)
+    check_told(path, status, answer)
+    assert status == expected, answer
+
+
+def test_what_protocols_ask_of_a_worker_is_no_method_for_clients(calls):
+    for method in ("@generate", "@embed", "@tokenize"):
+        _, answer = calls.http_call("POST", f"/model/chatty:{method}", b'{"instances":[{"a":1}]}')
+        assert method in json.loads(answer)["error_msg"]
+        assert "error" in calls.client("chatty", method).infer({"a": 1})
+    assert rest(calls)
+
+
+def test_nothing_of_all_this_is_left_behind(calls):
+    def is_idle() -> bool:
+        (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+        numbers = row["engine"]
+        is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
+        return is_free and not numbers["num_running"] and row["requests"]["running"] == 0
+
+    eventually(is_idle)

@@ -1,0 +1,155 @@
+"""API keys: what is accepted as one, and that every route of a real server wants one."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from starlette.routing import BaseRoute, Route
+
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.protocols import mount
+from mindspore_serving.frontends.site import Site
+from tests.e2e.harness import Calls, config, serving
+from tests.llm import chatty
+
+KEY = "a-key-that-is-long-enough"
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
+BODY = json.dumps({"instances": [{"prompt": "x", "max_tokens": 1}]})
+
+
+def test_without_keys_everything_is_accepted():
+    assert not Keys()
+    assert Keys().accept(None)
+
+
+def test_any_of_several_keys_is_accepted():
+    keys = Keys(["first-of-all-keys", "second-of-all-keys"])
+    for key in (b"first-of-all-keys", b"second-of-all-keys"):
+        assert keys.accept(b"Bearer " + key)
+        assert keys.accept(b"Basic " + base64.b64encode(b"me:" + key))
+    assert not keys.accept(b"Bearer first-of-all-keyssecond-of-all-keys")
+    assert not keys.accept(None)
+
+
+def test_a_password_may_have_a_colon():
+    assert Keys(["with:colon:in:it"]).accept(b"Basic " + base64.b64encode(b"me:with:colon:in:it"))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    chatty.build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def locked(place: Path) -> Iterator[Calls]:
+    """A server that wants KEY."""
+    with serving(place, config(place, "chatty", llm_options=OPTIONS), api_keys=[KEY]) as found:
+        yield found
+
+
+class _NoControl:
+    has_language_models = True
+
+
+def all_paths() -> list[tuple[str, str]]:
+    """Verb and path of every route that the protocols mount."""
+    site: Any = Site(None, None, _NoControl(), 1)  # type: ignore[arg-type]
+    found: list[tuple[str, str]] = []
+
+    def walk(route: BaseRoute) -> None:
+        inner = getattr(route, "_route", route)
+        assert isinstance(inner, Route), inner
+        path = inner.path.replace("{name}", "chatty").replace("{path:path}", "app.js")
+        assert "{" not in path.replace("{name:path}", ""), path
+        found.extend((verb, path.replace("{name:path}", "chatty")) for verb in inner.methods or ())
+
+    for route in mount(site, "r21").routes:
+        walk(route)
+    return found
+
+
+OTHERS = [
+    ("GET", "/metrics"),
+    ("GET", "/servables"),
+    ("GET", "/health/"),
+    ("GET", "//health"),
+    ("GET", "/health%2f"),
+    ("POST", "/model/chatty:generate"),
+    ("POST", "/model/chatty/version/1:generate"),
+    ("POST", "/model/chatty:generate_stream"),
+    ("POST", "/model/chatty:no_such"),
+    ("GET", "/no/such/path"),
+    ("OPTIONS", "/v1/models"),
+]
+
+
+def test_every_route_wants_a_key_but_health(locked):
+    paths = all_paths()
+    assert len({path for _, path in paths}) >= 20
+    for verb, path in paths + OTHERS:
+        for header in (None, "", "Bearer", "Bearer ", f"Bearer {KEY[:-1]}", f"Bearer {KEY}x"):
+            headers = {} if header is None else {"Authorization": header}
+            status, answer = locked.http_call(
+                verb, path, b"{}" if verb == "POST" else None, headers
+            )
+            assert status == 401, (verb, path, header, status)
+            assert KEY.encode() not in answer
+    assert locked.http_call("GET", "/health") == (200, b"ready")
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (f"Bearer {KEY}", 200),
+        (f"bearer   {KEY} ", 200),
+        ("Basic " + base64.b64encode(f"who:{KEY}".encode()).decode(), 200),
+        ("Basic " + base64.b64encode(f":{KEY}".encode()).decode(), 200),
+        ("Basic " + base64.b64encode(KEY.encode()).decode(), 401),
+        ("Basic " + base64.b64encode(f"{KEY}:who".encode()).decode(), 401),
+        (f"Basic {KEY}", 401),
+        (f"Digest {KEY}", 401),
+        (KEY, 401),
+        (f"Bearer {KEY}, Bearer {KEY}", 401),
+        (f"Bearer {KEY * 100}", 401),
+        ("Bearer \xff\xfe", 401),
+    ],
+)
+def test_keys_come_as_bearer_or_as_password(locked, header, expected):
+    headers = {"Authorization": header}
+    assert locked.http_call("GET", "/v1/models", headers=headers)[0] == expected
+    assert locked.http_call("POST", "/model/chatty:generate", BODY, headers)[0] == expected
+    assert locked.http_call("POST", "/model/chatty:generate_stream", BODY, headers)[0] == expected
+
+
+@pytest.mark.parametrize("given", [None, "", "wrong", KEY[:-1], KEY + "x"])
+def test_grpc_wants_a_key_too(locked, given):
+    metadata = [] if given is None else [("authorization", f"Bearer {given}")]
+    with grpc.insecure_channel(locked.grpc) as channel:
+        one = channel.unary_unary("/mindspore.serving.proto.MSService/Predict")
+        many = channel.unary_stream("/mindspore.serving.proto.MSService/PredictStream")
+        with pytest.raises(grpc.RpcError) as refused:
+            one(b"", metadata=metadata, timeout=10)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        with pytest.raises(grpc.RpcError) as refused:
+            list(many(b"", metadata=metadata, timeout=10))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        good = [("authorization", f"Bearer {KEY}")]
+        assert one(b"", metadata=good, timeout=10)
+
+
+def test_a_key_is_not_written_anywhere(locked, place):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    for path in ("/servables", "/metrics", "/v1/models", "/info", "/"):
+        assert KEY.encode() not in locked.http_call("GET", path, headers=headers)[1]
+    locked.http_call("POST", "/v1/completions", b"[", headers)
+    written = [
+        file for file in place.rglob("*") if file.is_file() and file.stat().st_size < 1 << 20
+    ]
+    assert any("serving_logs" in str(file) for file in written)
+    assert not any(KEY.encode() in file.read_bytes() for file in written)

@@ -1,0 +1,119 @@
+"""Streams of events and replies over an inference that says what the test tells it to."""
+
+import asyncio
+
+import pytest
+
+from mindspore_serving.core.completion import Begun, Ended, Piece, Refused, encode_events
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
+from mindspore_serving.frontends.language import RefusedError, Stream
+from mindspore_serving.frontends.waiting import MOST_UNREAD, REPLY_SIZE, Replies
+
+REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
+
+
+class Inference:
+    def __init__(self):
+        self.say = None
+        self.num_cancelled = 0
+
+    def submit(self, request, on_reply):
+        self.say = on_reply
+        return self
+
+    def cancel(self):
+        self.num_cancelled += 1
+
+
+def events(*them, is_last=False):
+    return Reply([encode_events(them)], is_last=is_last)
+
+
+PIECE = Piece(0, "a", (1,))
+
+
+async def test_events_come_one_by_one_and_end():
+    stream = Stream(inference := Inference(), REQUEST)
+    inference.say(events(Begun(3, 7), PIECE))
+    inference.say(events(PIECE, Ended(3, 0, 2), is_last=True))
+    assert await stream.begin() == Begun(3, 7)
+    assert [event async for event in stream] == [PIECE, PIECE, Ended(3, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (events(Refused("empty", "nothing"), is_last=True), RefusedError),
+        (Reply(failure=WorkerUnavailable("gone")), WorkerUnavailable),
+        (events(PIECE), ServingError),
+        (Reply([]), ServingError),
+    ],
+)
+async def test_what_does_not_begin_raises(reply, kind):
+    stream = Stream(inference := Inference(), REQUEST)
+    inference.say(reply)
+    with pytest.raises(kind):
+        await stream.begin()
+
+
+async def test_a_stream_without_an_end_raises():
+    stream = Stream(inference := Inference(), REQUEST)
+    inference.say(events(Begun(3, 7)))
+    inference.say(events(PIECE, is_last=True))
+    await stream.begin()
+    with pytest.raises(ServingError, match="did not finish"):
+        assert [event async for event in stream]
+
+
+async def test_leaving_cancels_once_and_never_behind_the_end():
+    inference = Inference()
+    with Stream(inference, REQUEST) as stream:
+        stream.cancel()
+    assert inference.num_cancelled == 1
+    with Stream(inference, REQUEST) as stream:
+        inference.say(events(Ended(1, 0, 1), is_last=True))
+    assert inference.num_cancelled == 1
+
+
+async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
+    replies = Replies(inference := Inference(), REQUEST)
+    size = 1 << 20
+    for _ in range(MOST_UNREAD // size):
+        inference.say(Reply([bytes(size)], is_last=False))
+    assert inference.num_cancelled == 0
+    inference.say(Reply([b"over it"], is_last=False))
+    assert inference.num_cancelled == 1
+    inference.say(Reply([b"late"], is_last=False))
+    reply = await replies.next()
+    assert isinstance(reply.failure, Overloaded)
+    assert await replies.next() is None
+
+
+async def test_small_replies_count_for_what_they_cost():
+    Replies(inference := Inference(), REQUEST)
+    for _ in range(MOST_UNREAD // REPLY_SIZE + 2):
+        inference.say(Reply([], is_last=False))
+    assert inference.num_cancelled == 1
+
+
+async def test_a_reader_that_waits_gets_any_amount():
+    replies = Replies(inference := Inference(), REQUEST)
+    reading = asyncio.ensure_future(replies.next())
+    await asyncio.sleep(0)
+    for _ in range(3):
+        inference.say(Reply([bytes(MOST_UNREAD)], is_last=False))
+    assert len((await reading).instances[0]) == MOST_UNREAD
+    for _ in range(20):
+        inference.say(Reply([b"x"], is_last=False))
+        if (await replies.next()).failure is not None:
+            break
+    assert inference.num_cancelled == 1, "two that large are still unread"
+
+
+async def test_one_that_reads_along_is_never_cut_off():
+    replies = Replies(inference := Inference(), REQUEST)
+    for _ in range(50):
+        inference.say(Reply([bytes(1 << 20)], is_last=False))
+        assert (await replies.next()).failure is None
+    assert inference.num_cancelled == 0
