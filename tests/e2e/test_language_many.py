@@ -158,6 +158,7 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
         check_refusals(full, "requests with 300 tokens wait already, at most 300 may")
     for stream in streams:
         stream.close()
+    eventually(lambda: row(full, "chatty")["requests"]["running"] == 0)
     for path, body, _ in REFUSALS:
         status, answer = full.http_call("POST", path, json.dumps(body), JSON)
         assert status == 200, (path, answer)
