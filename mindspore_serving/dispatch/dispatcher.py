@@ -228,11 +228,19 @@ def _least_streams(workers: Sequence[Link]) -> Link | None:
 
 
 def _freest(workers: Sequence[Link], batch_size: int) -> tuple[Link | None, int, int]:
-    """The worker with the most room, how much that is, and how many have any."""
-    freest, most, num_free = None, 0, 0
+    """The worker that has filled the least of its window, its room, and how many have any.
+
+    Not the one with the most room: a fast worker has more of it than an idle slow one, and would
+    be given every part of a request.
+    """
+    freest, its_room, least, num_free = None, 0, 1.0, 0
     for link in workers:
         room = link.room(batch_size)
-        num_free += room > 0
-        if room > most:
-            freest, most = link, room
-    return freest, most, num_free
+        if room <= 0:
+            continue
+        num_free += 1
+        held = link.num_held
+        filled = held / (held + room)
+        if filled < least:
+            freest, its_room, least = link, room, filled
+    return freest, its_room, num_free

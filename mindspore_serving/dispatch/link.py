@@ -90,18 +90,23 @@ class Link:
 
     # --- what the dispatcher asks ---------------------------------------------------------
 
+    @property
+    def num_held(self) -> int:
+        """Parts under way that count for `room`."""
+        return len(self.parts) - self.num_unpaced
+
     def room(self, batch_size: int) -> int:
         """How many more parts it may be sent."""
         if self._num_messages >= self.most_messages:
             return 0
-        return self.pace.window(batch_size) - len(self.parts) + self.num_unpaced
+        return self.pace.window(batch_size) - self.num_held
 
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
     def send_work(self, parts: Sequence[Part], now: float, *, is_paced: bool = True) -> None:
         """Give `parts` to the worker, in one message; it counts for `room` if `is_paced`."""
-        if len(self.parts) == self.num_unpaced and is_paced:
+        if not self.num_held and is_paced:
             self.pace.sent_first(now)
         items = [self._item(part, now) for part in parts]
         if is_paced:

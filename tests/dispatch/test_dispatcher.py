@@ -33,6 +33,10 @@ class Worker:
         self.cancelled = []
         self.call_replies = []
 
+    @property
+    def num_held(self):
+        return len(self.held)
+
     def room(self, batch_size):
         return self.size - len(self.held)
 
@@ -209,11 +213,21 @@ async def test_a_full_worker_leaves_work_in_the_queue():
     assert (worker.sizes, len(served.line.batcher)) == ([2, 2], 1)
 
 
-async def test_the_worker_with_more_room_is_first():
-    served = Served(busy := Worker(room=1), idle := Worker(room=5))
+async def test_a_worker_that_is_less_full_is_first():
+    served = Served(first := Worker(room=8), second := Worker(room=8))
     served.submit()
     await turn()
-    assert (busy.sizes, idle.sizes) == ([], [1])
+    served.submit()
+    await turn()
+    assert (first.sizes, second.sizes) == ([1], [1])
+
+
+async def test_slow_workers_get_their_part_of_a_request_too():
+    """Fast ones have more room than they, even with all of the request."""
+    served = Served(fast := Worker(room=100), slow := Worker(room=2), slower := Worker(room=1))
+    served.submit(60)
+    await turn()
+    assert [worker.sizes for worker in (fast, slow, slower)] == [[1], [1], [1]]
 
 
 async def test_a_new_worker_gets_what_waits():
