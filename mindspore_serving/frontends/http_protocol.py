@@ -11,123 +11,19 @@ import math
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from mindspore_serving import log
-from mindspore_serving.core.service import Call, Inference, Reply
+from mindspore_serving.core.service import Inference
 from mindspore_serving.errors import ServingError, Unauthorized
 from mindspore_serving.frontends import rest_ms
+from mindspore_serving.frontends.http_direct import DirectCycle
 from mindspore_serving.frontends.keys import TEXT, Keys
 
 IDLE_TIMEOUT = 100.0  # seconds without a byte before a connection is closed
 MOST_HEAD = 64 * 1024  # bytes of request line and headers
 LINGER = 5.0  # seconds to read on after a refusal in the middle of a body
 _PREFIX = b"/model/"
-_OK = STATUS_LINE[200] + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-_OTHER = b"%bcontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _NoEvent:
-    """In place of the event by which uvicorn wakes an application."""
-
-    def set(self) -> None:
-        """Nobody waits for it."""
-
-
-class DirectCycle:
-    """One request on the short way, in the shape uvicorn's protocol expects of a cycle."""
-
-    __slots__ = (
-        "_is_called",
-        "body",
-        "call",
-        "error",
-        "is_accepted",
-        "keep_alive",
-        "message_event",
-        "more_body",
-        "protocol",
-        "response_complete",
-        "route",
-        "timeout",
-    )
-    _EVENT = _NoEvent()
-
-    def __init__(self, protocol: "ServingProtocol", *, keep_alive: bool) -> None:
-        self.protocol = protocol
-        self.keep_alive = keep_alive
-        self.body: bytes | bytearray = b""
-        self.more_body = True
-        self.response_complete = False
-        self.message_event = self._EVENT
-        self.is_accepted = False  # its turn on the connection has come
-        self.error: ServingError | None = None
-        self.route: Any = None
-        self.timeout: float | None = None
-        self.call: Call | None = None
-        self._is_called = False
-
-    @property
-    def disconnected(self) -> bool:
-        return self.response_complete
-
-    @disconnected.setter
-    def disconnected(self, value: bool) -> None:
-        self.response_complete = True
-        if self.call is not None:
-            self.call.cancel()
-
-    def proceed(self) -> None:
-        """Submit when the body is there and earlier answers are out."""
-        if self._is_called or not self.is_accepted or (self.more_body and self.error is None):
-            return
-        if self.protocol.flow.write_paused:
-            return  # the client does not read the answers it has; `resume_writing` comes back here
-        self._is_called = True
-        if self.error is None:
-            try:
-                request = rest_ms.to_request(self.route, self.body, self.timeout)
-                self.body = b""
-                self.call = self.protocol.inference.submit(request, self._on_reply)
-                return
-            except ServingError as error:
-                self.error = error
-            except Exception:
-                log.error("submitting a request", exc_info=True)
-                self.error = ServingError("Predict failed")
-        self._write(*rest_ms.to_error(self.error))
-
-    def _on_reply(self, reply: Reply) -> None:
-        try:
-            status, body = rest_ms.to_body(reply)
-        except Exception:
-            log.error("answering a request", exc_info=True)
-            status, body = rest_ms.to_error(ServingError("Failed to construct the response"))
-        self._write(status, body)
-
-    def _write(self, status: int, body: bytes) -> None:
-        protocol = self.protocol
-        if self.response_complete or protocol.transport.is_closing():
-            return
-        self.response_complete = True
-        if self.more_body:
-            self.keep_alive = False  # refused before it was read
-        if not protocol.use_status_codes and status != 401:
-            status = 200
-        if status == 200 and self.keep_alive:
-            protocol.transport.write(_OK % (len(body), body))
-        else:
-            close = b"" if self.keep_alive else b"connection: close\r\n"
-            protocol.transport.write(_OTHER % (STATUS_LINE[status], close, len(body), body))
-        if self.more_body:
-            protocol.linger()
-        elif not self.keep_alive:
-            protocol.transport.close()
-        if protocol.pipeline:  # not by recursion: there may be many
-            protocol.loop.call_soon(protocol.on_response_complete)
-        else:
-            protocol.on_response_complete()
 
 
 class ServingProtocol(HttpToolsProtocol):
@@ -142,6 +38,7 @@ class ServingProtocol(HttpToolsProtocol):
     _again = b""  # the head of a request that offered another protocol, to be read once more
     _is_lingering = False
     _heard_at = 0.0  # loop time of the last data or answer
+    _unread = (0, 0.0)  # bytes that the client did not take, and the loop time they were so many
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -184,7 +81,15 @@ class ServingProtocol(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
 
     def close_if_idle(self, now: float) -> None:
-        """Close the connection if it has waited long for data that did not come."""
+        """Close the connection if it has waited long for data that did not come, or for its client
+        to read an answer."""
+        size = self.transport.get_write_buffer_size()
+        if size:
+            if size != self._unread[0]:
+                self._unread = (size, now)
+            elif now - self._unread[1] > IDLE_TIMEOUT:
+                self.transport.abort()  # closing would wait until all is read
+            return
         cycle = self.active  # not a later one: its answer is due first
         awaits_data = cycle is None or cycle.response_complete or cycle.more_body
         if awaits_data and now - self._heard_at > IDLE_TIMEOUT:

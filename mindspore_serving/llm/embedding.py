@@ -31,6 +31,7 @@ class Embedder:
         self._limits = limits
         self._config = config
         self._waiting: dict[str, list[int]] = {}  # by request, in order of arrival
+        self.num_lacking = 0  # blocks that the first of them could not have, all of its own
 
     @property
     def has_work(self) -> bool:
@@ -52,9 +53,13 @@ class Embedder:
         """Compute the prompts that fit one step: float32 [hidden_size] of each by request, or why
         there is none.  None of them while those that run have left too few blocks."""
         prompts = list(islice(self._waiting.values(), self._config.max_num_seqs))
+        self.num_lacking = 0
+        if not prompts:
+            return []
         try:
             batch = self._fitting(prompts, 0)
         except Overloaded:
+            self.num_lacking = self._blocks_for(prompts[0])
             return []
         ids = list(islice(self._waiting, len(batch)))
         for request_id in ids:

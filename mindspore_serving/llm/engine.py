@@ -175,8 +175,8 @@ class Engine:
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._roster.forget(request_id)
-        if self.embedder.has_work:
-            outputs += self.embedder.step()
+        outputs += self.embedder.step()
+        self._scheduler.num_reserved = self.embedder.num_lacking
         scheduled = self._scheduler.schedule()
         if not scheduled.step.rows:
             return outputs

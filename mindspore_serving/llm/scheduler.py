@@ -34,6 +34,7 @@ class Scheduler:
         self.pool = BlockPool(num_blocks)
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
+        self.num_reserved = 0  # blocks that nobody is admitted into: somebody else waits for them
         self.num_preemptions = 0
         self.num_cache_queries = 0  # tokens of admitted sequences, and how many were in the cache
         self.num_cache_hits = 0
@@ -181,7 +182,7 @@ class Scheduler:
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
         # Some are kept for those that run: admitting one only to preempt it is waste.
         spare = min(len(self.running), pool.num_blocks // 64)
-        if num_new + pool.num_unused(shared) + spare > pool.num_free:
+        if num_new + pool.num_unused(shared) + spare + self.num_reserved > pool.num_free:
             return False
         pool.share(shared)
         sequence.blocks = shared + [pool.allocate() for _ in range(num_new)]

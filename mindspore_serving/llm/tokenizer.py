@@ -73,14 +73,16 @@ class Tokenizer:
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """The ids of `text`; `add_special` puts the likes of <s> where the model wants them."""
-        ids: list[int] = self._inner.encode(text, add_special_tokens=add_special).ids
+        # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
+        (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
+        ids: list[int] = encoding.ids
         return ids
 
     def encode_with_offsets(
         self, text: str, add_special: bool = True
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """As `encode`, and where in `text` each token begins and ends, in characters."""
-        encoding = self._inner.encode(text, add_special_tokens=add_special)
+        (encoding,) = self._inner.encode_batch([text], add_special_tokens=add_special)
         return encoding.ids, encoding.offsets
 
     def encode_words(self, words: Iterable[str]) -> list[list[int]]:

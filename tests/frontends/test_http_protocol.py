@@ -593,3 +593,31 @@ def test_idle_connections_are_closed_after_a_while_and_busy_ones_are_not(web):
     assert half.is_closed()
     web.inference.answer(asked, Reply([b"1"]))
     assert busy.read_json() == {"instances": [1]}
+
+
+def test_a_client_that_reads_nothing_for_long_is_hung_up_on(web):
+    """What it does not take lies in our memory.  One that reads slowly is waited for."""
+    web.inference.holds = True
+    answer = Reply([b"[%b1]" % (b"1," * 16_000_000)])
+    slow = web.connect().send(post())
+    web.inference.answer(web.inference.wait_for(1), answer)
+    (slow_end,) = web.server._state.connections
+    stalled = web.connect().send(post())
+    web.inference.answer(web.inference.wait_for(2), answer)
+
+    async def look_after(seconds):
+        now = asyncio.get_running_loop().time() + seconds
+        for connection in list(web.server._state.connections):
+            connection.close_if_idle(now)
+
+    web.background.run(look_after(0.0))
+    unread = slow_end.transport.get_write_buffer_size()
+    assert unread > 0
+    while slow_end.transport.get_write_buffer_size() == unread:
+        assert slow.stream.recv(1 << 20)
+    web.background.run(look_after(101.0))
+    web.turn()
+    assert web.server._state.connections == {slow_end}
+    assert not slow_end.transport.is_closing()
+    got = b"".join(iter(lambda: stalled.stream.recv(1 << 20), b""))
+    assert 0 < len(got) < 32_000_000

@@ -2,6 +2,7 @@ import math
 import random
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer as Inner
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -484,3 +485,36 @@ def test_n_answers_to_a_scored_prompt_are_sampled_from_its_last_token():
     assert tokens(said["a", PROMPT]) == [5, 7, 9]
     for index in range(3):
         assert tokens(said["a", index]) == continuation([5, 7, 9], 6, VOCAB)
+
+
+class EmbeddingToy(ToyRunner):
+    """The toy with embeddings of one number: the sum of the row's tokens."""
+
+    hidden_size = 1
+
+    def embed(self, step):
+        return np.array([[sum(row.tokens)] for row in step.rows], np.float32)
+
+
+def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some_blocks():
+    """Eight blocks of four tokens: seven for the prompt, three for each of the generations that
+    follow one another without end, two at a time."""
+    engine = Engine(EmbeddingToy(num_blocks=8), None, EngineConfig(block_size=4))
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    engine.add("0", [1, 2], params)
+    for _ in range(4):
+        engine.step()
+    engine.add("1", [1, 2], params)
+    engine.add_embedding("long", [7] * 28)
+    found, finished, num_steps = {}, 0, 0
+    while "long" not in found:
+        num_steps += 1
+        assert num_steps < 50
+        for name, output in engine.step():
+            found[name] = output
+            if name != "long" and output.finish_reason is not None:
+                finished += 1
+                engine.add(str(finished + 1), [1, 2], params)
+    np.testing.assert_array_equal(found["long"], [1.0])
+    engine.step()
+    assert engine.stats().num_running == 2  # who was held back goes on

@@ -1,6 +1,8 @@
 """Opening a model directory's tokenizer, and what it knows."""
 
 import json
+import threading
+import time
 
 import pytest
 
@@ -123,3 +125,27 @@ def test_a_broken_file_is_named(directory, name, content, text):
     with pytest.raises(StartError) as caught:
         Tokenizer.open(directory)
     assert text in str(caught.value)
+
+
+def test_other_threads_run_while_a_long_text_is_cut(directory):
+    """The step loop is one of them: a book in a prompt must not stop all answers."""
+    tokenizer = Tokenizer.open(directory)
+    text = "The quick brown fox jumps over the lazy dog. " * 20_000
+    is_done, ticks = threading.Event(), []
+
+    def tick():
+        while not is_done.wait(0.001):
+            ticks.append(time.perf_counter())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    spans = []
+    for cut in (tokenizer.encode, tokenizer.encode_with_offsets):
+        began = time.perf_counter()
+        cut(text)
+        spans.append((began, time.perf_counter()))
+    is_done.set()
+    thread.join()
+    for began, ended in spans:
+        middle = [at for at in ticks if began + 0.1 * (ended - began) < at < ended]
+        assert middle, f"nothing else ran for {ended - began:.2f} s"

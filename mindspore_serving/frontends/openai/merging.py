@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from mindspore_serving.core.completion import Begun, Event
 from mindspore_serving.frontends.language import Stream
 
+MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
+
 
 async def begin_all(streams: Sequence[Stream]) -> list[Begun]:
     """The first event of each.  Raises what the first refused one raises."""
@@ -19,7 +21,7 @@ async def merged(streams: Sequence[Stream]) -> AsyncGenerator[tuple[int, Event],
         async for event in streams[0]:
             yield 0, event
         return
-    queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, Event] | Exception | None] = asyncio.Queue(MOST_UNREAD)
     pumps = [
         asyncio.ensure_future(_pump(place, stream, queue)) for place, stream in enumerate(streams)
     ]
@@ -44,7 +46,7 @@ async def _pump(
 ) -> None:
     try:
         async for event in stream:
-            queue.put_nowait((place, event))
-        queue.put_nowait(None)
+            await queue.put((place, event))
+        await queue.put(None)
     except Exception as error:
-        queue.put_nowait(error)
+        await queue.put(error)
