@@ -21,6 +21,19 @@ def step_ms(reply: Reply, streams: int) -> float:
     return 1000 * median(full)
 
 
+def glue_share(reply: Reply, streams: int) -> float:
+    """Of the steps in which every stream got a token, the share that was not in the model."""
+    steps = reply["steps"]
+    spans = [
+        (end - before, inside)
+        for (before, earlier), (end, tokens), inside in zip(
+            steps, steps[1:], reply["computing"][1:], strict=False
+        )
+        if tokens == earlier == streams
+    ]
+    return 1 - sum(inside for _, inside in spans) / sum(span for span, _ in spans)
+
+
 def prompt_rate(reply: Reply) -> float:
     """Prompt tokens per second until the last first token."""
     turns = [turn for talk in reply["turns"] for turn in talk]

@@ -79,6 +79,13 @@ def num_multiplied() -> int:
     return sum(shape[0] * shape[1] for shape in sizes.values() if len(shape) == 2)
 
 
+def key_value_bytes() -> int:
+    """What a token takes in a cache of 16 bits."""
+    layers, heads = CONFIG["num_hidden_layers"], CONFIG["num_key_value_heads"]
+    size: int = 2 * 2 * layers * heads * CONFIG["head_dim"]
+    return size
+
+
 def write_float() -> None:
     from mindspore_serving.llm.safetensors import write_safetensors
 

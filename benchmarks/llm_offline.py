@@ -22,6 +22,7 @@ from benchmarks.llm_contenders import FORMS, Contender, chosen
 from benchmarks.llm_machine import measured
 from benchmarks.llm_model import num_multiplied
 from benchmarks.llm_process import Process, end_on_sigterm, running
+from benchmarks.llm_tables import Found, table
 from benchmarks.report import print_json, print_table
 
 
@@ -34,6 +35,7 @@ class Measure:
     figure: Callable[[figures.Reply], float]
     is_rate: bool
     for_static: bool  # whether engines without continuous batching take part
+    streams: int = 0  # answers that are computed together throughout
 
 
 def _decode(streams: int) -> Measure:
@@ -43,6 +45,7 @@ def _decode(streams: int) -> Measure:
         lambda reply: figures.step_ms(reply, streams),
         is_rate=False,
         for_static=True,
+        streams=streams,
     )
 
 
@@ -80,9 +83,6 @@ def measures(is_quick: bool) -> list[Measure]:
     ]
 
 
-Found = dict[str, dict[str, list[float]]]  # contender -> measure -> a figure for each round
-
-
 def measure(
     contenders: list[Contender], wanted: list[Measure], rounds: int, lock: Path | None
 ) -> Iterator[Found]:
@@ -107,36 +107,13 @@ def _round(processes: list[Process], wanted: list[Measure], number: int, found: 
             contender = process.contender
             if contender.is_static and not one.for_static:
                 continue
-            figure = one.figure(process.ask(task))
+            reply = process.ask(task)
+            figure = one.figure(reply)
             found[contender.name][one.name].append(figure)
-            print(f"round {number + 1}: {contender.name}, {one.name}: {figure:.1f}", flush=True)
-
-
-def table(contenders: list[Contender], wanted: list[Measure], found: Found) -> list[list[str]]:
-    """A row for each contender: medians, and in brackets how many times as fast ours is."""
-    rows = []
-    for each in contenders:
-        ours = found.get(f"ours {each.form}", {})
-        cells = [
-            _cell(found[each.name][one.name], ours.get(one.name, []), one.is_rate) for one in wanted
-        ]
-        rows.append([each.name, *cells])
-    return rows
-
-
-def _cell(values: list[float], ours: list[float], is_rate: bool) -> str:
-    if not values:
-        return "-"
-    shown = f"{median(values):,.0f}" if median(values) >= 100 else f"{median(values):.1f}"
-    if values is ours or len(values) != len(ours):
-        return shown
-    return f"{shown} ({ratio(ours, values, is_rate):.2f})"
-
-
-def ratio(ours: list[float], theirs: list[float], is_rate: bool) -> float:
-    """How many times as fast ours is, round by round."""
-    pairs = zip(ours, theirs, strict=True)
-    return median(a / b if is_rate else b / a for a, b in pairs)
+            told = f"round {number + 1}: {contender.name}, {one.name}: {figure:.1f}"
+            if any(reply["computing"]) and one.streams > 1:
+                told += f", {figures.glue_share(reply, one.streams):.1%} outside of the model"
+            print(told, flush=True)
 
 
 def shares(contenders: list[Contender], found: Found, machine: dict[str, Any]) -> list[list[str]]:
@@ -168,7 +145,10 @@ def main() -> None:
     machine = measured(given.lock)
     *_, found = measure(contenders, wanted, rounds, given.lock)
     print()
-    print_table(["engine", *(one.name for one in wanted)], table(contenders, wanted, found))
+    print_table(
+        ["engine", *(one.name for one in wanted)],
+        table(contenders, {one.name: one.is_rate for one in wanted}, found),
+    )
     print()
     print_table(["share of the machine", "read", "FLOP/s"], shares(contenders, found, machine))
     print_json("llm_offline", rounds=rounds, machine=machine, found=found)

@@ -9,7 +9,10 @@ A turn's prompt is everything said before and its new tokens; it begins when the
 is complete, the first one on its arrival.  The reply has the seconds since the task's start:
 
     {"turns": [[prompt tokens, begun, first token, last token], ...], one for each conversation,
-     "steps": [[end, tokens that came], ...]}
+     "steps": [[end, tokens that came], ...],
+     "computing": [seconds of each step inside the model, ...]}
+
+An engine whose attribute `computing` counts those seconds gets figures there, others zeros.
 """
 
 import json
@@ -61,7 +64,7 @@ class Conversation:
 def run(engine: Engine, task: Any) -> dict[str, Any]:
     """One task from its first arrival to its last token.  See the module for the reply."""
     waiting = [Conversation(**each) for each in task["conversations"]]
-    talks, steps, is_open = waiting[:], [], set()
+    talks, steps, computing, is_open = waiting[:], [], [], set()
     waiting.sort(key=lambda talk: -talk.arrival)
     numbers = {id(talk): number for number, talk in enumerate(talks)}
     began = time.perf_counter()
@@ -74,7 +77,9 @@ def run(engine: Engine, task: Any) -> dict[str, Any]:
         if not is_open:
             time.sleep(min(0.001, waiting[-1].arrival - now))
             continue
+        computed = getattr(engine, "computing", 0.0)
         came = list(engine.step())
+        computing.append(getattr(engine, "computing", 0.0) - computed)
         now = time.perf_counter() - began
         steps.append([now, sum(len(tokens) for _, tokens in came)])
         for number, tokens in came:
@@ -85,7 +90,7 @@ def run(engine: Engine, task: Any) -> dict[str, Any]:
                 engine.add(number, *talk.next_prompt(now))
             else:
                 is_open.discard(number)
-    return {"turns": [talk.times for talk in talks], "steps": steps}
+    return {"turns": [talk.times for talk in talks], "steps": steps, "computing": computing}
 
 
 def memory() -> dict[str, int]:
