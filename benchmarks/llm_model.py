@@ -1,8 +1,9 @@
 """The language model of the benchmarks: a quarter of a billion random weights, and a tokenizer.
 
 `python -m benchmarks.llm_model` writes benchmarks/.cache/llm/: float (a Hugging Face directory in
-bfloat16), int8 and int4 (made from it by our converter), and, by converters that run in the peers'
-environments, genai_* (OpenVINO IR) and *.gguf.  What is there already is kept.
+bfloat16), int8 and int4 (made from it by our converter; also float16 where a processor has no
+bfloat16), and, by converters that run in the peers' environments, genai_* (OpenVINO IR, the floats
+as float16) and *.gguf.  What is there already is kept.
 
 The shapes are Llama's; the weights say nothing, so speeds are compared and never answers.
 """
@@ -153,14 +154,24 @@ def model(contender: str, form: str) -> Path:
         return _converted(PLACE / f"{kind}.gguf", "llm_llama_cpp", "convert_gguf", kind)
     if contender == "genai":
         return _converted(PLACE / f"genai_{form}", "llm_genai", "convert_genai", form)
+    mode = form
     if form == "float":
-        return source
-    target = PLACE / form
+        if contender != "ours" or has_bf16():
+            return source
+        mode = "float16"
+    target = PLACE / mode
     if not target.exists():
         from mindspore_serving.llm.quantize import quantize
 
-        quantize(source, target, form)
+        quantize(source, target, mode)
     return target
+
+
+def has_bf16() -> bool:
+    """Whether the processor computes in bfloat16; where not, float16 is read faster."""
+    import openvino
+
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def _converted(target: Path, name: str, script: str, kind: str) -> Path:

@@ -51,8 +51,9 @@ instance; "-" reads it from the standard input.  Numbers are int32 and float32; 
 written {"b64": ..., "type": "int64", "shape": [2]}.
 """
 _QUANTIZE = """\
-Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime.
-TARGET is a directory of the same form, and appears when it is complete.
+Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime,
+or to float16, which processors without bfloat16 read faster.  TARGET is a directory of the same
+form, and appears when it is complete.
 """
 _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
@@ -132,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
         ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
         ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
-        ("quantize", "round a language model's weights to integers", _QUANTIZE, QuantizeSettings),
+        ("quantize", "round a language model's weights", _QUANTIZE, QuantizeSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

@@ -123,7 +123,7 @@ class QuantizeSettings:
 
     source: str = _positional("directory with config.json and *.safetensors", metavar="SOURCE")
     target: str = _positional("directory to make", metavar="TARGET")
-    mode: str = _option("int8", "int8 (a scale per row) or int4 (a scale per 128 weights)")
+    mode: str = _option("int8", "int8 (a scale per row), int4 (a scale per 128 weights), float16")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
-"""Rounds a checkpoint's matrices to int8 or int4, once, into a directory like the source.
+"""Rounds a checkpoint's matrices to int8, int4 or float16, once, into a directory like the source.
 
-    python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4
+    python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4|float16
 
 int8 has one scale per output, int4 one per 128 inputs; embeddings, norms, biases and the routers
-of experts stay as they are.  Round to nearest, numpy alone, a tensor at a time; no runtime.
+of experts stay as they are.  float16 is for processors without bfloat16, which widen it faster; of
+bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to multiples of 2**-24.
+Round to nearest, numpy alone, a tensor at a time; no runtime.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.safetensors import write_safetensors
 from mindspore_serving.llm.weights import Checkpoint
 
-MODES = {"int8": 8, "int4": 4}
+MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
 # Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
 TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
 TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
@@ -37,11 +39,11 @@ Layout = dict[str, tuple[str, Sequence[int]]]
 
 
 def quantize(source: str | Path, target: str | Path, mode: str) -> None:
-    """Write `source` to `target` with its matrices in `mode`, "int8" or "int4".
+    """Write `source` to `target` with its matrices in `mode`, "int8", "int4" or "float16".
 
     `target` appears when it is complete.  An output matrix tied to the embedding becomes one of
     its own, so that it is quantised as well.  Raises StartError: an unknown mode, a source that is
-    broken, unknown or quantised already, a target that exists.
+    broken, unknown or quantised already, a target that exists, a number too large for float16.
     """
     source, target = Path(source), Path(target)
     if mode not in MODES:
@@ -52,14 +54,16 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)
-    plan = _plan(checkpoint, tied=spec.tied_embeddings)
+    is_float = MODES[mode] == 16
+    plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=target.parent) as unfinished:
         directory = Path(unfinished) / target.name
         directory.mkdir()
         _write_weights(directory / "model.safetensors", checkpoint, plan, mode)
         _copy_files(source, directory)
-        config = json.dumps(_config(checkpoint.config, mode), indent=2)
+        made = _float_config if is_float else _config
+        config = json.dumps(made(checkpoint.config, mode), indent=2)
         (directory / "config.json").write_text(config + "\n")
         directory.rename(target)
 
@@ -68,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m mindspore_serving.llm.quantize",
-        description="Round a checkpoint's matrices to integers.",
+        description="Round a checkpoint's matrices to integers or to float16.",
     )
     parser.add_argument("source", help="directory with config.json and *.safetensors")
     parser.add_argument("target", help="directory to make")
@@ -82,14 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _plan(checkpoint: Checkpoint, *, tied: bool) -> dict[str, tuple[str, bool]]:
-    """Written name -> (read name, whether it is quantised)."""
+def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str, tuple[str, bool]]:
+    """Written name -> (read name, whether it is rounded); `with_tables` the embeddings as well,
+    and a tied one stays tied."""
     plan = {}
     for name in checkpoint.names():
         head = next((head for table, head in TABLES.items() if name.endswith(table)), None)
         is_matrix = len(checkpoint.shape(name)) == 2 and name.endswith(".weight")
-        plan[name] = (name, is_matrix and head is None and not is_router(name))
-        if tied and head:
+        is_rounded = is_matrix and (head is None or with_tables) and not is_router(name)
+        plan[name] = (name, is_rounded)
+        if tied and head and not with_tables:
             plan[head] = (name, True)
     return plan
 
@@ -99,13 +105,15 @@ def _write_weights(
 ) -> None:
     bits = MODES[mode]
     layout: Layout = {}
-    for name, (read, is_quantised) in plan.items():
+    for name, (read, is_rounded) in plan.items():
         dtype, shape, _ = checkpoint.raw(read)
-        layout |= _packed_layout(name, shape, bits) if is_quantised else {name: (dtype, shape)}
+        layout |= _packed_layout(name, shape, bits) if is_rounded else {name: (dtype, shape)}
 
     def tensors() -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        for name, (read, is_quantised) in progress(list(plan.items()), f"to {mode}"):
-            if is_quantised:
+        for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
+            if is_rounded and bits == 16:
+                yield name, _halves(checkpoint, read)
+            elif is_rounded:
                 packed = pack(checkpoint.f32(read), bits)
                 yield name, packed.values
                 yield f"{name}.scale", packed.scales.view(np.uint16)
@@ -115,7 +123,22 @@ def _write_weights(
     write_safetensors(path, layout, tensors(), {"format": QUANT_METHOD})
 
 
+def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
+    """The bits of float16.  Raises StartError if a number is too large for it."""
+    floats = checkpoint.f32(name)
+    with np.errstate(over="ignore"):
+        halves = floats.astype(np.float16)
+    if np.isinf(halves).any():
+        raise StartError(
+            f"tensor {name!r} has numbers up to {np.abs(floats).max():g}, but float16 ends at "
+            "65504; take int8, or the checkpoint as it is"
+        )
+    return halves.view(np.uint16)
+
+
 def _packed_layout(name: str, shape: tuple[int, ...], bits: int) -> Layout:
+    if bits == 16:
+        return {name: ("F16", shape)}
     outputs, inputs = shape
     bits, group = packed_form(inputs, bits)
     values = ("I8", (outputs, inputs)) if bits == 8 else ("U8", (outputs, inputs // 2))
@@ -137,6 +160,12 @@ def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
     if isinstance(config.get("text_config"), dict):
         result["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
     return result
+
+
+def _float_config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """The same, saying under either of its names what the matrices are."""
+    names = [name for name in ("dtype", "torch_dtype") if name in config] or ["torch_dtype"]
+    return {**config, **dict.fromkeys(names, mode)}
 
 
 if __name__ == "__main__":

@@ -134,9 +134,55 @@ def test_int4_files_are_an_eighth_of_float32(root, tmp_path):
     assert checkpoint.shape(name) == (96, 64)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_float16_computes_what_the_source_does(root, tmp_path, name):
+    source = built(root, name)
+    quantize(source, tmp_path / "half", "float16")
+    got = logits(tmp_path / "half")
+    assert relative_error(got, logits(dequantised(tmp_path / "half", tmp_path / "floats"))) < 1e-5
+    assert relative_error(got, logits(source)) < 1e-2  # which is float32
+    config = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert {config.get("dtype"), config.get("torch_dtype")} <= {"float16", None}
+    assert "quantization_config" not in config
+
+
+def test_float16_has_every_bit_of_bfloat16_but_for_the_smallest_numbers(root, tmp_path):
+    source, target = shutil.copytree(built(root, "llama3-tied"), tmp_path / "bf16"), tmp_path / "h"
+    checkpoint = Checkpoint.open(source)
+    random = np.random.default_rng(0)
+    floats = {}
+    for name in checkpoint.names():
+        spread = 2.0 ** random.uniform(-30, 15, checkpoint.shape(name))
+        bits = (random.choice([-1, 1], spread.shape) * spread).astype(np.float32).view(np.uint32)
+        floats[name] = (bits >> 16).astype(np.uint16)
+    layout = {name: ("BF16", bits.shape) for name, bits in floats.items()}
+    write_safetensors(source / "model.safetensors", layout, iter(floats.items()), {})
+    quantize(source, target, "float16")
+    before, after = Checkpoint.open(source), Checkpoint.open(target)
+    assert before.names() == after.names()  # what was tied is tied
+    for name in before.names():
+        wanted, got = before.f32(name), after.f32(name)
+        assert after.raw(name)[0] == ("F16" if wanted.ndim == 2 else "BF16")
+        is_small = np.abs(wanted) < 2.0**-17
+        np.testing.assert_array_equal(got[~is_small], wanted[~is_small])
+        np.testing.assert_allclose(got[is_small], wanted[is_small], rtol=0, atol=2.0**-25)
+
+
+def test_numbers_too_large_for_float16_are_named(root, tmp_path):
+    source = shutil.copytree(built(root, "llama"), tmp_path / "large")
+    checkpoint = Checkpoint.open(source)
+    floats = {name: checkpoint.f32(name).copy() for name in checkpoint.names()}
+    floats["model.layers.0.mlp.up_proj.weight"][3, 4] = -70000.0
+    layout = {name: ("F32", values.shape) for name, values in floats.items()}
+    write_safetensors(source / "model.safetensors", layout, iter(floats.items()), {})
+    with pytest.raises(StartError, match=r"up_proj.weight' has numbers up to 70000, but float16"):
+        quantize(source, tmp_path / "half", "float16")
+    assert not (tmp_path / "half").exists()
+
+
 def test_what_cannot_be_quantised_is_refused(root, tmp_path):
     source = built(root, "llama")
-    with pytest.raises(StartError, match="mode is 'int3', expected one of int8, int4"):
+    with pytest.raises(StartError, match="mode is 'int3', expected one of int8, int4, float16"):
         quantize(source, tmp_path / "q", "int3")
     quantize(source, tmp_path / "q", "int8")
     with pytest.raises(StartError, match="exists"):
