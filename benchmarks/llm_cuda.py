@@ -59,7 +59,7 @@ COPY_BYTES = 2**31
 
 
 class RandomWeights:
-    """As a checkpoint's weights; matrices of a size at which activations neither grow nor vanish."""
+    """As a checkpoint's weights; of a size at which activations neither grow nor vanish."""
 
     def __init__(self, spec: ModelSpec, device: str) -> None:
         hidden, inner, q, kv = spec.hidden_size, spec.intermediate_size, spec.q_size, spec.kv_size
@@ -165,7 +165,7 @@ def transformers_seconds(
 
     config = transformers.LlamaConfig(**{k: v for k, v in shape.items() if k != "model_type"})
     with torch.device(device):
-        model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).eval()
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     generation = transformers.GenerationConfig(
         max_new_tokens=count, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
@@ -199,6 +199,9 @@ def measure(
     bandwidth = copy_bandwidth(device, min(COPY_BYTES, 100 * weights.bytes_of_a_step()))
     found = []
     for batch in options.batches:
+        if batch * -(-config.max_model_len // runner.block_size) > runner.num_blocks:
+            print(f"batch {batch} is left out: the device's memory does not hold its cache")
+            continue
         asked = prompts(batch, options.context, spec.vocab_size)
         step, model = decode_seconds(runner, config, asked, options.tokens)
         found.append({"batch": batch, "step_ms": 1000 * step, "model_ms": 1000 * model})

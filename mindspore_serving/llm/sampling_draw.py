@@ -27,11 +27,13 @@ class Uniforms:
     __slots__ = ("_philox", "_state")
 
     def __init__(self) -> None:
-        self._philox = np.random.Philox(key=0)
-        self._state = self._philox.state
+        self._philox: np.random.Philox | None = None  # costs more than to choose the likeliest
 
     def at(self, seed: int, position: int) -> float:
         """In [0, 1), a multiple of 2**-53."""
+        if self._philox is None:
+            self._philox = np.random.Philox(key=0)
+            self._state = self._philox.state
         state = self._state["state"]
         state["key"][0] = seed
         state["counter"][0] = position

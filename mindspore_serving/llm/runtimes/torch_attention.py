@@ -1,23 +1,65 @@
 """Attention over a paged cache in PyTorch, by what every device has: gather, matmul, softmax.
 
-Sequences with equally many new tokens are computed together: all that decode in one go, padded to
-the longest of them.  The keys and values of a sequence are gathered from their blocks in every
-step; there is no kernel that reads them in place, so long contexts cost bandwidth.
+This is what a CPU computes by, and a CUDA device that has no Triton; `torch_triton` has a kernel
+that reads keys and values in place.  Here sequences with equally many new tokens are computed
+together: all that decode in one go, padded to the longest of them.  The keys and values of a
+sequence are gathered from their blocks in every step, so long contexts cost bandwidth.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.runtimes.base import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Span
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
 
 LONGEST_BATCHED = 16  # new tokens up to which sequences share a batch, padding and all
-Upload = Callable[[object], torch.Tensor]  # an array of indices -> int64 on the device
+BEGIN, COUNT, LENGTH, TABLE = range(
+    4
+)  # columns of a sequence's description: see AttentionPath.decoding
+
+
+class Attention(Protocol):
+    """What the tokens of one step see."""
+
+    def attend(
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        """`q` [T, heads * head_dim] over one layer's cache, which holds the new tokens already;
+        shaped as `q`."""
+        ...
+
+
+class Plan(Protocol):
+    """A step's attention, before what it has to know is on the device."""
+
+    @property
+    def arrays(self) -> list[Indices]:
+        """What has to be there."""
+        ...
+
+    def attention(self, arrays: Sequence[torch.Tensor]) -> Attention:
+        """The attention, of `arrays` on the device."""
+        ...
+
+
+class AttentionPath(Protocol):
+    """A way of computing attention."""
+
+    def plan(self, layout: Layout) -> Plan: ...
+
+    def decoding(self, rows: torch.Tensor) -> Attention:
+        """The attention of a step in which row i of `rows` describes a sequence with one new
+        token, the step's i-th: [B, TABLE + blocks], the first token's index, the number of new
+        tokens, the length with them, the blocks.  Reads no number of `rows` on the host, so that
+        a graph of it holds for whatever they are later."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +67,7 @@ class Group:
     """Sequences with `num_new` new tokens each.  Shapes: B sequences, L longest length."""
 
     tokens: torch.Tensor  # [B * num_new], of the step's tokens
-    tables: torch.Tensor  # [B, blocks], padded with 0
+    tables: torch.Tensor  # [B, blocks], padded with any block
     lengths: torch.Tensor  # [B]
     num_new: int
     longest: int
@@ -53,27 +95,80 @@ class Group:
         return mask
 
 
-def grouped(layout: Layout, upload: Upload) -> tuple[Group, ...]:
-    """The groups of a step; a sequence with many new tokens is one by itself."""
-    spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
-    for index, span in enumerate(layout.spans):
-        num_new = span.end - span.begin
-        spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
-    return tuple(_group(members, upload) for members in spans.values())
+class GatherPath:
+    """The `AttentionPath` of this module."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+
+    def plan(self, layout: Layout) -> "GatherPlan":
+        """In groups; a sequence with many new tokens is one by itself."""
+        spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        for index, span in enumerate(layout.spans):
+            num_new = span.end - span.begin
+            spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
+        return GatherPlan(tuple(spans.values()))
+
+    def decoding(self, rows: torch.Tensor) -> "Gathered":
+        tables = rows[:, TABLE:]
+        longest = tables.shape[1] * self._block_size
+        return Gathered((Group(rows[:, BEGIN], tables, rows[:, LENGTH], 1, longest),))
 
 
-def _group(spans: Sequence[Span], upload: Upload) -> Group:
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    groups: tuple[Sequence[Span], ...]
+
+    @property
+    def arrays(self) -> list[Indices]:
+        return [array for spans in self.groups for array in _described(spans)]
+
+    def attention(self, arrays: Sequence[torch.Tensor]) -> "Gathered":
+        groups = []
+        for index, spans in enumerate(self.groups):
+            tokens, tables, lengths = arrays[3 * index : 3 * index + 3]
+            num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
+            groups.append(Group(tokens, tables, lengths, num_new, longest))
+        return Gathered(tuple(groups))
+
+
+def _described(spans: Sequence[Span]) -> list[Indices]:
+    """`tokens`, `tables` and `lengths` of a `Group`."""
+    return [
+        np.concatenate([np.arange(span.begin, span.end) for span in spans]),
+        block_tables(spans),
+        np.array([span.length for span in spans]),
+    ]
+
+
+def block_tables(spans: Sequence[Span]) -> Indices:
+    """[spans, most blocks of one], padded with block 0."""
     tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int64)
     for row, span in zip(tables, spans, strict=True):
         row[: len(span.blocks)] = span.blocks
-    lengths = np.array([span.length for span in spans])
-    return Group(
-        tokens=upload(np.concatenate([np.arange(span.begin, span.end) for span in spans])),
-        tables=upload(tables),
-        lengths=upload(lengths),
-        num_new=spans[0].end - spans[0].begin,
-        longest=int(lengths.max()),
-    )
+    return tables
+
+
+@cache
+def alibi_slopes(alibi: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """float32 [heads], kept on the device: while a graph is recorded, nothing can be uploaded."""
+    return torch.tensor(alibi, dtype=torch.float32, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The `Attention` of this module."""
+
+    groups: tuple[Group, ...]
+
+    def attend(
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        out = torch.empty_like(q)
+        for group in self.groups:
+            own = tuple(_gathered(stored, group, q.dtype) for stored in (keys, values))
+            out[group.tokens] = _attend(group, q[group.tokens], own, spec)
+        return out
 
 
 class PagedCache:
@@ -98,27 +193,23 @@ class PagedCache:
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> None:
         """`keys`, `values`: [T, kv_heads, head_dim]."""
-        for cache, new in zip(self.layers[layer], (keys, values), strict=True):
-            cache.flatten(0, 1)[slots] = new.to(cache.dtype)
-
-    def read(
-        self, layer: int, group: Group, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B, kv_heads, L, head_dim] twice."""
-        keys, values = (
-            cache[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
-            for cache in self.layers[layer]
-        )
-        return keys, values
+        for stored, new in zip(self.layers[layer], (keys, values), strict=True):
+            stored.flatten(0, 1)[slots] = new.to(stored.dtype)
 
 
-def attend(
-    group: Group, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, spec: AttentionSpec
+def _gathered(stored: torch.Tensor, group: Group, dtype: torch.dtype) -> torch.Tensor:
+    """[B, kv_heads, L, head_dim]"""
+    return stored[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
+
+
+def _attend(
+    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec
 ) -> torch.Tensor:
     """`q` [B * num_new, heads * head_dim] over [B, kv_heads, L, head_dim]; shaped as `q`.
 
     The heads that share a key are put side by side as if they were queries: no key is repeated.
     """
+    keys, values = own
     num_groups = spec.num_heads // spec.num_kv_heads
     batch, rows = group.tables.shape[0], num_groups * group.num_new
     q = q.view(batch, group.num_new, spec.num_kv_heads, num_groups, spec.head_dim)
@@ -143,7 +234,7 @@ def _attend_by_hand(
     if spec.softcap:
         scores = torch.tanh(scores / spec.softcap) * spec.softcap
     if spec.alibi is not None:
-        slopes = torch.tensor(spec.alibi, device=q.device).view(-1, num_groups, 1, 1)
+        slopes = alibi_slopes(spec.alibi, q.device).view(-1, num_groups, 1, 1)
         bias = slopes * group.distances()[:, None, None]  # [B, kv_heads, groups, num_new, L]
         scores = scores - bias.flatten(2, 3)
     scores = scores.masked_fill(~group.mask(spec.window, num_groups), -torch.inf)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.lora import LowRank, read_adapter
-from mindspore_serving.llm.runtimes.layout import Layout
+from mindspore_serving.llm.runtimes.layout import Indices, Layout
 
 Tensor: TypeAlias = torch.Tensor
-Upload: TypeAlias = Callable[[object], Tensor]
 Chosen: TypeAlias = tuple[tuple[int, Tensor], ...]  # (adapter, its tokens), without 0
 
 IN_A_LAYER = ".layers."  # matrices outside see the wanted tokens alone, and are not adapted
@@ -85,10 +85,10 @@ def load_adapters(
     return adapters
 
 
-def chosen_adapters(layout: Layout, upload: Upload) -> Chosen:
-    """Which tokens of a step have which adapter."""
+def chosen_adapters(layout: Layout) -> dict[int, Indices]:
+    """Which tokens of a step have which adapter, 0 left out."""
     tokens: defaultdict[int, list[int]] = defaultdict(list)
     for span in layout.spans:
         if span.adapter:
             tokens[span.adapter] += range(span.begin, span.end)
-    return tuple((index, upload(own)) for index, own in tokens.items())
+    return {index: np.array(own) for index, own in tokens.items()}

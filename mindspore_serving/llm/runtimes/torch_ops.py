@@ -2,19 +2,33 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.runtimes.base import AttentionSpec
-from mindspore_serving.llm.runtimes.torch_attention import Group, PagedCache, attend
+from mindspore_serving.llm.runtimes.torch_attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch_lora import Adapters, Chosen
 from mindspore_serving.llm.weights import Checkpoint
 
 Tensor: TypeAlias = torch.Tensor
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class WeightSource(Protocol):
+    """A model's tensors on the device, by checkpoint name."""
+
+    def has(self, name: str) -> bool: ...
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The same tensor every time.  Raises StartError naming a missing one."""
+        ...
+
+    def clear(self) -> None:
+        """Give their memory back."""
+        ...
 
 
 class Weights:
@@ -54,7 +68,7 @@ class Pass:
     """Where the tokens of the step being computed go."""
 
     slots: Tensor  # [T]
-    groups: tuple[Group, ...]
+    attention: Attention
     adapters: Chosen = ()
 
 
@@ -62,7 +76,7 @@ class TorchOps:
     """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
 
     def __init__(
-        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
+        self, weights: WeightSource, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
     ) -> None:
         self._weights = weights
         self._cache = cache
@@ -70,6 +84,7 @@ class TorchOps:
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
         self._pass: Pass | None = None
+        self.specs: set[AttentionSpec] = set()  # of all attention that was computed
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
     def begin(self, current: Pass) -> None:
@@ -128,13 +143,10 @@ class TorchOps:
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:
             raise RuntimeError("attention outside of a pass: begin() comes first")
+        self.specs.add(spec)
         shape = (len(k), spec.num_kv_heads, spec.head_dim)
         self._cache.write(layer, self._pass.slots, k.view(shape), v.view(shape))
-        out = torch.empty_like(q)
-        for group in self._pass.groups:
-            keys, values = self._cache.read(layer, group, q.dtype)
-            out[group.tokens] = attend(group, q[group.tokens], keys, values, spec)
-        return out
+        return self._pass.attention.attend(*self._cache.layers[layer], q, spec)
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         return functional.silu(gate) * up
