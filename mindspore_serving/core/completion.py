@@ -148,6 +148,7 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=4):
     num_prompt_tokens: int
     num_cached_tokens: int  # of the prompt, found in the prefix cache
     num_generated_tokens: int  # of all answers
+    queue_seconds: float = 0.0  # from when it was ready to be computed to its first step
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):

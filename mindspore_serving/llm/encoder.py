@@ -97,6 +97,7 @@ class EncoderEngine:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
+        self.started: list[str] = []  # always: nobody asks how long a prompt has waited
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size

@@ -74,6 +74,7 @@ class Engine:
         self._roster = Roster(
             config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
         )
+        self.started: list[str] = []  # requests of which the last step was the first
         self._masks = MaskThread()
         self._aborted: Outputs = []  # to be told by the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
@@ -178,6 +179,8 @@ class Engine:
         outputs += self.embedder.step()
         self._scheduler.num_reserved = self.embedder.num_lacking
         scheduled = self._scheduler.schedule()
+        branches = self._roster.branches
+        self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
             return outputs
         self._num_steps += 1

@@ -1,6 +1,7 @@
 """One `Generate` under way: what it asks of the engine, and the events it makes of the outputs."""
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from mindspore_serving.core.completion import Begun, Ended, Event, Generate, Piece, Scored
 from mindspore_serving.core.generation import Generated
 from mindspore_serving.llm.engine import PROMPT, Engine
+from mindspore_serving.llm.loop import Started
 from mindspore_serving.llm.preparing import Preparer
 from mindspore_serving.llm.telling import Teller
 
@@ -24,6 +26,8 @@ class GenerateAnswer:
         self._num_open = ask.params.n
         self._parts: dict[int, list[Generated]] = {}
         self._num_prompt_tokens = self._num_cached = self._num_generated = 0
+        self._ready_at = time.monotonic()
+        self._queue_seconds = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -52,13 +56,17 @@ class GenerateAnswer:
             )
             return [(request_id, begun)]
 
+        self._ready_at = time.monotonic()
         return [(request_id, add)]
 
-    def take(self, request_id: str, output: Begun | Generated) -> list[Event]:
+    def take(self, request_id: str, output: Begun | Started | Generated) -> list[Event]:
         """The events that `output` makes."""
         if isinstance(output, Begun):
             self._num_prompt_tokens = output.num_prompt_tokens
             return [output]
+        if isinstance(output, Started):
+            self._queue_seconds = max(0.0, output.at - self._ready_at)
+            return []
         if output.index == PROMPT:
             return [Scored(self._teller.tokens(output.token_ids, output.logprobs))]
         self._num_generated += len(output.token_ids)
@@ -71,7 +79,7 @@ class GenerateAnswer:
             events.append(piece)
         if self.is_done:
             counts = self._num_prompt_tokens, self._num_cached, self._num_generated
-            events.append(Ended(*counts))
+            events.append(Ended(*counts, self._queue_seconds))
         return events
 
     def _piece(self, output: Generated) -> Piece | None:

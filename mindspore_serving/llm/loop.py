@@ -7,6 +7,7 @@ the runner computes and has let go of the interpreter's lock.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,8 +17,20 @@ from mindspore_serving.errors import ServingError
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An output of the loop itself: the first step of a request began, by `time.monotonic`."""
+
+    at: float
+
+
 class Steps(Protocol):
-    """What can be looped: `llm.engine.Engine`, `llm.encoder.EncoderEngine`."""
+    """What can be looped: `llm.engine.Engine`, `llm.encoder.EncoderEngine`.
+
+    `started` are the requests of which the last step was the first.
+    """
+
+    started: list[str]
 
     @property
     def has_work(self) -> bool: ...
@@ -94,7 +107,11 @@ class EngineLoop(Generic[E]):
             self._obey(wait=was_idle)
             if self._is_closing:
                 return
+            began = time.monotonic()
             outputs = self._engine.step()
+            if self._engine.started:
+                first = [(request_id, Started(began)) for request_id in self._engine.started]
+                outputs = [*first, *outputs]
             if outputs:
                 self._on_outputs(outputs)
             now = time.monotonic()

@@ -35,6 +35,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
         self.num_reserved = 0  # blocks that nobody is admitted into: somebody else waits for them
+        self.admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.num_preemptions = 0
         self.num_cache_queries = 0  # tokens of admitted sequences, and how many were in the cache
         self.num_cache_hits = 0
@@ -103,6 +104,7 @@ class Scheduler:
             self._give_back(sequence)
             sequence.status = Status.FINISHED
         self._aborted.clear()
+        self.admitted.clear()
         num_preemptions = self.num_preemptions
         plan = Plan(self._config.max_num_batched_tokens)
         self._schedule_decoding(plan)
@@ -192,6 +194,7 @@ class Scheduler:
         self.num_cache_hits += sequence.num_computed
         if sequence.num_cached < 0:
             sequence.num_cached = sequence.num_computed
+            self.admitted.append(sequence)
         return True
 
     def _make_room(self, sequence: Sequence, plan: Plan) -> bool:

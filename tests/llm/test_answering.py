@@ -16,9 +16,11 @@ from mindspore_serving.core.completion import (
     Refused,
     Tokenize,
 )
-from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.answering import Answering
+from mindspore_serving.llm.generated import GenerateAnswer
+from mindspore_serving.llm.loop import Started
 from mindspore_serving.llm.opening import make_config, open_model
 from mindspore_serving.llm.preparing import Preparer
 from tests.llm import chatty
@@ -88,8 +90,19 @@ def test_a_generation_begins_has_pieces_and_ends(asking):
     events = asking.whole(ask)
     assert isinstance(events[0], Begun)
     assert sorted(event.index for event in events if isinstance(event, Piece)) == [0, 1]
-    assert events[-1] == Ended(events[0].num_prompt_tokens, 0, 6)
+    assert events[-1] == Ended(events[0].num_prompt_tokens, 0, 6, events[-1].queue_seconds)
+    assert 0 <= events[-1].queue_seconds < 10
     assert asking.answering.num_open == 0
+
+
+def test_the_end_tells_how_long_the_first_step_was_waited_for(asking):
+    ask = Generate(prompt="Hello", params=SamplingParams(max_tokens=1))
+    answer = GenerateAnswer("1", ask, asking.answering._teller)
+    asked = time.monotonic()
+    assert answer.take("1", Started(asked + 2.5)) == []
+    last = Generated(0, (5,), "x", None, FinishReason.LENGTH)
+    _, ended = answer.take("1", last)
+    assert 2.0 < ended.queue_seconds <= 2.5
 
 
 @pytest.mark.parametrize(

@@ -518,3 +518,16 @@ def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some
     np.testing.assert_array_equal(found["long"], [1.0])
     engine.step()
     assert engine.stats().num_running == 2  # who was held back goes on
+
+
+def test_it_tells_of_which_requests_a_step_was_the_first():
+    """Room for one at a time: the other starts when the first has ended, and not again after."""
+    engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
+    params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
+    engine.add("a", [1, 2], params)
+    engine.add("b", [3], params)
+    told = []
+    while engine.has_work:
+        engine.step()
+        told.append(engine.started[:])
+    assert told == [["a"], [], [], ["b"], [], []]

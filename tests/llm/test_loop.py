@@ -1,6 +1,7 @@
 """The step loop over an engine that does as it is told."""
 
 import threading
+import time
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.loop import EngineLoop
@@ -10,7 +11,7 @@ class FakeEngine:
     """Has `left` steps to do; `broken` makes the next raise."""
 
     def __init__(self):
-        self.left, self.broken, self.is_closed = 0, None, False
+        self.left, self.broken, self.is_closed, self.started = 0, None, False, []
 
     @property
     def has_work(self):
@@ -66,6 +67,18 @@ def test_commands_run_before_the_next_step_and_their_outputs_come_first():
     told.loop.close()
     assert told.engine.is_closed
     assert told.problems == [None]
+
+
+def test_it_says_when_the_first_step_of_a_request_began_before_what_came_of_it():
+    told = Told()
+    told.engine.started = ["r"]
+    before = time.monotonic()
+    told.loop.post("r", work(1))
+    told.wait_for(("r", 0))
+    (name, started), last = told.outputs
+    assert (name, last) == ("r", ("r", 0))
+    assert before <= started.at <= time.monotonic()
+    told.loop.close()
 
 
 def test_a_refused_command_is_the_output_of_its_request_alone():

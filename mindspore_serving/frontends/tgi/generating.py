@@ -133,7 +133,7 @@ class Generating:
 
 def _headers(job: Job, times: Times) -> dict[str, str]:
     """Times in milliseconds, but for x-compute-time."""
-    total, inference = times.ended - times.started, times.ended - times.begun
+    total, inference = times.ended - times.started, times.inference
     count = times.num_generated_tokens
     return {
         "x-compute-type": job.model.card.runtime,
@@ -141,6 +141,7 @@ def _headers(job: Job, times: Times) -> dict[str, str]:
         "x-compute-characters": str(job.num_characters),
         "x-total-time": str(int(total * 1000)),
         "x-validation-time": str(int((times.begun - times.started) * 1000)),
+        "x-queue-time": str(int(times.queued * 1000)),
         "x-inference-time": str(int(inference * 1000)),
         "x-time-per-token": str(int(inference * 1000 / max(1, count))),
         "x-prompt-tokens": str(times.num_prompt_tokens),

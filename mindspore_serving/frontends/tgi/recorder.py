@@ -71,10 +71,11 @@ class Recorder:
     def observe_done(self, times: Times, max_total: int) -> None:
         """A request was answered in full."""
         self._num_successes += 1
-        inference = times.ended - times.begun
+        inference = times.inference
         count = times.num_generated_tokens
         self._observe("request_duration", times.ended - times.started)
         self._observe("request_validation_duration", times.begun - times.started)
+        self._observe("request_queue_duration", times.queued)
         self._observe("request_inference_duration", inference)
         self._observe("request_mean_time_per_token_duration", inference / max(1, count))
         self._observe("request_generated_tokens", count, max_total)

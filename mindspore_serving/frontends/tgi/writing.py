@@ -30,19 +30,26 @@ from mindspore_serving.frontends.tgi.errors import failed, incomplete
 
 @dataclass(slots=True)
 class Times:
-    """When, by `perf_counter`, a job came, was taken by the model, and was done; and how much."""
+    """When, by `perf_counter`, a job came, was taken by the model, and was done; how much there
+    was; and the seconds that it waited for its first step."""
 
     started: float = field(default_factory=perf_counter)
     begun: float = 0.0
     ended: float = 0.0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
+    queued: float = 0.0
 
     def begin(self, begun: Begun) -> None:
         """Of several answers, the first that is taken."""
         if not self.begun:
             self.begun = perf_counter()
             self.num_prompt_tokens = begun.num_prompt_tokens
+
+    @property
+    def inference(self) -> float:
+        """Seconds in the model."""
+        return max(0.0, self.ended - self.begun - self.queued)
 
     def end(self, num_generated_tokens: int) -> None:
         self.ended = perf_counter()
@@ -133,6 +140,8 @@ async def write_stream(job: Job, times: Times) -> AsyncGenerator[bytes, None]:
                     is_complete = True
                     times.end(writer.count)
                 yield events
+            elif isinstance(event, Ended):
+                times.queued = event.queue_seconds
         if not is_complete:
             raise incomplete(is_stream=True)
 
@@ -200,7 +209,7 @@ async def _read(stream: Stream, job: Job, times: Times) -> Written:
         elif isinstance(event, Piece):
             written = _to_written(event, prompt, job, begun)
         elif isinstance(event, Ended):
-            break
+            times.queued = max(times.queued, event.queue_seconds)
     if written is None:
         raise incomplete(is_stream=False)
     return written

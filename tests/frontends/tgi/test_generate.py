@@ -2,7 +2,7 @@
 
 import json
 
-from mindspore_serving.core.completion import Grammar, Scored
+from mindspore_serving.core.completion import Ended, Grammar, Scored
 from mindspore_serving.frontends.tgi import routes
 from mindspore_serving.frontends.tgi.checks import SPACES
 from tests.frontends.tgi.scripted import (
@@ -114,9 +114,16 @@ async def test_headers_tell_times_and_counts() -> None:
     assert headers["x-prompt-tokens"] == "4"
     assert headers["x-generated-tokens"] == "3"
     assert 0 < float(headers["x-compute-time"]) < 10
-    for name in ("total", "validation", "inference"):
+    for name in ("total", "validation", "queue", "inference"):
         assert int(headers[f"x-{name}-time"]) >= 0
     assert int(headers["x-time-per-token"]) >= 0
+
+
+async def test_time_in_the_queue_is_told_and_is_no_inference() -> None:
+    answer = [*WHOLE[:-1], Ended(4, 0, 3, 2.5)]
+    headers = (await Server(routes, answer).post("/generate", {"inputs": "Hi"})).headers
+    assert headers["x-queue-time"] == "2500"
+    assert headers["x-inference-time"] == "0"  # this model waits in words alone
 
 
 async def test_without_parameters_the_answer_is_sampled() -> None:

@@ -152,7 +152,7 @@ async def test_requests_are_counted_by_their_end() -> None:
     assert found["tgi_request_generated_tokens_sum"] == 6
     assert found["tgi_request_input_length_sum"] == 8
     assert found["tgi_request_max_new_tokens_sum"] == 8 + 60
-    assert found["tgi_request_duration_count"] == 2
+    assert found["tgi_request_duration_count"] == found["tgi_request_queue_duration_count"] == 2
     assert found['tgi_request_duration_bucket{le="+Inf"}'] == 2
     assert found["tgi_queue_size"] == 3
     assert recorder.num_open == 0
