@@ -1,55 +1,112 @@
 """Every number we expose, counted with plain integers on one thread and shown on request.
 
-A `Series` costs a fraction of a microsecond per request; `collect` turns them into Prometheus
+A `Series` costs about half a microsecond per request; `render` turns them into Prometheus'
 families when somebody asks.  Knows nothing of HTTP.
 """
 
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+WAITS = (*BUCKETS, 30.0, 60.0, 120.0)  # for queues, where more is common
 _LABELS = ("servable", "version", "method")
 
+SLOT_SECONDS = 10.0
+_NUM_SLOTS = 6
+_FINE = tuple(0.0001 * 1.1**power for power in range(184))  # seconds, to over an hour
 
-class Series:
-    """What became of the requests to one method: counts by code, and a histogram of seconds."""
 
-    __slots__ = ("buckets", "codes", "labels", "total_seconds")
+class Histogram:
+    """How many of the numbers observed are at most each of `bounds`, and the sum of all."""
 
-    def __init__(self, servable: str, version: int, method: str) -> None:
-        self.labels = (servable, str(version), method)
-        self.codes: dict[int, int] = {}
-        self.buckets = [0] * (len(BUCKETS) + 1)
-        self.total_seconds = 0.0
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
     @property
     def count(self) -> int:
-        """Requests answered."""
-        return sum(self.buckets)
+        return sum(self.counts)
 
-    def quantile(self, share: float) -> float | None:
-        """Milliseconds within which so large a `share` of requests was answered: the bound of the
-        bucket it falls into, None without requests or beyond the last bound."""
-        wanted, seen = share * self.count, 0
-        for bound, number in zip(BUCKETS, self.buckets, strict=False):
-            seen += number
-            if number and seen >= wanted:
-                return bound * 1000
-        return None
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
-    @classmethod
-    def sum(cls, series: "Iterable[Series]") -> "Series":
-        """All of `series` as one."""
-        total = cls("", 0, "")
-        for one in series:
-            total.buckets = [a + b for a, b in zip(total.buckets, one.buckets, strict=True)]
-            total.total_seconds += one.total_seconds
-        return total
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Bounds, the last being "+Inf", each with how many are at most that."""
+        return list(zip([*map(str, self.bounds), "+Inf"], accumulate(self.counts), strict=True))
+
+
+class Recent:
+    """The seconds that the requests of the last minute took, in steps of a tenth.
+
+    A few counts, each of at least ten seconds; the oldest gives way.
+    """
+
+    __slots__ = ("_counts", "_ends", "_slots")
+
+    def __init__(self) -> None:
+        self._slots: deque[tuple[float, list[int]]] = deque(maxlen=_NUM_SLOTS)  # began, counts
+        self._counts: list[int] = []  # of the newest
+        self._ends = float("-inf")
+
+    def observe(self, seconds: float, now: float) -> None:
+        if now >= self._ends:
+            self._ends = now + SLOT_SECONDS
+            self._counts = [0] * (len(_FINE) + 1)
+            self._slots.append((now, self._counts))
+        self._counts[bisect_left(_FINE, seconds)] += 1
+
+    def counts(self, now: float) -> list[list[int]]:
+        """Those that began in the last minute."""
+        first = now - SLOT_SECONDS * _NUM_SLOTS
+        return [counts for began, counts in self._slots if began > first]
+
+
+class Series:
+    """What became of the requests to one method: counts by code, and seconds, of all and of late.
+
+    `now` is a clock in seconds.
+    """
+
+    __slots__ = ("_now", "codes", "labels", "recent", "seconds")
+
+    def __init__(
+        self, servable: str, version: int, method: str, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.labels = (servable, str(version), method)
+        self.codes: dict[int, int] = {}
+        self.seconds = Histogram(BUCKETS)
+        self.recent = Recent()
+        self._now = now
 
     def observe(self, seconds: float, code: int) -> None:
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
-        self.total_seconds += seconds
+        self.seconds.observe(seconds)
+        self.recent.observe(seconds, self._now())
         self.codes[code] = self.codes.get(code, 0) + 1
+
+
+def quantiles(
+    series: Iterable[Series], shares: Sequence[float], now: float | None = None
+) -> list[float | None]:
+    """Milliseconds within which each of `shares` of the requests of about the last minute was
+    answered, a tenth too many at most; None without requests, or beyond an hour."""
+    now = time.monotonic() if now is None else now
+    slots = [counts for one in series for counts in one.recent.counts(now)]
+    totals = list(accumulate(map(sum, zip(*slots, strict=True))))
+    if not totals:
+        return [None for _ in shares]
+    places = [bisect_left(totals, share * totals[-1]) for share in shares]
+    return [_FINE[place] * 1000 if place < len(_FINE) else None for place in places]
 
 
 def render(
@@ -63,51 +120,55 @@ def render(
     `gauges` gives present values by name and by (servable, version) labels, `counters` values that
     only grow.
     """
-    from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
         HistogramMetricFamily,
-        Metric,
     )
 
-    class Collector:
-        def collect(self) -> Iterator[Metric]:
-            counts = CounterMetricFamily(
-                "serving_requests", "Requests answered, by result", labels=(*_LABELS, "code")
-            )
-            seconds = HistogramMetricFamily(
-                "serving_request_seconds", "From submission to reply", labels=_LABELS
-            )
-            for one in series():
-                for code, count in one.codes.items():
-                    counts.add_metric((*one.labels, code_name(code)), count)
-                seconds.add_metric(one.labels, _cumulative(one.buckets), one.total_seconds)
-            yield counts
-            yield seconds
-            for name, values in gauges().items():
-                family = GaugeMetricFamily(
-                    f"serving_{name}", name.replace("_", " "), labels=_LABELS[:2]
-                )
-                for labels, value in values.items():
-                    family.add_metric(labels, value)
-                yield family
-            for name, values in counters().items():
-                counter = CounterMetricFamily(
-                    f"serving_{name}", name.replace("_", " "), labels=_LABELS[:2]
-                )
-                for labels, value in values.items():
-                    counter.add_metric(labels, value)
-                yield counter
+    counts = CounterMetricFamily(
+        "serving_requests", "Requests answered, by result", labels=(*_LABELS, "code")
+    )
+    seconds = HistogramMetricFamily(
+        "serving_request_seconds", "From submission to reply", labels=_LABELS
+    )
+    for one in series():
+        for code, count in one.codes.items():
+            counts.add_metric((*one.labels, code_name(code)), count)
+        seconds.add_metric(one.labels, one.seconds.cumulative(), one.seconds.total)
+    families: list[Metric] = [counts, seconds]
+    for kind, found in ((GaugeMetricFamily, gauges()), (CounterMetricFamily, counters())):
+        for name, values in found.items():
+            family = kind(f"serving_{name}", name.replace("_", " "), labels=_LABELS[:2])
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            families.append(family)
+    return _expose(families)
+
+
+def render_waits(name: str, told: str, waits: Mapping[tuple[str, str], Histogram]) -> bytes:
+    """Histograms by (servable, version) in Prometheus' text format; `told` says what of."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(f"serving_{name}", told, labels=_LABELS[:2])
+    for labels, histogram in waits.items():
+        family.add_metric(labels, histogram.cumulative(), histogram.total)
+    return _expose([family])
+
+
+class _Collector:
+    """What Prometheus' library asks for."""
+
+    def __init__(self, families: "list[Metric]") -> None:
+        self._families = families
+
+    def collect(self) -> "Iterator[Metric]":
+        return iter(self._families)
+
+
+def _expose(families: "list[Metric]") -> bytes:
+    from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry()
-    registry.register(Collector())
+    registry.register(_Collector(families))
     return generate_latest(registry)
-
-
-def _cumulative(buckets: list[int]) -> list[tuple[str, float]]:
-    total, rows = 0, []
-    for bound, count in zip([*map(str, BUCKETS), "+Inf"], buckets, strict=True):
-        total += count
-        rows.append((bound, float(total)))
-    return rows

@@ -113,11 +113,13 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The request was taken.  `seed` is what was asked for, or drawn."""
+    """The request was taken, `queue_seconds` after it was ready to be computed.  `seed` is what was
+    asked for, or drawn."""
 
     num_prompt_tokens: int
     seed: int
     prompt: tuple[Token, ...] | None = None
+    queue_seconds: float = 0.0
 
 
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -194,7 +196,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of its language model once it is loaded.
 
     `tool_format` and `reasoning_format` name rows of `llm.tool_formats` and
-    `llm.reasoning_formats`, "" if the chat template shows none.
+    `llm.reasoning_formats`, "" if the chat template shows none.  `sampling` are fields of
+    SamplingParams by name, as the model's authors recommend.
     """
 
     architecture: str
@@ -217,6 +220,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
+    sampling: tuple[tuple[str, float], ...] = ()
     summary: str = ""  # one line for people: what was chosen, and what it can hold
 
 

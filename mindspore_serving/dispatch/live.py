@@ -6,22 +6,22 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.dispatch.registry import Service
-from mindspore_serving.metrics import Series
+from mindspore_serving.metrics import quantiles
 
 
 def of(service: Service) -> dict[str, Any]:
-    """Requests, latencies in milliseconds, and of a language model its card and engine's totals
-    over all workers."""
+    """Requests, latencies of about the last minute in milliseconds, and of a language model its
+    card and engine's totals over all workers."""
     lines = service.lines.values()
-    total = Series.sum(line.series for line in lines)
+    p50, p99 = quantiles([line.series for line in lines], (0.5, 0.99))
     found: dict[str, Any] = {
         "requests": {
             "waiting": sum(len(line.batcher) for line in lines),
             "running": sum(len(link.parts) for link in service.workers),
-            "total": total.count,
+            "total": sum(line.series.seconds.count for line in lines),
         },
-        "p50_ms": total.quantile(0.5),
-        "p99_ms": total.quantile(0.99),
+        "p50_ms": p50,
+        "p99_ms": p99,
     }
     if service.card is not None:
         found["model"] = msgspec.to_builtins(service.card)

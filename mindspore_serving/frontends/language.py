@@ -24,6 +24,7 @@ from mindspore_serving.core.completion import (
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.waiting import Replies
+from mindspore_serving.metrics import WAITS, Histogram
 
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
 
@@ -42,10 +43,14 @@ class Stream:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
+    `queue` counts the seconds that it waited for its first step.
     """
 
-    def __init__(self, inference: Inference, request: Request) -> None:
+    def __init__(
+        self, inference: Inference, request: Request, queue: Histogram | None = None
+    ) -> None:
         self._events: deque[Event] = deque()
+        self._queue = queue
         self._replies = Replies(inference, request)
 
     async def begin(self) -> Begun:
@@ -63,9 +68,13 @@ class Stream:
             event = await self.next()
             if event is None:
                 raise ServingError("the model did not finish its answer")
+            if not isinstance(event, Ended):
+                yield event
+                continue
+            if self._queue is not None:
+                self._queue.observe(event.queue_seconds)
             yield event
-            if isinstance(event, Ended):
-                return
+            return
 
     def cancel(self) -> None:
         """Nobody reads any more.  Harmless at the end."""
@@ -92,7 +101,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A model that can be asked; `adapter` if the name is that of a LoRA adapter of it."""
+    """A model that can be asked; `adapter` if the name is that of a LoRA adapter of it.  `queue`
+    counts the seconds that generations waited for their first steps."""
 
     name: str
     servable: str
@@ -100,10 +110,11 @@ class LanguageModel:
     card: ModelCard
     inference: Inference
     adapter: str = ""
+    queue: Histogram | None = None
 
     def generate(self, ask: Generate, timeout: float | None = None) -> Stream:
         """Start a generation.  `timeout` in seconds, None for no limit."""
-        return Stream(self.inference, self._request(ask, timeout))
+        return Stream(self.inference, self._request(ask, timeout), self.queue)
 
     async def ask(self, ask: Ask, expected: type[Answer], timeout: float | None = None) -> Answer:
         """The one answer to anything else.  Raises RefusedError, or another ServingError."""
@@ -124,19 +135,25 @@ class LanguageModel:
 
 
 class LanguageModels:
-    """All that are served now.  Used on the event loop's thread."""
+    """All that are served now.  Used on the event loop's thread.
+
+    `queues` counts, by servable and version, the seconds that generations waited for their first
+    steps; of those that were answered in full.
+    """
 
     def __init__(self, inference: Inference, control: Control) -> None:
         self._inference = inference
         self._control = control
+        self.queues: dict[tuple[str, str], Histogram] = {}
 
     def all(self) -> list[LanguageModel]:
         """The newest version of each, by name, and behind each its adapters."""
         found = []
         for servable, version, card in self._control.language_models():
+            queue = self._queue(servable, version) if card.can_generate else None
             for adapter in ("", *card.adapters):
-                name = adapter or servable
-                found.append(LanguageModel(name, servable, version, card, self._inference, adapter))
+                own = (adapter or servable, servable, version, card)
+                found.append(LanguageModel(*own, self._inference, adapter, queue))
         return found
 
     def find(self, name: str | None, *, embeds: bool = False) -> LanguageModel:
@@ -152,3 +169,9 @@ class LanguageModels:
                     return model
         names = ", ".join(model.name for model in models) or "none"
         raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")
+
+    def _queue(self, servable: str, version: int) -> Histogram:
+        labels = servable, str(version)
+        if labels not in self.queues:
+            self.queues[labels] = Histogram(WAITS)
+        return self.queues[labels]

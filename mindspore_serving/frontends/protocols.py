@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from mindspore_serving.frontends import llm_serving, openai, page, tgi
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.metrics import render_waits
 
 
 class _AmongModels(BaseRoute):
@@ -59,7 +60,12 @@ def mount(site: Site, form: Form) -> Mounted:
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        return recorder.render(gauges)
+        waits = render_waits(
+            "llm_queue_seconds",
+            "From when a generation was ready to its first step",
+            site.models.queues,
+        )
+        return waits + recorder.render(gauges)
 
     routes = (
         Route("/", root, methods=["GET"]),

@@ -32,6 +32,9 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
+        generation_config: "auto" takes the sampling that the model's generation_config.json
+            recommends where OpenAI's routes or the offline interface are told nothing else;
+            "ignore" does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -54,11 +57,16 @@ class EngineConfig:
     max_ngram: int = 4
     min_ngram: int = 2
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
+    generation_config: str = "auto"
 
     def __post_init__(self) -> None:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
+        if self.generation_config not in ("auto", "ignore"):
+            raise InvalidInputs(
+                f"generation_config is {self.generation_config!r}, expected auto or ignore"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "

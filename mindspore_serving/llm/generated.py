@@ -41,7 +41,6 @@ class GenerateAnswer:
             params = replace(params, seed=secrets.randbits(63))
         request_id, place = self.request_ids[0], preparer.adapter(ask.adapter)
         prompt = self._teller.prompt(ids) if ask.has_prompt_tokens else None
-        begun = Begun(len(ids), params.seed or 0, prompt)
 
         def add(engine: Engine) -> Any:
             engine.add(
@@ -54,7 +53,8 @@ class GenerateAnswer:
                 grammar=grammar,
                 continues=ask.messages is None,
             )
-            return [(request_id, begun)]
+            waited = time.monotonic() - self._ready_at
+            return [(request_id, Begun(len(ids), params.seed or 0, prompt, waited))]
 
         self._ready_at = time.monotonic()
         return [(request_id, add)]

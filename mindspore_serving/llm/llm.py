@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine import Engine
@@ -63,6 +64,7 @@ class LLM:
         opened = open_model(path, runtime, config)
         self.tokenizer = opened.tokenizer
         self._chat_template = opened.chat_template
+        self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
         self._compiler: GrammarCompiler | None = None  # once there was a grammar
         self._engine: Engine | EncoderEngine | None = opened.engine
@@ -81,7 +83,8 @@ class LLM:
 
         Args:
             prompts: a text or a list of token ids, or a list of such.
-            params: for all prompts, or one for each; None is `SamplingParams()`.
+            params: for all prompts, or one for each; None is `SamplingParams()` with what the
+                model's generation_config.json recommends.
             use_tqdm: show how far it is, where stderr is a terminal.
             adapter: the name of one of the `adapters`; None is the model as it is.
             grammar: what each answer must look like.
@@ -164,7 +167,8 @@ class LLM:
         engine = self._open_engine()
         collected: dict[str, Collected] = {}
         try:
-            pairs = zip(prompts, list_params(params, len(prompts)), strict=True)
+            each = list_params(self._default if params is None else params, len(prompts))
+            pairs = zip(prompts, each, strict=True)
             for index, (prompt, own) in enumerate(pairs):
                 request_id = self._next_id()
                 with naming(f"prompts[{index}]", len(prompts)):

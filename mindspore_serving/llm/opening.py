@@ -16,6 +16,7 @@ from mindspore_serving.llm.encoder import EncoderEngine
 from mindspore_serving.llm.engine import Engine
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.reasoning_formats import find_reasoning_format
+from mindspore_serving.llm.recommended import read_recommended
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.tokenizer import Tokenizer, read_json, stated_eos_ids
 from mindspore_serving.llm.tool_formats import find_tool_format
@@ -32,6 +33,7 @@ class Opened:
     engine: Engine | EncoderEngine
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
+    recommended: dict[str, Any]  # sampling parameters
 
     def card(self) -> ModelCard:
         """What the model is, for front ends."""
@@ -59,6 +61,7 @@ class Opened:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
+            sampling=tuple(self.recommended.items()),
             summary=self.describe(),
         )
 
@@ -78,8 +81,9 @@ def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
         tokenizer = Tokenizer.open(directory)
     special_tokens = tokenizer.special_tokens if tokenizer else None
     chat_template = ChatTemplate.open(directory, special_tokens)
+    recommended = read_recommended(directory) if config.generation_config == "auto" else {}
     engine = _open_engine(directory, runtime, config, tokenizer)
-    return Opened(directory, runtime, config, engine, tokenizer, chat_template)
+    return Opened(directory, runtime, config, engine, tokenizer, chat_template, recommended)
 
 
 def _open_engine(

@@ -26,9 +26,11 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [found] if found and isinstance(found[0], Integral) else found
 
 
-def list_params(params: Params, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+def list_params(
+    params: SamplingParams | Sequence[SamplingParams], count: int
+) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
     if len(params) != count:
         raise InvalidInputs(f"{len(params)} params for {count} prompts, expected one or as many")
     return list(params)

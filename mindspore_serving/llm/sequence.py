@@ -67,5 +67,6 @@ class Sequence:
             order=(self.order[0], self.order[1], index),
             salt=self.salt,
             adapter=self.adapter,
+            num_cached=self.num_cached,
             hashes=self.hashes[:],
         )

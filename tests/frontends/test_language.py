@@ -9,6 +9,7 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
 from mindspore_serving.frontends.language import RefusedError, Stream
 from mindspore_serving.frontends.waiting import MOST_UNREAD, REPLY_SIZE, Replies
+from mindspore_serving.metrics import Histogram
 
 REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
 
@@ -39,6 +40,17 @@ async def test_events_come_one_by_one_and_end():
     inference.say(events(PIECE, Ended(3, 0, 2), is_last=True))
     assert await stream.begin() == Begun(3, 7)
     assert [event async for event in stream] == [PIECE, PIECE, Ended(3, 0, 2)]
+
+
+async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
+    queue = Histogram((1.0,))
+    stream = Stream(inference := Inference(), REQUEST, queue)
+    inference.say(events(Begun(3, 7, None, 0.5), PIECE))
+    inference.say(events(Ended(3, 0, 1, 2.5), is_last=True))
+    await stream.begin()
+    assert queue.count == 0
+    assert len([event async for event in stream]) == 2
+    assert (queue.counts, queue.total) == ([0, 1], 2.5)
 
 
 @pytest.mark.parametrize(

@@ -531,3 +531,16 @@ def test_it_tells_of_which_requests_a_step_was_the_first():
         engine.step()
         told.append(engine.started[:])
     assert told == [["a"], [], [], ["b"], [], []]
+
+
+def test_answers_that_begin_beside_another_neither_start_a_request_nor_find_its_prompt_cached():
+    """Room for one sequence: the second answer waits, and finds what the first has left."""
+    engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
+    engine.add("a", list(range(1, 13)), SamplingParams(max_tokens=3, n=2, ignore_eos=True))
+    told, cached = [], []
+    while engine.has_work:
+        cached += [said.num_cached_tokens for _, said in engine.step() if said.finish_reason]
+        told += engine.started
+    assert told == ["a"]
+    assert engine.stats().num_cache_hits > 0
+    assert cached == [0, 0]

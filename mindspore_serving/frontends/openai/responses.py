@@ -78,7 +78,7 @@ async def answer(site: Site, request: Request, asked: ResponseRequest) -> Respon
     """The answer to a conversation: one object, or a stream of events."""
     model = find_generator(site.models, asked.model)
     ask, reading = to_ask(asked, model)
-    writing = Writing(asked, model.name, reading)
+    writing = Writing(_filled(asked, model), model.name, reading)
     with ExitStack() as stack:
         stream = stack.enter_context(model.generate(ask, timeout_of(request)))
         try:
@@ -89,6 +89,14 @@ async def answer(site: Site, request: Request, asked: ResponseRequest) -> Respon
             return EventStream(Owned(stream_response(stream, writing), stack.pop_all()))
         whole = await while_there(request, write_whole(stream, writing))
     return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _filled(asked: ResponseRequest, model: LanguageModel) -> ResponseRequest:
+    """With the sampling that it did not ask for, as the answer repeats it."""
+    sampling = dict(model.card.sampling)
+    given = {name: getattr(asked, name) for name in ("temperature", "top_p")}
+    missing = {name: sampling.get(name, 1.0) for name, value in given.items() if value is None}
+    return msgspec.structs.replace(asked, **missing)
 
 
 def to_ask(asked: ResponseRequest, model: LanguageModel) -> tuple[Generate, Reading]:

@@ -45,10 +45,11 @@ _SAME = (
 def to_params(
     asked: Common, card: ModelCard, *, max_tokens: int | None, **others: Any
 ) -> SamplingParams:
-    """The sampling parameters; `others` are further fields of SamplingParams.  Raises WrongField,
-    or InvalidInputs with a text that begins with the parameter."""
-    given = {name: getattr(asked, name) for name in _SAME}
-    fields = {name: value for name, value in given.items() if value is not None}
+    """The sampling parameters: what is not asked for is as the model's authors recommend; `others`
+    are further fields of SamplingParams.  Raises WrongField, or InvalidInputs with a text that
+    begins with the parameter."""
+    same = {name: getattr(asked, name) for name in _SAME}
+    fields = {name: value for name, value in same.items() if value is not None}
     if asked.temperature is not None and not 0 <= asked.temperature <= MAX_TEMPERATURE:
         raise _out_of_range(
             "temperature", asked.temperature, f"a number from 0 to {MAX_TEMPERATURE:g}"
@@ -60,7 +61,11 @@ def to_params(
     if asked.include_stop_str_in_output:
         fields["include_stop"] = True
     _check_ids(asked, card)
-    return SamplingParams(max_tokens=max_tokens, stop=to_stops(asked.stop), **{**fields, **others})
+    return SamplingParams(
+        max_tokens=max_tokens,
+        stop=to_stops(asked.stop),
+        **{**dict(card.sampling), **fields, **others},
+    )
 
 
 def to_stops(stop: str | list[str] | None) -> tuple[str, ...]:

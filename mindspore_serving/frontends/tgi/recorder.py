@@ -4,11 +4,11 @@ under the names they have there.
 What the HTTP side can see is counted; what only an engine knows (batches) is given when shown.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.writing import Times
+from mindspore_serving.metrics import Histogram
 
 _SECONDS = tuple(0.0001 * 1.5**power for power in range(1, 36))
 _FAILURES = {
@@ -22,21 +22,6 @@ _FAILURES = {
     "generation": "generation",
 }
 DROPPED = "dropped"
-
-
-class Histogram:
-    """Counts by upper bound, and their sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
 
 class Recorder:
@@ -114,9 +99,7 @@ def _line(name: str, value: float, labels: str = "") -> str:
 
 def _histogram_lines(name: str, histogram: Histogram) -> Iterator[str]:
     yield _head(name, "histogram")
-    total = 0
-    for bound, count in zip([*histogram.bounds, "+Inf"], histogram.counts, strict=True):
-        total += count
-        yield _line(f"{name}_bucket", total, f'{{le="{bound}"}}')
+    for bound, count in histogram.cumulative():
+        yield _line(f"{name}_bucket", count, f'{{le="{bound}"}}')
     yield _line(f"{name}_sum", histogram.total)
-    yield _line(f"{name}_count", total)
+    yield _line(f"{name}_count", histogram.count)

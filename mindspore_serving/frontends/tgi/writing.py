@@ -30,8 +30,8 @@ from mindspore_serving.frontends.tgi.errors import failed, incomplete
 
 @dataclass(slots=True)
 class Times:
-    """When, by `perf_counter`, a job came, was taken by the model, and was done; how much there
-    was; and the seconds that it waited for its first step."""
+    """When, by `perf_counter`, a job came, was ready to be computed, and was done; how much there
+    was; and the seconds that it waited, once ready, for its first step."""
 
     started: float = field(default_factory=perf_counter)
     begun: float = 0.0
@@ -43,7 +43,7 @@ class Times:
     def begin(self, begun: Begun) -> None:
         """Of several answers, the first that is taken."""
         if not self.begun:
-            self.begun = perf_counter()
+            self.begun = perf_counter() - begun.queue_seconds
             self.num_prompt_tokens = begun.num_prompt_tokens
 
     @property

@@ -1,10 +1,12 @@
 """/generate and POST /: the answer's bytes, what is asked of the model, and the headers."""
 
 import json
+from unittest.mock import patch
 
-from mindspore_serving.core.completion import Ended, Grammar, Scored
+from mindspore_serving.core.completion import Begun, Ended, Grammar, Scored
 from mindspore_serving.frontends.tgi import routes
 from mindspore_serving.frontends.tgi.checks import SPACES
+from mindspore_serving.frontends.tgi.writing import Times
 from tests.frontends.tgi.scripted import (
     EOS,
     HELLO,
@@ -124,6 +126,17 @@ async def test_time_in_the_queue_is_told_and_is_no_inference() -> None:
     headers = (await Server(routes, answer).post("/generate", {"inputs": "Hi"})).headers
     assert headers["x-queue-time"] == "2500"
     assert headers["x-inference-time"] == "0"  # this model waits in words alone
+
+
+def test_times_are_told_without_counting_any_twice() -> None:
+    """Ready at 1 s, taken at 3 s, computed from 6 s, done at 10 s."""
+    times = Times(started=0.0)
+    with patch("mindspore_serving.frontends.tgi.writing.perf_counter", side_effect=[3.0, 10.0]):
+        times.begin(Begun(4, 42, None, 2.0))
+        times.end(8)
+    times.queued = 5.0
+    assert (times.begun, times.queued, times.inference) == (1.0, 5.0, 4.0)
+    assert times.begun + times.queued + times.inference == times.ended
 
 
 async def test_without_parameters_the_answer_is_sampled() -> None:

@@ -1,0 +1,40 @@
+"""Sampling that a request leaves out is as the model's authors recommend."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.frontends.openai.serving import CARD
+
+MESSAGES = [{"role": "user", "content": "Hi"}]
+RECOMMENDED = (("temperature", 0.6), ("top_p", 0.9), ("top_k", 20))
+ROUTES = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/responses": {"input": "Hi"},
+}
+
+
+@pytest.fixture
+def recommending(web):
+    web.control.card = replace(CARD, sampling=RECOMMENDED)
+    return web
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_what_is_not_asked_for_is_as_recommended(recommending, path):
+    body = {"model": "toy", **ROUTES[path], "top_p": 0.5}
+    answer = recommending.call("POST", path, body)
+    assert answer.status == 200
+    params = recommending.ask.params
+    assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.5, 20)
+
+
+def test_a_response_repeats_what_was_taken(recommending):
+    answer = recommending.call("POST", "/v1/responses", {"model": "toy", "input": "Hi"})
+    assert (answer.json["temperature"], answer.json["top_p"]) == (0.6, 0.9)
+
+
+def test_null_is_not_asked_for(recommending):
+    body = {"model": "toy", "messages": MESSAGES, "temperature": None}
+    recommending.call("POST", "/v1/chat/completions", body)
+    assert recommending.ask.params.temperature == 0.6
