@@ -18,6 +18,9 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.ipc import arena
 
 LOG_DIRECTORY = "serving_logs"
+# Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
+# glibc takes it from the environment of a new process alone.
+HUGE_PAGES = "glibc.malloc.hugetlb"
 _TAIL = 2000  # bytes of a dead worker's log that are shown
 
 
@@ -116,8 +119,12 @@ def _spawn(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this package findable even if it was not installed."""
+    """Ours, with this package findable even if it was not installed, and memory in huge pages."""
     environment = dict(os.environ)
+    tunables = environment.get("GLIBC_TUNABLES", "")
+    if HUGE_PAGES not in tunables:
+        asked = f"{HUGE_PAGES}=1"
+        environment["GLIBC_TUNABLES"] = f"{tunables}:{asked}" if tunables else asked
     root = str(Path(mindspore_serving.__file__).parent.parent)
     if not root.endswith(("site-packages", "dist-packages")):
         old = environment.get("PYTHONPATH")

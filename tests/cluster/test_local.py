@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -182,3 +183,24 @@ async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):
         with pytest.raises(StartError):
             await LocalLauncher().launch("add", "log_add")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (None, ["hugetlb=1"]),
+        ("glibc.malloc.arena_max=4", ["arena_max=4", "hugetlb=1"]),
+        ("glibc.malloc.hugetlb=0", ["hugetlb=0"]),
+    ],
+    ids=("nothing said", "something else", "off"),  # pytest puts them into the environment
+)
+async def test_workers_have_huge_pages_unless_the_operator_says_otherwise(
+    launch, monkeypatch, given, wanted
+):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GLIBC_TUNABLES", given)
+    launched = await launch()
+    environment = Path(f"/proc/{launched.process.pid}/environ").read_text()
+    # glibc cuts the list where it lies when the process starts.
+    assert re.findall(r"glibc\.malloc\.(\w+=\d)", environment) == wanted

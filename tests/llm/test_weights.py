@@ -1,7 +1,9 @@
 """Reading checkpoints: what the safetensors library writes, and every way a file can be wrong."""
 
 import json
+import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.safetensors import BITS, read_safetensors, write_safetensors
+from mindspore_serving.llm import safetensors
+from mindspore_serving.llm.safetensors import BITS, map_now, read_safetensors, write_safetensors
 from mindspore_serving.llm.weights import Checkpoint
 
 numpy_library = pytest.importorskip("safetensors.numpy")
@@ -221,3 +224,33 @@ def test_fused_rows_of_another_count_are_refused(tmp_path):
     numpy_library.save_file(fused, tmp_path / "model.safetensors")
     with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
         Checkpoint.open(tmp_path)
+
+
+def resident(path):
+    """Kilobytes of the mapped `path` that this process has in its page table."""
+    found, is_wanted = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_wanted = line.endswith(str(path))
+        elif is_wanted and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+def test_files_are_mapped_whole_when_their_arrays_are_needed_now(directory):
+    path = directory / "model.safetensors"
+    numpy_library.save_file({"w": np.ones((64, 2**15), np.int8)}, path)
+    checkpoint = Checkpoint.open(directory)
+    before = resident(path)
+    _, _, bits = checkpoint.raw("w")
+    map_now([bits, bits[3:5], np.zeros(4)])
+    assert before < 2048 <= resident(path)
+    assert bits.sum() == 64 * 2**15
+
+
+def test_a_kernel_that_cannot_map_at_once_is_no_error(directory, monkeypatch):
+    numpy_library.save_file({"w": np.ones(4, np.int8)}, directory / "model.safetensors")
+    monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
+    _, _, bits = Checkpoint.open(directory).raw("w")
+    map_now([bits])
+    assert bits.tolist() == [1, 1, 1, 1]

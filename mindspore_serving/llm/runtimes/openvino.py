@@ -29,6 +29,7 @@ from mindspore_serving.llm.runtimes.openvino_feed import Feed
 from mindspore_serving.llm.runtimes.openvino_ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino_options import Options, options_from
 from mindspore_serving.llm.runtimes.openvino_weights import Weights
+from mindspore_serving.llm.safetensors import map_now
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 from mindspore_serving.llm.weights import Checkpoint
 
@@ -62,6 +63,8 @@ def open_runner(
     weights = Weights(checkpoint, options.precision, bits)
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
+    if weights.group:
+        map_now(weights.kept)  # of integers the plugin makes no copy
     compiled = _compile(model, {**options.properties(weights.group), **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
