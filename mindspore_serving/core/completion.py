@@ -220,7 +220,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
-    sampling: tuple[tuple[str, float], ...] = ()
+    sampling: tuple[tuple[str, int | float], ...] = ()
     summary: str = ""  # one line for people: what was chosen, and what it can hold
 
 

@@ -1,0 +1,43 @@
+"""Sampling that generation_config.json recommends, through a real server and worker."""
+
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.e2e.harness import config, serving
+from tests.llm import chatty
+
+RECOMMENDED = {"temperature": 0.7, "top_k": 1, "top_p": 0.9, "repetition_penalty": 1}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    place = tmp_path_factory.mktemp("models")
+    directory = chatty.build(place)
+    (directory / "generation_config.json").write_text(json.dumps(RECOMMENDED))
+    options = {"dtype": "f32", "kv_cache_memory": 8 << 20}
+    with serving(place, config(place, "chatty", llm_options=options)) as calls:
+        url = f"http://127.0.0.1:{calls.http}/v1"
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as one:
+            yield one
+
+
+def test_the_best_token_is_taken_where_top_k_of_1_is_recommended(client):
+    asked = {"model": "chatty", "prompt": "Hello", "max_tokens": 24}
+    found, greedy = (
+        client.completions.create(**asked, **more) for more in ({}, {"temperature": 0})
+    )
+    assert found.choices[0].text == greedy.choices[0].text
+
+
+def test_a_response_tells_what_it_was_sampled_with(client):
+    found = client.responses.create(model="chatty", input="Hello", max_output_tokens=4)
+    assert (found.temperature, found.top_p) == (0.7, 0.9)
+
+
+def test_what_is_asked_for_counts(client):
+    asked = {"model": "chatty", "prompt": "Hello", "max_tokens": 24, "extra_body": {"top_k": 0}}
+    texts = {client.completions.create(**asked, seed=seed).choices[0].text for seed in range(4)}
+    assert len(texts) > 1
