@@ -25,12 +25,12 @@ import torch
 from benchmarks.report import print_json, print_table
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import Engine
+from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.torch import start_runner
-from mindspore_serving.llm.runtimes.torch_lora import Adapters
-from mindspore_serving.llm.runtimes.torch_runner import Model, TorchRunner
+from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.opening import start_runner
+from mindspore_serving.llm.runtimes.torch.runner import Model, TorchRunner
 
 LLAMA_7B = {
     "architectures": ["LlamaForCausalLM"],

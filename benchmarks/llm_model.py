@@ -88,7 +88,7 @@ def key_value_bytes() -> int:
 
 
 def write_float() -> None:
-    from mindspore_serving.llm.safetensors import write_safetensors
+    from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
 
     FLOAT.mkdir(parents=True)
     layout = {name: ("BF16", shape) for name, shape in shapes()}

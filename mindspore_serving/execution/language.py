@@ -36,10 +36,10 @@ from mindspore_serving.errors import (
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Job
 from mindspore_serving.ipc.messages import Setup
-from mindspore_serving.llm.answering import Answering
+from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.models import is_encoder
-from mindspore_serving.llm.opening import make_config, open_model
-from mindspore_serving.llm.tokenizer import read_json
+from mindspore_serving.llm.serving.async_engine import Answering
+from mindspore_serving.llm.tokenization.tokenizer import read_json
 from mindspore_serving.servable.builtins import json_object
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise

@@ -9,8 +9,8 @@ from typing import Any
 _HOMES = {
     "Answer": "mindspore_serving.llm.outputs",
     "Completion": "mindspore_serving.llm.outputs",
-    "Engine": "mindspore_serving.llm.engine",
-    "EngineStats": "mindspore_serving.llm.stats",
+    "Engine": "mindspore_serving.llm.engine.engine",
+    "EngineStats": "mindspore_serving.llm.engine.stats",
     "EngineConfig": "mindspore_serving.llm.config",
     "FinishReason": "mindspore_serving.core.generation",
     "Generated": "mindspore_serving.core.generation",

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.export_weights import Matrices, exportable
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.quantize import NOT_COPIED
-from mindspore_serving.llm.weights import Checkpoint
+from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
 
 TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
 
@@ -67,14 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> None:
     try:
-        from mindspore_serving.llm import export_cell
-        from mindspore_serving.llm.runtimes import mindspore_library
+        from mindspore_serving.llm.runtimes.mindir import export_cell, library
     except ModuleNotFoundError as error:
         raise StartError(f"the export needs {error.name}, which is not installed") from error
-    mindspore_library.use_cpu()
-    from mindspore_serving.llm.runtimes.mindir_graphs import decoder_inputs, dynamic
+    library.use_cpu()
+    from mindspore_serving.llm.runtimes.mindir.graphs import decoder_inputs, dynamic
 
-    f32 = mindspore_library.mindspore.float32
+    f32 = library.mindspore.float32
     logits = dynamic((None, spec.vocab_size), f32)
     model = export_cell.DecoderCell(spec, Matrices(checkpoint, spec))
     top_k = export_cell.TopKCell(min(TOP_K, spec.vocab_size))
@@ -88,7 +87,7 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
         cell, inputs = graphs[name]()
         path = str(directory / name)
         try:
-            mindspore_library.mindspore.export(cell, *inputs, file_name=path, file_format="MINDIR")
+            library.mindspore.export(cell, *inputs, file_name=path, file_format="MINDIR")
         except Exception as error:  # MindSpore raises every kind
             raise StartError(f"{name} of {spec.architecture} was not exported: {error}") from error
     for written in directory.rglob("*"):  # MindSpore leaves them readable by their owner alone

@@ -16,13 +16,14 @@ from mindspore_serving import log
 from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.encoder import GENERATES_NOTHING, EncoderEngine
-from mindspore_serving.llm.engine import Engine
-from mindspore_serving.llm.grammar import CompiledGrammar, GrammarCompiler
-from mindspore_serving.llm.opening import make_config, open_model
+from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.request import to_token_ids
+from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.grammar.compiler import CompiledGrammar, GrammarCompiler
+from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.outputs import Answer, Collected, Completion
-from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.prompts import (
+from mindspore_serving.llm.processing.prompts import (
     Params,
     Prompt,
     adapter_place,
@@ -30,8 +31,7 @@ from mindspore_serving.llm.prompts import (
     list_prompts,
     naming,
 )
-from mindspore_serving.llm.request import to_token_ids
-from mindspore_serving.llm.stats import EngineStats
+from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.step import Vectors
 
 __all__ = ["LLM", "Answer", "Completion"]

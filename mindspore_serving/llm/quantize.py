@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack, packed_form
+from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
 from mindspore_serving.llm.models.layouts import arranged
-from mindspore_serving.llm.packing import GROUP, is_router, pack, packed_form
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.safetensors import write_safetensors
-from mindspore_serving.llm.weights import Checkpoint
 
 MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
 # Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.

@@ -19,8 +19,8 @@ from tests.llm import chatty
 # raises in the stage behind the model once "fail" is.
 SOURCE = """
 from pathlib import Path
-from mindspore_serving.llm.engine import Engine
-from mindspore_serving.llm.preparing import Preparer
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.processing.processor import Preparer
 
 here = Path(__file__).parent
 llm = register.declare_llm(

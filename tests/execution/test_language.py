@@ -16,8 +16,8 @@ from mindspore_serving.core.completion import (
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.execution.language import LanguageHost
-from mindspore_serving.llm.answering import Answering
-from mindspore_serving.llm.opening import make_config, open_model
+from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.serving.async_engine import Answering
 from tests.llm import chatty
 
 

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.scheduler import Scheduled, Scheduler
+from mindspore_serving.llm.engine.sequence import Sequence, Status
 from mindspore_serving.llm.runtimes.toy import ToyRunner
-from mindspore_serving.llm.scheduler import Scheduled, Scheduler
-from mindspore_serving.llm.sequence import Sequence, Status
 
 
 def make(num_blocks=16, block_size=4, **options):

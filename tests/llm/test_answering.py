@@ -18,11 +18,11 @@ from mindspore_serving.core.completion import (
 )
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.answering import Answering
-from mindspore_serving.llm.generated import GenerateAnswer
-from mindspore_serving.llm.loop import Started
-from mindspore_serving.llm.opening import make_config, open_model
-from mindspore_serving.llm.preparing import Preparer
+from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.processing.processor import Preparer
+from mindspore_serving.llm.serving.async_engine import Answering
+from mindspore_serving.llm.serving.engine_loop import Started
+from mindspore_serving.llm.serving.generation import GenerateAnswer
 from tests.llm import chatty
 
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 2 << 20}
@@ -167,7 +167,7 @@ def test_who_is_cancelled_before_a_thread_is_free_costs_nothing(asking, monkeypa
 
 
 def test_a_loop_that_breaks_is_told_to_whoever_collects(asking, monkeypatch):
-    from mindspore_serving.llm.engine import Engine
+    from mindspore_serving.llm.engine.engine import Engine
 
     def step(self):
         raise MemoryError("injected")

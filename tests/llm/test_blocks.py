@@ -2,7 +2,7 @@ from hashlib import blake2b
 
 import pytest
 
-from mindspore_serving.llm.blocks import BlockPool, hash_block, hash_root
+from mindspore_serving.llm.engine.blocks import BlockPool, hash_block, hash_root
 
 
 def filled(pool, *digests):

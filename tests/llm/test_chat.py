@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
-from mindspore_serving.llm.chat import ChatTemplate, Limits, no_template
+from mindspore_serving.llm.chat.template import ChatTemplate, Limits, no_template
 from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
 from tests.llm.tokenizers_trained import trained
 

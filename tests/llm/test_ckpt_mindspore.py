@@ -15,11 +15,11 @@ import mindspore
 from safetensors.torch import load_file
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.ckpt_names import MINDFORMERS
+from mindspore_serving.llm.checkpoint.ckpt_names import MINDFORMERS
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
-from mindspore_serving.llm.weights import Checkpoint
 from tests.llm import checkpoints
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]

@@ -16,7 +16,7 @@ pytest.importorskip("openvino")
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.encoder import MAX_PLACES, Encoder, fitting
+from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, fitting
 from mindspore_serving.llm.models import load_definition
 from tests.llm import encoders
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.encoder import MAX_PLACES, Encoder, EncoderEngine
-from mindspore_serving.llm.pooling import Pooling
+from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, EncoderEngine
 
 SUM = Pooling(modes=("mean",), normalizes=False)
 

@@ -12,9 +12,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from mindspore_serving.core.generation import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import PROMPT, Engine
+from mindspore_serving.llm.engine.engine import PROMPT, Engine
 from mindspore_serving.llm.runtimes.toy import ToyRunner, continuation, next_token
-from mindspore_serving.llm.tokenizer import Tokenizer
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 VOCAB = 128
 

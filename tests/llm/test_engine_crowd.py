@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import PROMPT, Engine
+from mindspore_serving.llm.engine.engine import PROMPT, Engine
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 
 VOCAB = 128

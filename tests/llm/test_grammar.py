@@ -9,14 +9,14 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from mindspore_serving.core.completion import Grammar
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.grammar import MAX_SOURCE_BYTES, GrammarCompiler
-from mindspore_serving.llm.grammar_source import (
+from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
+from mindspore_serving.llm.grammar.source import (
     place_special_tokens,
     regex_literal,
     rename_start,
 )
-from mindspore_serving.llm.grammar_tokens import TokenTable
-from mindspore_serving.llm.tokenizer import Tokenizer
+from mindspore_serving.llm.grammar.tokens import TokenTable
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm.tokenizers_trained import opened
 
 END = 1  # "</s>" of the byte-level tokenizer

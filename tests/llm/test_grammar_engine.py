@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm import grammar_state
+from mindspore_serving.llm.chat.json_scan import JsonScanner, Verdict
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import Engine
-from mindspore_serving.llm.grammar import GrammarCompiler
-from mindspore_serving.llm.json_scan import JsonScanner, Verdict
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.grammar import state as grammar_state
+from mindspore_serving.llm.grammar.compiler import GrammarCompiler
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 from tests.llm.schemas import COMPACT, PERSON, fulfils
 from tests.llm.tokenizers_trained import opened

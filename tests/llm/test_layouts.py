@@ -10,8 +10,8 @@ pytest.importorskip("transformers")
 
 from safetensors.numpy import load_file, save_file
 
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models.layouts import alibi_slopes, arranged
-from mindspore_serving.llm.weights import Checkpoint
 from tests.llm import checkpoints
 
 pytestmark = pytest.mark.torch

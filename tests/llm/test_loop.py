@@ -4,7 +4,7 @@ import threading
 import time
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import EngineLoop
 
 
 class FakeEngine:

@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.checkpoint.lora import read_adapter
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.lora import read_adapter
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints

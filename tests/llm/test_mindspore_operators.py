@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.mindspore_library import ASCEND, CPU, mindspore, use_cpu
-from mindspore_serving.llm.runtimes.mindspore_operators import OPERATORS, Operators
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_cpu
+from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
 from tests.llm import checkpoints
 from tests.llm.running import generate, texts
 

@@ -146,7 +146,7 @@ def test_capped_attention_is_refused_with_a_way_out(root):
 
 def test_experts_that_are_not_chosen_are_not_computed(root):
     """The plugin recognises how the mixture is written; otherwise it would be dense."""
-    from mindspore_serving.llm.runtimes import openvino
+    from mindspore_serving.llm.runtimes.openvino import opening as openvino
 
     runner = openvino.open_runner(built(root, "mixtral"), CONFIG)
     nodes = runner._request.get_compiled_model().get_runtime_model().get_ops()

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.torch import TorchRunner, open_runner
+from mindspore_serving.llm.runtimes.torch.opening import TorchRunner, open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.running import generate_staggered, texts

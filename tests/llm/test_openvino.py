@@ -12,15 +12,17 @@ pytest.importorskip("transformers")
 import openvino
 
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.runtimes import open_runner, openvino_attention, openvino_check
-from mindspore_serving.llm.runtimes.openvino import OpenVINORunner, warm_up_sizes
-from mindspore_serving.llm.runtimes.openvino_ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino_options import options_from
-from mindspore_serving.llm.runtimes.openvino_weights import Weights
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
+from mindspore_serving.llm.runtimes.openvino import check as openvino_check
+from mindspore_serving.llm.runtimes.openvino.opening import OpenVINORunner, warm_up_sizes
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
+from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
-from mindspore_serving.llm.weights import Checkpoint
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
 

@@ -10,10 +10,10 @@ pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.safetensors import write_safetensors
-from mindspore_serving.llm.weights import Checkpoint
 from tests.llm import checkpoints
 
 pytestmark = pytest.mark.torch
@@ -132,7 +132,7 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones(directory):
 
 
 def test_a_runtime_without_its_library_says_which(monkeypatch, directory):
-    monkeypatch.delitem(sys.modules, "mindspore_serving.llm.runtimes.torch", raising=False)
+    monkeypatch.delitem(sys.modules, "mindspore_serving.llm.runtimes.torch.opening", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(StartError, match="runtime 'torch' needs torch, which is not installed"):
         open_runner(directory, "torch", CONFIG)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindspore_serving.llm.output_parser import (
+from mindspore_serving.llm.chat.output_parser import (
     CallArguments,
     CallBegun,
     Content,

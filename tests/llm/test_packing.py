@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.packing import Packed, pack, packed_form, packed_tensor, unpack
+from mindspore_serving.llm.checkpoint.packing import (
+    Packed,
+    pack,
+    packed_form,
+    packed_tensor,
+    unpack,
+)
 
 
 def test_int8_has_one_scale_per_output():
@@ -56,7 +62,7 @@ def test_no_weight_is_off_by_more_than_a_step(weight, bits):
 def test_large_matrices_are_rounded_in_pieces_to_the_same(monkeypatch):
     weight = np.random.default_rng(0).standard_normal((50, 64)).astype(np.float32)
     whole = pack(weight, 4)
-    monkeypatch.setattr("mindspore_serving.llm.packing.CHUNK", 64 * 7)
+    monkeypatch.setattr("mindspore_serving.llm.checkpoint.packing.CHUNK", 64 * 7)
     pieces = pack(weight, 4)
     np.testing.assert_array_equal(whole.values, pieces.values)
     np.testing.assert_array_equal(whole.scales, pieces.scales)

@@ -11,11 +11,11 @@ pytest.importorskip("transformers")
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import quantize as converter
+from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.quantize import main, quantize
-from mindspore_serving.llm.runtimes.openvino import open_runner
-from mindspore_serving.llm.safetensors import write_safetensors
-from mindspore_serving.llm.weights import Checkpoint
+from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
 

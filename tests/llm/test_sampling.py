@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.llm.sampling import SampleRow, sample
-from mindspore_serving.llm.sampling_draw import Uniforms, draw
+from mindspore_serving.llm.sampling.draw import Uniforms, draw
+from mindspore_serving.llm.sampling.sampler import SampleRow, sample
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.sampling import SampleRow, check_ids, sample
+from mindspore_serving.llm.sampling.sampler import SampleRow, check_ids, sample
 
 INF = np.inf
 

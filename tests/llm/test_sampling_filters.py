@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.llm.sampling_draw import weigh
+from mindspore_serving.llm.sampling.draw import weigh
 
 
 def probabilities(logits, params):

@@ -1,7 +1,7 @@
 import pytest
 
+from mindspore_serving.llm.engine.sequence import Sequence, Status
 from mindspore_serving.llm.runtimes.toy import continuation, next_token
-from mindspore_serving.llm.sequence import Sequence, Status
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mindspore_serving.llm.engine.sequence import Status
 from mindspore_serving.llm.runtimes.toy import continuation
-from mindspore_serving.llm.sequence import Status
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 
 VOCAB = 128

@@ -1,4 +1,4 @@
-from mindspore_serving.llm.speculation import NgramIndex
+from mindspore_serving.llm.engine.speculation import NgramIndex
 
 
 def test_a_run_that_came_before_is_continued_as_it_was():

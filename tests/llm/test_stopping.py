@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
-from mindspore_serving.llm.stopping import Emitted, StopChecker
+from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 EOS = 0

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.tokenizer import Tokenizer
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm.tokenizers_trained import opened, trained
 
 

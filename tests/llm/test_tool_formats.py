@@ -6,16 +6,16 @@ from tokenizers import AddedToken
 
 from mindspore_serving.core.completion import Grammar
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.grammar import GrammarCompiler
-from mindspore_serving.llm.output_parser import CallArguments, CallBegun, OutputParser
-from mindspore_serving.llm.reasoning_formats import (
+from mindspore_serving.llm.chat.output_parser import CallArguments, CallBegun, OutputParser
+from mindspore_serving.llm.chat.reasoning_formats import (
     as_asked,
     as_prompted,
     find_reasoning_format,
     reason_first,
 )
-from mindspore_serving.llm.tokenizer import Tokenizer
-from mindspore_serving.llm.tool_formats import find_tool_format, tool_grammar
+from mindspore_serving.llm.chat.tool_formats import find_tool_format, tool_grammar
+from mindspore_serving.llm.grammar.compiler import GrammarCompiler
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
 from tests.llm.tokenizers_trained import byte_level
 

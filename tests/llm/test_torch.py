@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.torch_runner import TorchRunner
+from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.running import Text, advance, generate, texts

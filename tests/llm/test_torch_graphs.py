@@ -19,14 +19,14 @@ import torch
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import Engine
+from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.runtimes import torch as runtime
 from mindspore_serving.llm.runtimes.layout import Limits, lay_out
-from mindspore_serving.llm.runtimes.torch import open_runner
-from mindspore_serving.llm.runtimes.torch_graphs import batch_sizes
-from mindspore_serving.llm.runtimes.torch_runner import TorchRunner
-from mindspore_serving.llm.runtimes.torch_transfer import upload
+from mindspore_serving.llm.runtimes.torch import opening as runtime
+from mindspore_serving.llm.runtimes.torch.graphs import batch_sizes
+from mindspore_serving.llm.runtimes.torch.opening import open_runner
+from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
+from mindspore_serving.llm.runtimes.torch.transfer import upload
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.running import advance, generate, texts

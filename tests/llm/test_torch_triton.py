@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ pytest.importorskip("transformers")
 
 import torch
 
-from mindspore_serving.llm.runtimes import torch_paths
-from mindspore_serving.llm.runtimes.base import AttentionSpec
-from mindspore_serving.llm.runtimes.torch_attention import Gathered, GatherPath
-from mindspore_serving.llm.runtimes.torch_paths import Setting, deviation, open_kernels
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.torch import paths as torch_paths
+from mindspore_serving.llm.runtimes.torch.attention import Gathered, GatherPath
+from mindspore_serving.llm.runtimes.torch.paths import Setting, deviation, open_kernels
 from tests.llm import checkpoints
 from tests.llm.torch_cases import CASES, TOLERANCE, Case, gather_error, kernel_error
 
@@ -122,8 +123,10 @@ def test_without_triton_there_are_no_kernels_and_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
-    for name in ("torch_triton", "torch_paged"):
-        monkeypatch.delitem(sys.modules, f"mindspore_serving.llm.runtimes.{name}", raising=False)
+    package = import_module("mindspore_serving.llm.runtimes.torch")
+    for name in ("kernels", "paged"):
+        monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}", raising=False)
+        monkeypatch.delattr(package, name, raising=False)
     lines = warnings(monkeypatch)
     assert open_kernels({SPEC}, FLOAT) is None
     assert len(lines) == 1

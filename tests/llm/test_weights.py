@@ -11,9 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm import safetensors
-from mindspore_serving.llm.safetensors import BITS, map_now, read_safetensors, write_safetensors
-from mindspore_serving.llm.weights import Checkpoint
+from mindspore_serving.llm.checkpoint import safetensors
+from mindspore_serving.llm.checkpoint.safetensors import (
+    BITS,
+    map_now,
+    read_safetensors,
+    write_safetensors,
+)
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 
 numpy_library = pytest.importorskip("safetensors.numpy")
 

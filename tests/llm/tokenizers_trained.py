@@ -13,7 +13,7 @@ from tokenizers import (
     trainers,
 )
 
-from mindspore_serving.llm import tokenizer as serving
+from mindspore_serving.llm.tokenization import tokenizer as serving
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog.",

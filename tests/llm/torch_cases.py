@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from mindspore_serving.llm.runtimes.base import AttentionSpec
+from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Layout, Limits, lay_out
-from mindspore_serving.llm.runtimes.torch_attention import AttentionPath, GatherPath
-from mindspore_serving.llm.runtimes.torch_transfer import upload
+from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
+from mindspore_serving.llm.runtimes.torch.transfer import upload
 from mindspore_serving.llm.step import Row, Step
 
 # What a result may be off, as a share of the largest value; float16 keeps 11 bits, bfloat16 8.
@@ -198,7 +198,7 @@ def error(case: Case, out: torch.Tensor, inputs: Inputs) -> float:
 
 def kernel_error(case: Case, device: str) -> float:
     """Of the Triton kernels, in a cache that is NaN wherever no token is."""
-    from mindspore_serving.llm.runtimes.torch_paged import PagedPath
+    from mindspore_serving.llm.runtimes.torch.paged import PagedPath
 
     inputs = drawn(case, unused=float("nan"))
     path = PagedPath.of(case.spec, case.dtype, case.block_size, case.num_processors)

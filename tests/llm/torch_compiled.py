@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mindspore_serving.llm.runtimes import torch_triton
+from mindspore_serving.llm.runtimes.torch import kernels
 
 POINTERS = {"sums": "*fp32", "weights": "*fp32", "slopes": "*fp32", "sequences": "*i64"}
 NUMBERS = {"stride": "i32", "num_splits": "i32", "num_tokens": "i32", "scale": "fp32"}
@@ -32,11 +32,11 @@ SHAPES = {
 NOT_SPLIT = {"sums": None, "weights": None}
 # What an argument is, where it is not as in SHAPES.
 VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "decode": (torch_triton._attend, NOT_SPLIT | {"BLOCK_M": 16, "slopes": None}),
-    "decode, split": (torch_triton._attend, {"BLOCK_M": 16, "slopes": None}),
-    "merge": (torch_triton._merge, {"BLOCK_M": 16}),
-    "prompt": (torch_triton._attend, NOT_SPLIT | {"BLOCK_M": 64, "slopes": None}),
-    "all of it": (torch_triton._attend, {"BLOCK_M": 64, "WINDOW": 4096, "SOFTCAP": 50.0}),
+    "decode": (kernels._attend, NOT_SPLIT | {"BLOCK_M": 16, "slopes": None}),
+    "decode, split": (kernels._attend, {"BLOCK_M": 16, "slopes": None}),
+    "merge": (kernels._merge, {"BLOCK_M": 16}),
+    "prompt": (kernels._attend, NOT_SPLIT | {"BLOCK_M": 64, "slopes": None}),
+    "all of it": (kernels._attend, {"BLOCK_M": 64, "WINDOW": 4096, "SOFTCAP": 50.0}),
 }
 
 

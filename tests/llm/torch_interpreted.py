@@ -13,9 +13,9 @@ import torch
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import Limits
-from mindspore_serving.llm.runtimes.torch import open_model
-from mindspore_serving.llm.runtimes.torch_paged import PagedPath
-from mindspore_serving.llm.runtimes.torch_runner import TorchRunner
+from mindspore_serving.llm.runtimes.torch.opening import open_model
+from mindspore_serving.llm.runtimes.torch.paged import PagedPath
+from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
 from tests.llm import torch_cases
 from tests.llm.running import generate_staggered, texts
 from tests.llm.torch_graph import Again

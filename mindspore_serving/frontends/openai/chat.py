@@ -33,7 +33,7 @@ from mindspore_serving.frontends.openai.requests import (
 )
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.llm.reasoning_formats import as_asked, reason_first
+from mindspore_serving.llm.chat.reasoning_formats import as_asked, reason_first
 
 
 async def answer(site: Site, request: Request, asked: ChatRequest) -> Response:

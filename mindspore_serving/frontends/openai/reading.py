@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_serving.llm.output_parser import (
+from mindspore_serving.llm.chat.output_parser import (
     CallArguments,
     CallBegun,
     Content,

@@ -11,7 +11,13 @@ from typing import Any
 
 from mindspore_serving.core.completion import Token
 from mindspore_serving.frontends.openai.logprobs import of_chat
-from mindspore_serving.llm.output_parser import CallArguments, CallBegun, Content, Delta, Reasoning
+from mindspore_serving.llm.chat.output_parser import (
+    CallArguments,
+    CallBegun,
+    Content,
+    Delta,
+    Reasoning,
+)
 
 Object = dict[str, Any]
 

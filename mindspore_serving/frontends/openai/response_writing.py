@@ -15,7 +15,7 @@ from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.openai.reading import Reader, Reading
 from mindspore_serving.frontends.openai.response_items import Output
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
-from mindspore_serving.llm.output_parser import Content, Delta, Reasoning
+from mindspore_serving.llm.chat.output_parser import Content, Delta, Reasoning
 
 Object = dict[str, Any]
 

@@ -10,7 +10,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.openai.decoding import check_free, show
 from mindspore_serving.frontends.openai.errors import WrongField
 from mindspore_serving.frontends.openai.requests import Function, Tool, ToolChoice
-from mindspore_serving.llm.tool_formats import tool_grammar
+from mindspore_serving.llm.chat.tool_formats import tool_grammar
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import bert
 from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
 Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]

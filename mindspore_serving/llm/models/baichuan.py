@@ -6,8 +6,8 @@
 
 from mindspore_serving.llm.models.layouts import ALIBI, alibi_slopes
 from mindspore_serving.llm.models.llama import Layer, Names
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 NAMES = Names(qkv=("self_attn.W_pack",))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.gpt2 import ACTIVATIONS
+from mindspore_serving.llm.models.ops import AttentionSpec, Ops, Tensor
 from mindspore_serving.llm.models.spec import number, size
-from mindspore_serving.llm.runtimes.base import AttentionSpec, Ops, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ window layers have rotary frequencies of their own.
 from dataclasses import dataclass
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 ACTIVATION = "gelu_pytorch_tanh"
 

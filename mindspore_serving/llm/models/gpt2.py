@@ -4,8 +4,8 @@ Its matrices are [in, out] in checkpoints; `layouts` has turned them.
 """
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 ACTIVATIONS = {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu": False}  # name -> by tanh
 

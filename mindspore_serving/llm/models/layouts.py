@@ -11,9 +11,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.packing import is_packed
-from mindspore_serving.llm.safetensors import StoredTensor
-from mindspore_serving.llm.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.packing import is_packed
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 
 Tensors: TypeAlias = dict[str, StoredTensor]
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise

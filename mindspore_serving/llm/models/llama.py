@@ -6,8 +6,8 @@ is cut into three by the checkpoint already.
 
 from dataclasses import dataclass
 
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.llm.models.llama import LLAMA, Layer
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor, Weight
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.base import Inputs, Ops, Tensor, Weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.families import DEFAULTS, QK_NORMED, QKV_BIASED
+from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.rope import Rope, rope_from
-from mindspore_serving.llm.runtimes.base import AttentionSpec
 
 Config = Mapping[str, Any]
 

@@ -14,16 +14,16 @@ OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 # name -> "module:function"; another runtime is one more row.
 RUNTIMES: dict[str, str] = {
-    "openvino": "mindspore_serving.llm.runtimes.openvino:open_runner",
-    "torch": "mindspore_serving.llm.runtimes.torch:open_runner",
-    "mindspore": "mindspore_serving.llm.runtimes.mindspore:open_runner",
-    "mindir": "mindspore_serving.llm.runtimes.mindir:open_runner",
+    "openvino": "mindspore_serving.llm.runtimes.openvino.opening:open_runner",
+    "torch": "mindspore_serving.llm.runtimes.torch.opening:open_runner",
+    "mindspore": "mindspore_serving.llm.runtimes.mindspore.opening:open_runner",
+    "mindir": "mindspore_serving.llm.runtimes.mindir.opening:open_runner",
     "toy": "mindspore_serving.llm.runtimes.toy:open_runner",
 }
 # The same for models that embed and do not generate.
 ENCODER_RUNTIMES: dict[str, str] = {
-    "openvino": "mindspore_serving.llm.runtimes.openvino_encoder:open_encoder",
-    "torch": "mindspore_serving.llm.runtimes.torch_encoder:open_encoder",
+    "openvino": "mindspore_serving.llm.runtimes.openvino.encoder:open_encoder",
+    "torch": "mindspore_serving.llm.runtimes.torch.encoder:open_encoder",
 }
 ADAPTABLE = ("torch",)  # those that take EngineConfig.adapters
 COMPILED = ("mindspore",)  # those that take EngineConfig.graph_mode

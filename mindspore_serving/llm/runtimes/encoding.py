@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.pooling import longest_prompt
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Encoder, load_encoder
 from mindspore_serving.llm.models.bert import EncoderSpec, tables
-from mindspore_serving.llm.pooling import longest_prompt
 from mindspore_serving.llm.step import Tokens
-from mindspore_serving.llm.weights import Checkpoint
 
 MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
 

@@ -1,0 +1,1 @@
+"""Conversations: the template that makes a prompt, and tool calls and reasoning in answers."""

@@ -1,0 +1,139 @@
+"""An answer's text, as it comes, taken apart: reasoning, content, calls of tools.
+
+Pure text in, small pieces out: it knows no tokens, no model and no protocol.  Put together, the
+pieces are the same however the text was cut.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mindspore_serving.llm.chat.deltas import (
+    CallArguments,
+    CallBegun,
+    Content,
+    Delta,
+    Reasoning,
+)
+from mindspore_serving.llm.chat.markers import without_start_of
+from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
+from mindspore_serving.llm.chat.tool_calls import CallReader
+from mindspore_serving.llm.chat.tool_formats import tool_names
+
+__all__ = [
+    "CallArguments",
+    "CallBegun",
+    "Content",
+    "Delta",
+    "OutputParser",
+    "Reasoning",
+    "shows_special_tokens",
+]
+
+
+def shows_special_tokens(tool_format: str, reasoning_format: str) -> bool:
+    """Whether the text has to be made with `skip_special_tokens=False`: in many vocabularies the
+    markers are special tokens."""
+    return bool(tool_format or reasoning_format)
+
+
+class OutputParser:
+    """Reads one answer.
+
+    Space around reasoning, before a call and behind the last one is dropped.  What only looks like
+    a marker or a call is content; of a call that breaks after its arguments have begun, the
+    arguments so far are given out as they are, and what follows is content.
+
+    Args:
+        tool_format: a row of `tool_formats.TOOL_FORMATS`; "" where an answer that is one JSON
+            object may be a call.
+        reasoning_format: a row of `reasoning_formats.REASONING_FORMATS`, or "".
+        tools: as OpenAI writes them; without any, no calls are looked for.
+    """
+
+    def __init__(
+        self, tool_format: str, reasoning_format: str, tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._reasoning = _ReasoningReader(reasoning_format) if reasoning_format else None
+        self._calls = CallReader(tool_format, tool_names(tools)) if tools else None
+
+    def feed(self, text: str) -> list[Delta]:
+        """What `text` adds."""
+        if self._reasoning is None:
+            return self._read(text)
+        thought, text = self._reasoning.feed(text)
+        return _reasoning(thought) + self._read(text)
+
+    def finish(self) -> list[Delta]:
+        """What was held back, once there is no more text."""
+        out: list[Delta] = []
+        if self._reasoning is not None:
+            thought, text = self._reasoning.finish()
+            out = _reasoning(thought) + self._read(text)
+        return out + (self._calls.finish() if self._calls else [])
+
+    def _read(self, text: str) -> list[Delta]:
+        if self._calls is not None:
+            return self._calls.feed(text)
+        return [Content(text)] if text else []
+
+
+def _reasoning(text: str) -> list[Delta]:
+    return [Reasoning(text)] if text else []
+
+
+class _ReasoningReader:
+    """Tells what is before the end of reasoning from what is behind it."""
+
+    def __init__(self, name: str) -> None:
+        self._format = REASONING_FORMATS[name]
+        self._held = ""  # what cannot be told yet
+        self._part = self._begin
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """The next reasoning, and the next text behind it."""
+        text, self._held = self._held + text, ""
+        return self._part(text)
+
+    def finish(self) -> tuple[str, str]:
+        rest, self._held = self._held, ""
+        is_inside = self._part == self._inside or (
+            self._part == self._begin and self._format.is_open
+        )
+        return (rest, "") if is_inside else ("", rest)
+
+    def _begin(self, text: str) -> tuple[str, str]:
+        begin, shown = self._format.begin, text.lstrip()
+        if begin.startswith(shown) and shown != begin:
+            self._held = text
+            return "", ""
+        if shown.startswith(begin):
+            self._part = self._lead
+            return self._lead(shown[len(begin) :])
+        self._part = self._lead if self._format.is_open else self._outside
+        return self._part(text)
+
+    def _lead(self, text: str) -> tuple[str, str]:
+        text = text.lstrip()
+        if not text:
+            return "", ""
+        self._part = self._inside
+        return self._inside(text)
+
+    def _inside(self, text: str) -> tuple[str, str]:
+        end = self._format.end
+        place = text.find(end)
+        if place >= 0:
+            self._part = self._behind
+            return text[:place].rstrip(), self._behind(text[place + len(end) :])[1]
+        shown = without_start_of(text, end).rstrip()
+        self._held = text[len(shown) :]
+        return shown, ""
+
+    def _behind(self, text: str) -> tuple[str, str]:
+        text = text.lstrip()
+        if text:
+            self._part = self._outside
+        return "", text
+
+    def _outside(self, text: str) -> tuple[str, str]:
+        return "", text

@@ -1,0 +1,113 @@
+"""How models write what they think before they answer: found in a chat template, and allowed by a
+grammar.  Knows no tokens and no requests.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.core.completion import Grammar
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm.grammar.source import WHITESPACE, regex_literal, rename_start
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """The markers around reasoning.  If `is_open`, the prompt ends inside it."""
+
+    begin: str
+    end: str
+    is_open: bool = False
+
+
+REASONING_FORMATS = {
+    "think": ReasoningFormat("<think>", "</think>"),
+    "think_open": ReasoningFormat("<think>", "</think>", is_open=True),
+    "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
+}
+
+# Options by which templates let a request turn reasoning off.
+_SWITCHES = ("enable_thinking", "thinking")
+
+
+def find_reasoning_format(template_source: str) -> str:
+    """The name of the format that a chat template shows: "think"; "think_open" if a prompt made
+    with it ends inside reasoning; "mistral"; "" if it shows none.
+
+    The template is tried with one message of a user; if it refuses that, the prompt is taken not
+    to end inside reasoning.
+    """
+    if "[THINK]" in template_source:
+        return "mistral"
+    if "</think>" not in template_source and "<think>" not in template_source:
+        return ""
+    return as_prompted("think", _prompt(template_source))
+
+
+def as_prompted(reasoning_format: str, prompt: str) -> str:
+    """The format of the answer to `prompt`: whether reasoning is open depends on its end."""
+    if reasoning_format not in ("think", "think_open"):
+        return reasoning_format
+    return "think_open" if prompt.rstrip().endswith("<think>") else "think"
+
+
+def as_asked(reasoning_format: str, template_options: Mapping[str, Any]) -> str:
+    """The format of an answer whose template gets these options: with reasoning turned off the
+    prompt does not end inside it."""
+    is_off = any(template_options.get(switch) is False for switch in _SWITCHES)
+    return "think" if reasoning_format == "think_open" and is_off else reasoning_format
+
+
+def reason_first(reasoning_format: str, grammar: Grammar) -> Grammar:
+    """`grammar` for an answer that may reason before (for "think_open": that must end its
+    reasoning before).
+
+    Raises InvalidInputs if a JSON schema is not JSON.
+    """
+    if not reasoning_format:
+        return grammar
+    row = REASONING_FORMATS[reasoning_format]
+    rules = [
+        "start: reasoning REASONING_SPACE answer"
+        if row.is_open
+        else "start: (reasoning_begin reasoning REASONING_SPACE)? answer",
+        f"reasoning_begin: {json.dumps(row.begin)}",
+        f"reasoning[suffix={json.dumps(row.end)}]: REASONING_TEXT",
+        "REASONING_TEXT: /(?s:.*)/",
+        "REASONING_SPACE: /[ \\n\\r\\t]{0,8}/",
+    ]
+    if row.is_open:
+        del rules[1]
+    return Grammar("lark", "\n".join(rules) + "\n" + _answer(grammar))
+
+
+def _answer(grammar: Grammar) -> str:
+    """A rule `answer` that stands for `grammar`."""
+    if grammar.kind == "lark":
+        return rename_start(grammar.source, "answer")
+    if grammar.kind == "regex":
+        return f"answer: {regex_literal(grammar.source)}\n"
+    schema: Any = {"type": "object"}
+    if grammar.kind == "json_schema":
+        try:
+            schema = json.loads(grammar.source)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputs(f"the json_schema is not JSON: {error}") from None
+        if schema is True:
+            schema = {}
+    if not isinstance(schema, dict):
+        raise InvalidInputs(f"the json_schema is {grammar.source[:80]!r}, expected an object")
+    options = {} if "whitespace_flexible" in grammar.source else {"whitespace_pattern": WHITESPACE}
+    stated = schema.get("x-guidance")
+    options |= stated if isinstance(stated, dict) else {}
+    return f"answer: %json {json.dumps({**schema, 'x-guidance': options})}\n"
+
+
+def _prompt(template_source: str) -> str:
+    from mindspore_serving.llm.chat.template import ChatTemplate  # its library is large
+
+    try:
+        return ChatTemplate(template_source).render([{"role": "user", "content": "Hello"}])
+    except ServingError:
+        return ""

@@ -1,0 +1,217 @@
+"""From the hidden states of a prompt's tokens to its vector, as a sentence-transformers directory
+says it: modules.json, and a directory for each module.  Knows no runtime.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving import log
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
+from mindspore_serving.llm.checkpoint.weights import to_f32
+from mindspore_serving.llm.step import Vectors
+from mindspore_serving.llm.tokenization.tokenizer import read_json
+
+Starts = npt.NDArray[np.intp]
+
+# The older flag of each mode, in the order in which several are put side by side.
+FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+ACTIVATIONS: dict[str, Callable[[Vectors], Vectors]] = {
+    "Tanh": np.tanh,
+    "Identity": lambda x: x,
+    "ReLU": lambda x: np.maximum(x, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A matrix [outputs, inputs] behind the pooling, and what follows it."""
+
+    weight: Vectors
+    bias: Vectors | None
+    activation: str
+
+    def apply(self, vectors: Vectors) -> Vectors:
+        product: Vectors = vectors @ self.weight.T
+        if self.bias is not None:
+            product += self.bias
+        return ACTIVATIONS[self.activation](product)
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How states become vectors.  `modes` are put side by side; `denses` follow one another."""
+
+    modes: tuple[str, ...] = ("mean",)
+    denses: tuple[Dense, ...] = ()
+    normalizes: bool = True
+
+    def size(self, hidden_size: int) -> int:
+        """Of a vector."""
+        return len(self.denses[-1].weight) if self.denses else len(self.modes) * hidden_size
+
+    def apply(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
+        """float32 [prompts, size] of states [tokens, hidden_size], prompt after prompt."""
+        counts = np.asarray(lengths)
+        starts = np.cumsum(counts) - counts
+        vectors = np.concatenate([_pool(mode, states, starts, counts) for mode in self.modes], 1)
+        for dense in self.denses:
+            vectors = dense.apply(vectors)
+        return unit(vectors) if self.normalizes else vectors
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """The same directions, with length 1."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+    return scaled
+
+
+def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Vectors:
+    pooled: Vectors
+    if mode in ("cls", "lasttoken"):
+        pooled = states[starts if mode == "cls" else starts + counts - 1]
+        return pooled
+    if mode == "max":
+        pooled = np.maximum.reduceat(states, starts, axis=0)
+        return pooled
+    divisors = counts.astype(np.float32)
+    if mode == "weightedmean":  # the first token counts once, the second twice
+        places = np.arange(len(states)) - np.repeat(starts, counts) + 1
+        states = states * places[:, None].astype(np.float32)
+        divisors = divisors * (divisors + 1) / 2
+    elif mode == "mean_sqrt_len_tokens":
+        divisors = np.sqrt(divisors)
+    pooled = np.add.reduceat(states, starts, axis=0) / divisors[:, None]
+    return pooled
+
+
+def read_pooling(directory: Path, hidden_size: int) -> Pooling:
+    """What the directory says; without modules.json the mean, scaled to length 1.
+
+    Raises StartError naming a file that is broken, or a module that is not supported.
+    """
+    _warn_of_prompts(directory)
+    path = directory / "modules.json"
+    if not path.exists():
+        log.warning("%s has no modules.json: the mean of its tokens is taken", directory.name)
+        return Pooling()
+    modes: tuple[str, ...] = ()
+    denses: list[Dense] = []
+    normalizes = False
+    for kind, place in _modules(path):
+        if kind == "Pooling":
+            modes = _modes(place / "config.json")
+        elif kind == "Dense":
+            denses.append(_read_dense(place))
+        elif kind == "Normalize":
+            normalizes = True
+        elif kind != "Transformer":
+            raise StartError(
+                f"{path} has a module {kind!r}, expected Transformer, Pooling, Dense and Normalize"
+            )
+    if not modes:
+        raise StartError(f"{path} has no module Pooling, expected one")
+    _check_sizes(path, len(modes) * hidden_size, denses)
+    return Pooling(modes, tuple(denses), normalizes)
+
+
+def _modules(path: Path) -> list[tuple[str, Path]]:
+    """(kind, directory) of each, in order."""
+    try:
+        entries = json.loads(path.read_bytes())
+        found = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StartError(f"{path} is no list of modules with type and path: {error}") from None
+    for _, place in found:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise StartError(f"{path} names {place!r}, expected a directory beside it")
+    return [(kind, path.parent / place) for kind, place in found]
+
+
+def _modes(path: Path) -> tuple[str, ...]:
+    config = read_json(path)
+    given = config.get("pooling_mode")
+    if given is None:
+        modes = tuple(mode for flag, mode in FLAGS.items() if config.get(flag)) or ("mean",)
+    else:
+        modes = (given,) if isinstance(given, str) else tuple(given)
+    for mode in modes:
+        if mode not in FLAGS.values():
+            raise StartError(
+                f"{path} has pooling mode {mode!r}, expected one of {', '.join(FLAGS.values())}"
+            )
+    return modes
+
+
+def _read_dense(directory: Path) -> Dense:
+    path = directory / "config.json"
+    config = read_json(path)
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    odd = [key for key in ("use_residual", "module_input_name") if _is_odd(key, config)]
+    if activation not in ACTIVATIONS or odd:
+        what = f"has {odd[0]}" if odd else f"has activation_function {activation!r}"
+        raise StartError(f"{path} {what}, expected a plain layer with {', '.join(ACTIVATIONS)}")
+    file = directory / "model.safetensors"
+    tensors = read_safetensors(file)
+    if "linear.weight" not in tensors:
+        raise StartError(f"{file} has no tensor 'linear.weight'")
+    weight, bias = (
+        to_f32(tensors[name], f"tensor {name!r} of {file}") if name in tensors else None
+        for name in ("linear.weight", "linear.bias")
+    )
+    assert weight is not None
+    return Dense(weight, bias, activation)
+
+
+def _is_odd(key: str, config: Mapping[str, Any]) -> bool:
+    return config.get(key) not in (None, False, "sentence_embedding")
+
+
+def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
+    for dense in denses:
+        if dense.weight.ndim != 2 or dense.weight.shape[1] != width:
+            raise StartError(
+                f"{path}: a Dense module has shape {dense.weight.shape}, expected [*, {width}]"
+            )
+        if dense.bias is not None and dense.bias.shape != dense.weight.shape[:1]:
+            raise StartError(
+                f"{path}: a Dense module's bias has shape {dense.bias.shape}, expected "
+                f"{dense.weight.shape[:1]}"
+            )
+        width = len(dense.weight)
+
+
+def _warn_of_prompts(directory: Path) -> None:
+    """What the library would do to texts, and is not done here."""
+    name = read_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
+    if name:
+        log.warning(
+            "%s has default_prompt_name %r: texts are embedded as they are given; put the prompt "
+            "in front of them", directory.name, name,
+        )  # fmt: skip
+
+
+def longest_prompt(directory: Path) -> int | None:
+    """The most tokens that the directory says are good for a prompt; None if it says nothing."""
+    for path in sorted(directory.glob("sentence_*_config.json")):
+        found = read_json(path).get("max_seq_length")
+        if found is not None:
+            if type(found) is not int or found < 1:
+                raise StartError(f"{path} has max_seq_length {found!r}, expected an int over 0")
+            return found
+    found = read_json(directory / "tokenizer_config.json").get("model_max_length")
+    return found if type(found) is int and found > 0 else None

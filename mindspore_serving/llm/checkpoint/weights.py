@@ -1,0 +1,198 @@
+"""A checkpoint on disk: its configuration, and its tensors by name, views of the mapped files.
+
+Knows no model, but for one fused layout that no runtime could cut cheaply, and no runtime; never
+unpickles.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
+from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
+from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, read_safetensors
+
+Array = npt.NDArray[Any]
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+MAX_JSON_BYTES = 64 * 2**20  # of config.json and of an index
+
+
+class Checkpoint:
+    """The tensors and the configuration of one model directory.
+
+    What `raw` returns are views of the mapped files, valid as long as the checkpoint or the view
+    is referenced.  A runtime that hands their memory to native code keeps the arrays.
+    """
+
+    def __init__(self, directory: Path, tensors: dict[str, StoredTensor]) -> None:
+        self.directory = directory
+        self.config = read_json(directory / "config.json")
+        path = directory / "generation_config.json"
+        self.generation_config: dict[str, Any] = read_json(path) if path.exists() else {}
+        is_fused = self.config.get("architectures") == ["InternLM2ForCausalLM"]
+        self._tensors = _cut_wqkv(self.config, tensors) if is_fused else tensors
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "Checkpoint":
+        """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
+        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt_names`).
+
+        Raises StartError naming the file, and the tensor, that is missing or broken.
+        """
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise StartError(f"{directory} is not a directory; expected one with config.json")
+        return cls(directory, _read_files(directory))
+
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def has(self, name: str) -> bool:
+        return name in self._tensors
+
+    def raw(self, name: str) -> tuple[str, tuple[int, ...], Array]:
+        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays.
+
+        Raises StartError naming a tensor that is not there.
+        """
+        stored = self._tensors.get(name)
+        if stored is None:
+            raise StartError(
+                f"{self.directory} has no tensor {name!r}, which its architecture needs"
+            )
+        if not stored.bits.flags.aligned:  # native code reads aligned memory
+            stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
+        return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)
+
+    def packed(self, name: str) -> Packed | None:
+        """The integers and scales of a quantised tensor, None for one that is not quantised."""
+        dtype, _, bits = self.raw(name)
+        if not is_packed(dtype):
+            return None
+        _, _, scales = self.raw(f"{name}.scale")
+        return packed_tensor(name, bits, scales.view(np.float16))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape the model sees, also of a quantised tensor."""
+        packed = self.packed(name)
+        return self.raw(name)[1] if packed is None else packed.shape
+
+    def f32(self, name: str) -> npt.NDArray[np.float32]:
+        """The tensor as float32: a copy, but for one that is float32 already; dequantised."""
+        packed = self.packed(name)
+        if packed is not None:
+            return unpack(packed)
+        stored = StoredTensor(*self.raw(name))
+        return to_f32(stored, f"tensor {name!r} of {self.directory}")
+
+
+def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
+    """As `Checkpoint.f32`, of one tensor.  Raises StartError, which begins with `where`, unless it
+    is of floats."""
+    dtype, bits = stored.dtype, stored.bits
+    if dtype not in FLOATS:
+        raise StartError(f"{where} is {dtype}, expected one of {FLOATS}")
+    if dtype == "BF16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "F16":
+        return bits.view(np.float16).astype(np.float32)
+    return bits.astype(np.float32, copy=False)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise StartError(f"{path.parent} has no {path.name}") from None
+    except ValueError as error:
+        raise StartError(f"{path} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def _read_files(directory: Path) -> dict[str, StoredTensor]:
+    index = directory / "model.safetensors.index.json"
+    if index.exists():
+        return _read_shards(directory, index)
+    files = sorted(directory.glob("*.safetensors"))
+    if files:
+        return _read_all(files, read_safetensors)
+    files = sorted(directory.glob("*.ckpt"))
+    if not files:
+        raise StartError(
+            f"{directory} has no *.safetensors and no MindSpore *.ckpt file; weights in another "
+            "format (pickled .bin) have to be converted to safetensors first"
+        )
+    tensors = _read_all(files, read_ckpt)
+    return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+
+
+def _read_all(
+    files: Iterable[Path], read: Callable[[Path], dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for path in files:
+        for name, stored in read(path).items():
+            if name in tensors:
+                raise StartError(f"tensor {name!r} is in {path.name} and in another file as well")
+            tensors[name] = stored
+    return tensors
+
+
+def _read_shards(directory: Path, index: Path) -> dict[str, StoredTensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise StartError(f"{index} has no weight_map")
+    files: dict[str, dict[str, StoredTensor]] = {}
+    for file in sorted({str(value) for value in weight_map.values()}):
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise StartError(f"{index} names {file!r}, expected a *.safetensors file beside it")
+        files[file] = read_safetensors(directory / file)
+    for name, file in weight_map.items():
+        if name not in files[file]:
+            raise StartError(f"{directory / file} has no tensor {name!r}, which {index.name} names")
+    return {name: files[file][name] for name, file in weight_map.items()}
+
+
+def _cut_wqkv(
+    config: Mapping[str, Any], tensors: dict[str, StoredTensor]
+) -> dict[str, StoredTensor]:
+    """InternLM2 stores, for each key-value head, its queries, its key and its value.
+
+    Here `attention.wqkv` becomes `attention.wq`, `.wk` and `.wv`, each the rows of a kind: copied
+    when they are read, which is cheaper than to cut the product of every step.
+    """
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    kv_heads = config.get("num_key_value_heads") or heads
+    if not (isinstance(kv_heads, int) and isinstance(heads, int) and isinstance(hidden, int)):
+        return tensors  # config.json is refused where the model's sizes are read
+    queries, head_dim = heads // max(kv_heads, 1), hidden // max(heads, 1)
+    cut = {}
+    for name, stored in tensors.items():
+        before, fused, after = name.partition(".wqkv.")
+        if not fused:
+            cut[name] = stored
+            continue
+        expected = kv_heads * (queries + 2) * head_dim
+        if not stored.shape or stored.shape[0] != expected:
+            raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
+        rest = stored.shape[1:]
+        rows = stored.bits.reshape(kv_heads, queries + 2, head_dim, *rest)
+        parts = {"wq": rows[:, :queries], "wk": rows[:, queries], "wv": rows[:, queries + 1]}
+        for part, bits in parts.items():
+            count = bits.size // prod(rest)
+            cut[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
+    return cut

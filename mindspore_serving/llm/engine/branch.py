@@ -1,0 +1,142 @@
+"""One of the answers to a request: turns the tokens that are sampled for it into what its reader
+gets, and says what is to be sampled next.  It knows neither cache nor runner.
+"""
+
+from mindspore_serving.core.generation import FinishReason, Generated
+from mindspore_serving.llm.engine.request import Request
+from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.speculation import Drafter
+from mindspore_serving.llm.grammar.state import GrammarState
+from mindspore_serving.llm.sampling.sampler import Sampled, SampleRow
+from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
+
+
+class Branch:
+    """An answer being written.  `drafter` is None where nothing is guessed, `grammar` where any
+    text may be written."""
+
+    __slots__ = (
+        "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
+    )  # fmt: skip
+
+    def __init__(
+        self, request: Request, index: int, sequence: Sequence, drafter: Drafter | None
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.sequence = sequence
+        self.drafter = drafter
+        self.grammar = _state(request)
+        self.output_ids: list[int] = []
+        self._checker = _checker(request)
+        self._row = self._sample_row(self.output_ids)
+
+    def row(self) -> SampleRow:
+        """What to sample: the next token."""
+        self._row.position = len(self.output_ids)
+        return self._row
+
+    def guess_rows(self, guesses: list[int]) -> list[SampleRow]:
+        """What to sample after each of `guesses`, should it and those before it prove right."""
+        counts = range(1, len(guesses) + 1)
+        return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
+
+    def write(self, token: Sampled) -> Generated:
+        """Take the next token."""
+        if token.error is not None:
+            return self._end_without_token(token)
+        token_id = token.token_id
+        emitted = self._checker.check(token_id)
+        if self.grammar is not None:
+            emitted = self._follow(self.grammar, token_id, emitted)
+        self.output_ids.append(token_id)
+        return Generated(
+            self.index,
+            (token_id,),
+            emitted.text,
+            None if token.logprobs is None else (token.logprobs,),
+            emitted.finish_reason,
+            emitted.stop_reason,
+        )
+
+    def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
+        """Take the next token and those sampled after each of `guesses`, up to the first that was
+        not guessed or that ends the text."""
+        parts = [self.write(sampled[0])]
+        for guess, token in zip(guesses, sampled[1:], strict=True):
+            last = parts[-1]
+            if last.finish_reason is not None or last.token_ids != (guess,):
+                break
+            parts.append(self.write(token))
+        return _join(parts)
+
+    def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
+        """The last of this answer, for a reason that is not in the text."""
+        return Generated(self.index, (), self._checker.finish(), None, reason, cause)
+
+    def guess(self, new_tokens: tuple[int, ...], most: int) -> None:
+        """Let the sequence guess what follows, if the text has been here before."""
+        if self.drafter is not None:
+            self.drafter.extend(new_tokens)
+            draft = self.drafter.propose(most)
+            if self.grammar is not None:
+                draft = self.grammar.forced(most) or self.grammar.possible(draft)
+            self.sequence.draft = draft
+
+    def _follow(self, grammar: GrammarState, token_id: int, emitted: Emitted) -> Emitted:
+        """What the grammar says to a token: it may end the answer, even as the last that fits."""
+        if emitted.finish_reason not in (None, FinishReason.LENGTH):
+            return emitted
+        grammar.advance(token_id)
+        if grammar.is_finished:
+            return Emitted(emitted.text + self._checker.finish(), FinishReason.STOP)
+        if grammar.error is not None:
+            text = emitted.text + self._checker.finish()
+            return Emitted(text, FinishReason.ERROR, grammar.error)
+        return emitted
+
+    def _end_without_token(self, token: Sampled) -> Generated:
+        """If the grammar was followed to a possible end and no token may follow, that was it."""
+        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
+            return self.end(FinishReason.STOP)
+        return self.end(FinishReason.ERROR, token.error)
+
+    def _sample_row(self, output_ids: list[int]) -> SampleRow:
+        request = self.request
+        return SampleRow(
+            params=request.params,
+            prompt_ids=request.prompt_ids,
+            output_ids=output_ids,
+            end_ids=request.end_ids,
+            position=len(output_ids),
+            seed=request.seed_of(self.index),
+            bad_words_ids=request.bad_words_ids,
+        )
+
+
+def _join(parts: list[Generated]) -> Generated:
+    last = parts[-1]
+    logprobs = [entry for part in parts for entry in part.logprobs or ()]
+    return Generated(
+        last.index,
+        tuple(token for part in parts for token in part.token_ids),
+        "".join(part.text for part in parts),
+        tuple(logprobs) if parts[0].logprobs is not None else None,
+        last.finish_reason,
+        last.stop_reason,
+    )
+
+
+def _state(request: Request) -> GrammarState | None:
+    if request.grammar is None:
+        return None
+    return request.grammar.begin(has_ends=not request.params.ignore_eos)
+
+
+def _checker(request: Request) -> StopChecker:
+    decoding = None
+    if request.tokenizer is not None:
+        skips = request.params.skip_special_tokens
+        decoding = Detokenizer(request.tokenizer, skips, continues=request.continues)
+    return StopChecker(request.params, request.eos_ids, decoding, request.max_tokens)

@@ -1,0 +1,220 @@
+"""Models that embed and do not generate: prompts in, one vector for each out.
+
+Every step computes whole prompts, as many as fit: of the oldest one that waits and those nearest to
+it in length, whoever asked for them.  It has no thread, clock or socket.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.request import to_token_ids
+from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.runtimes import open_encoder
+from mindspore_serving.llm.step import EncoderRunner, Vectors
+
+MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
+WINDOW = 1024  # of the oldest that wait are looked at for a step
+
+GENERATES_NOTHING = "the model is an encoder, which generates no text; embed with it"
+
+Outputs = list[tuple[str, Vectors | ServingError]]
+
+
+class Encoder:
+    """An encoder with its pooling.  Used by one thread."""
+
+    def __init__(self, runner: EncoderRunner, pooling: Pooling, config: EngineConfig) -> None:
+        self.runner = runner
+        self.config = config
+        self.embedding_size = pooling.size(runner.hidden_size)
+        self._pooling = pooling
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, config: EngineConfig, runtime: str = "openvino"
+    ) -> "Encoder":
+        """Load `directory`: config.json, *.safetensors, and what sentence-transformers puts beside
+        them.  Raises StartError saying what cannot be used."""
+        runner = open_encoder(directory, runtime, config)
+        try:
+            return cls(runner, read_pooling(Path(directory), runner.hidden_size), config)
+        except BaseException:
+            runner.close()
+            raise
+
+    def check(self, prompt_ids: Iterable[int]) -> list[int]:
+        """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
+        prompt = to_token_ids(prompt_ids)
+        most, vocab_size = self.runner.max_model_len, self.runner.vocab_size
+        if not prompt:
+            raise InvalidInputs("the prompt is empty, expected at least one token")
+        if len(prompt) > most:
+            raise InvalidInputs(
+                f"the prompt has {len(prompt)} tokens, expected at most {most} (max_model_len)"
+            )
+        low, high = min(prompt), max(prompt)
+        if low < 0 or high >= vocab_size:
+            raise InvalidInputs(
+                f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
+                f"{vocab_size - 1}"
+            )
+        return prompt
+
+    def compute(self, prompts: Sequence[list[int]]) -> Vectors:
+        """One step: float32 [len(prompts), embedding_size] of prompts that `check` has passed."""
+        states = self.runner.run(prompts)
+        return self._pooling.apply(states, [len(prompt) for prompt in prompts])
+
+    def embed(self, prompts: Sequence[list[int]]) -> Vectors:
+        """The same in as many steps as it takes, prompts of like length together."""
+        vectors = np.zeros((len(prompts), self.embedding_size), np.float32)
+        order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
+        while order:
+            count = fitting([len(prompts[index]) for index in order[:WINDOW]], self.config)
+            chosen, order = order[:count], order[count:]
+            vectors[chosen] = self.compute([prompts[index] for index in chosen])
+        return vectors
+
+    def close(self) -> None:
+        """Free the model; nothing may be called afterwards."""
+        self.runner.close()
+
+
+class EncoderEngine:
+    """Embeds for many requests at once, driven like `Engine`.
+
+    `max_model_len` is how many tokens a prompt may have.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.started: list[str] = []  # always: nobody asks how long a prompt has waited
+        self.config = encoder.config
+        self.max_model_len = encoder.runner.max_model_len
+        self.vocab_size = encoder.runner.vocab_size
+        self.embedding_size = encoder.embedding_size
+        self._waiting: dict[str, list[int]] = {}  # in order of arrival
+        self._num_waiting_tokens = self._num_steps = self._num_prompt_tokens = 0
+
+    @classmethod
+    def open(
+        cls, directory: str | Path, config: EngineConfig, runtime: str = "openvino"
+    ) -> "EncoderEngine":
+        """As `Encoder.open`."""
+        return cls(Encoder.open(directory, config, runtime))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting)
+
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
+        """Queue a prompt.  Raises InvalidInputs saying what is wrong with it, Overloaded if too
+        many wait."""
+        prompt = self.encoder.check(prompt_ids)
+        if request_id in self._waiting:
+            raise InvalidInputs(f"request_id {request_id!r} is in use")
+        self._check_room(len(prompt))
+        self._waiting[request_id] = prompt
+        self._num_waiting_tokens += len(prompt)
+        self._num_prompt_tokens += len(prompt)
+
+    def add(self, request_id: str, *_: Any, **__: Any) -> NoReturn:
+        """Raises InvalidInputs: there is no text to generate."""
+        raise InvalidInputs(GENERATES_NOTHING)
+
+    def abort(self, request_id: str) -> bool:
+        """Forget a request, of which nothing is said any more.  False if there is none such."""
+        prompt = self._waiting.pop(request_id, None)
+        self._num_waiting_tokens -= len(prompt or ())
+        return prompt is not None
+
+    def step(self) -> Outputs:
+        """Compute one batch: for each request in it its vector, float32 [embedding_size], or the
+        error that the batch failed with."""
+        chosen = self._choose()
+        prompts = [self._waiting.pop(request_id) for request_id in chosen]
+        if not prompts:
+            return []
+        self._num_waiting_tokens -= sum(len(prompt) for prompt in prompts)
+        self._num_steps += 1
+        try:
+            vectors = self.encoder.compute(prompts)
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            log.error("a step of %d prompts failed: %s", len(prompts), error, exc_info=True)
+            if not isinstance(error, ServingError):
+                error = ServingError("the model failed; see the log")
+            return [(request_id, error) for request_id in chosen]
+        return list(zip(chosen, vectors, strict=True))
+
+    def describe(self) -> str:
+        """What was chosen, and what it can hold."""
+        config = self.config
+        return (
+            f"weights {config.quantization or 'as stored'}; vectors of {self.embedding_size} for "
+            f"prompts of up to {self.max_model_len:,} tokens; at most {config.max_num_seqs} "
+            f"prompts and {config.max_num_batched_tokens} tokens in a step"
+        )
+
+    def stats(self) -> EngineStats:
+        """There is no cache, and nothing is generated."""
+        absent = dict.fromkeys((field.name for field in fields(EngineStats)), 0)
+        present = {
+            "num_waiting": len(self._waiting),
+            "num_steps": self._num_steps,
+            "num_prompt_tokens": self._num_prompt_tokens,
+        }
+        return EngineStats(**{**absent, **present})
+
+    def close(self) -> None:
+        """Close the encoder; nothing may be called afterwards."""
+        self.encoder.close()
+
+    def _check_room(self, num_tokens: int) -> None:
+        """Raise Overloaded if a prompt of so many tokens may not wait."""
+        config, count = self.config, len(self._waiting)
+        if config.max_num_waiting is not None and count >= config.max_num_waiting:
+            raise Overloaded(
+                f"{count} prompts wait already, at most {config.max_num_waiting} may; try again"
+            )
+        most = config.max_num_waiting_tokens
+        if most is not None and count and self._num_waiting_tokens + num_tokens > most:
+            raise Overloaded(
+                f"prompts with {self._num_waiting_tokens} tokens wait already, at most {most} may; "
+                "try again"
+            )
+
+    def _choose(self) -> list[str]:
+        """The requests of the next step: the oldest, and the nearest to it in length."""
+        oldest = list(islice(self._waiting.items(), WINDOW))
+        if not oldest:
+            return []
+        length = len(oldest[0][1])
+        oldest.sort(key=lambda item: abs(len(item[1]) - length))
+        count = fitting([len(prompt) for _, prompt in oldest], self.config)
+        return [request_id for request_id, _ in oldest[:count]]
+
+
+def fitting(lengths: Sequence[int], config: EngineConfig) -> int:
+    """How many prompts, from the first, one step computes: at least one.
+
+    At most `max_num_seqs` prompts and `max_num_batched_tokens` tokens, and so alike in length that
+    attention has at most MAX_PLACES places for each token.
+    """
+    num_tokens = longest = 0
+    for count, length in enumerate(lengths[: config.max_num_seqs]):
+        num_tokens += length
+        longest = max(longest, length)
+        is_full = num_tokens > config.max_num_batched_tokens
+        if count and (is_full or (count + 1) * longest > MAX_PLACES * num_tokens):
+            return count
+    return min(len(lengths), config.max_num_seqs)

@@ -1,0 +1,297 @@
+"""The engine: requests in, one step after another, pieces of answers out.
+
+A step is: schedule, run, sample, write.  The decisions are the scheduler's, the sampler's and the
+stop checker's; here they meet.  It has no thread, clock or socket: who owns it calls `step` as
+long as there is work, always from one thread.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.branch import Branch
+from mindspore_serving.llm.engine.embedding import Embedder
+from mindspore_serving.llm.engine.plan import Scheduled
+from mindspore_serving.llm.engine.readout import PROMPT, Readout
+from mindspore_serving.llm.engine.request import Limits, check_place, make_request
+from mindspore_serving.llm.engine.request_table import Roster
+from mindspore_serving.llm.engine.scheduler import Scheduler
+from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.speculation import MakeDrafter, NgramIndex
+from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.grammar.compiler import CompiledGrammar
+from mindspore_serving.llm.grammar.state import MaskThread
+from mindspore_serving.llm.sampling.sampler import Sampled
+from mindspore_serving.llm.step import Runner
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+__all__ = ["PROMPT", "Engine"]
+
+Outputs = list[tuple[str, Any]]
+"""By request: `Generated`; of `add_embedding` a vector or a ServingError."""
+
+
+class Engine:
+    """Generates text for many requests at once on one runner.
+
+    Args:
+        runner: computes the steps; the engine closes it.  If it has `num_adapters`, so many LoRA
+            adapters may be asked for.
+        tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
+        config: what the operator chose.
+        eos_ids: the model's end tokens.
+        make_drafter: what guesses tokens, if the config wants it; None looks for n-grams.
+
+    `max_model_len` is how many tokens a prompt and its answer may have together.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tokenizer: Tokenizer | None,
+        config: EngineConfig,
+        eos_ids: Iterable[int] = (),
+        *,
+        make_drafter: MakeDrafter | None = None,
+    ) -> None:
+        longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
+        self.max_model_len = min(longest, config.max_model_len or longest)
+        self.config = config
+        self.runner = runner
+        self._limits = Limits(
+            vocab_size=runner.vocab_size,
+            max_model_len=self.max_model_len,
+            num_adapters=getattr(runner, "num_adapters", 0),
+            eos_ids=tuple(eos_ids),
+            tokenizer=tokenizer,
+        )
+        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
+        self._roster = Roster(
+            config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
+        )
+        self.started: list[str] = []  # requests of which the last step was the first
+        self._masks = MaskThread()
+        self._aborted: Outputs = []  # to be told by the next step
+        self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
+        self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
+        self._num_guesses = self._num_right_guesses = 0
+
+    @property
+    def vocab_size(self) -> int:
+        return self.runner.vocab_size
+
+    @property
+    def embedding_size(self) -> int:
+        """Of the vectors; 0 if the runtime has no embeddings."""
+        return getattr(self.runner, "hidden_size", 0) if hasattr(self.runner, "embed") else 0
+
+    def describe(self) -> str:
+        """What was chosen, and what it can hold."""
+        runner, config = self.runner, self.config
+        capacity = runner.num_blocks * runner.block_size
+        return (
+            f"weights {config.quantization or 'as stored'}; cache of {capacity:,} tokens "
+            f"({runner.num_blocks:,} blocks of {runner.block_size}), "
+            f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
+            f"{config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens in a step"
+        )
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._aborted) or self._scheduler.has_work or self.embedder.has_work
+
+    def add(
+        self,
+        request_id: str,
+        prompt_ids: Iterable[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        adapter: int = 0,
+        grammar: CompiledGrammar | None = None,
+        continues: bool = False,
+    ) -> None:
+        """Queue a request.  One that is queued ends with `params.n` finish reasons.
+
+        With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
+        Lower `priority` runs first, equals in order of arrival.  Only requests with the same
+        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
+        soon as that is complete and nothing may follow.  With `continues` the text may begin with
+        a space, to be put behind the prompt's.
+
+        Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
+        """
+        request = make_request(request_id, prompt_ids, params, self._limits, grammar)
+        request.continues = continues
+        check_place(priority, cache_salt, adapter, self._limits)
+        if request_id in self._roster:
+            raise InvalidInputs(f"request_id {request_id!r} is in use")
+        self._scheduler.check_room(len(request.prompt_ids))
+        sequence = Sequence(
+            tokens=request.prompt_ids[:],
+            max_len=len(request.prompt_ids) + request.max_tokens,
+            order=(priority, self._num_arrivals, 0),
+            salt=cache_salt,
+            adapter=adapter,
+            wanted_from=-1 if params.prompt_logprobs is None else 0,
+        )
+        self._num_arrivals += 1
+        self._num_prompt_tokens += len(request.prompt_ids)
+        self._roster.open(request, sequence)
+        self._scheduler.add(sequence)
+
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
+        """Queue a prompt to be embedded: a step will give float32 [hidden_size], of length 1, or
+        a ServingError.  Raises InvalidInputs, and Overloaded if too many wait."""
+        self.embedder.add(request_id, prompt_ids)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; the next step frees its blocks and says ABORT for what is unfinished.
+        False if there is none such (it may just have ended)."""
+        found = self._roster.of(request_id)
+        if found is None:
+            return self.embedder.has_work and self.embedder.abort(request_id)
+        request, branches = found
+        for branch in branches:
+            del self._roster.branches[branch.sequence]
+            self._scheduler.abort(branch.sequence)
+            self._aborted.append((request_id, branch.end(FinishReason.ABORT)))
+        self._aborted += self._roster.end_unborn(request, FinishReason.ABORT)
+        request.open.clear()
+        return True
+
+    def step(self) -> Outputs:
+        """Compute one step: what it added, by request.
+
+        A step that fails ends the requests in it with ERROR, `stop_reason` saying why; the others
+        go on.
+        """
+        outputs, self._aborted = self._aborted, []
+        for request_id, _ in outputs:
+            self._roster.forget(request_id)
+        outputs += self.embedder.step()
+        self._scheduler.num_reserved = self.embedder.num_lacking
+        scheduled = self._scheduler.schedule()
+        branches = self._roster.branches
+        self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
+        if not scheduled.step.rows:
+            return outputs
+        self._num_steps += 1
+        try:
+            readout, siblings = self._read(scheduled)
+            logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)
+            outputs += readout.score(logits)
+            sampled = readout.sample(logits)
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            return outputs + self._fail(scheduled, error)
+        return outputs + self._write(scheduled, readout.counts, sampled, siblings)
+
+    def stats(self) -> EngineStats:
+        scheduler = self._scheduler
+        return EngineStats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_blocks=scheduler.pool.num_blocks,
+            num_free_blocks=scheduler.pool.num_free,
+            num_cached_blocks=scheduler.pool.num_cached,
+            num_steps=self._num_steps,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_generated_tokens=self._num_generated,
+            num_cache_queries=scheduler.num_cache_queries,
+            num_cache_hits=scheduler.num_cache_hits,
+            num_preemptions=scheduler.num_preemptions,
+            num_guesses=self._num_guesses,
+            num_right_guesses=self._num_right_guesses,
+        )
+
+    def close(self) -> None:
+        """Close the runner; nothing may be called afterwards."""
+        self._masks.close()
+        self.runner.close()
+
+    def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
+        """What to sample, and the answers that begin beside another in this step."""
+        readout, born = Readout(), {}
+        for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
+            branch = self._roster.branches[sequence]
+            siblings: list[Branch] = []
+            is_read = row.start + len(row.tokens) >= len(sequence.tokens)
+            if branch.request.num_to_fork and is_read:
+                siblings = born[branch] = self._roster.unborn(branch)
+            readout.add(branch, row, siblings)
+        return readout, born
+
+    def _write(
+        self,
+        scheduled: Scheduled,
+        counts: list[int],
+        sampled: list[Sampled],
+        born: dict[Branch, list[Branch]],
+    ) -> Outputs:
+        """Hand out the tokens: to the branches, to the scheduler, to the readers."""
+        tokens: list[list[int]] = []
+        written: list[tuple[Branch, Generated]] = []
+        place = 0
+        for row, sequence, count in zip(
+            scheduled.step.rows, scheduled.sequences, counts, strict=True
+        ):
+            if not count:
+                tokens.append([])
+                continue
+            branch = self._roster.branches[sequence]
+            num_guesses = row.start + len(row.tokens) - len(sequence.tokens)
+            if num_guesses:
+                own = sampled[place : place + 1 + num_guesses]
+                generated = branch.write_guessed(own, list(row.tokens[-num_guesses:]))
+                self._num_guesses += num_guesses
+                self._num_right_guesses += max(0, len(generated.token_ids) - 1)
+            else:
+                generated = branch.write(sampled[place])
+            tokens.append(list(generated.token_ids))
+            written.append((branch, generated))
+            for other, sibling in enumerate(born.get(branch, ()), place + 1):
+                written.append((sibling, sibling.write(sampled[other])))
+            place += count
+        self._scheduler.finish_step(scheduled, tokens)
+        self._fork(born)
+        return [self._tell(branch, generated) for branch, generated in written]
+
+    def _fork(self, born: dict[Branch, list[Branch]]) -> None:
+        for parent, siblings in born.items():
+            parent.request.num_to_fork = 0
+            for sibling in siblings:
+                if sibling.output_ids:  # else its first token could not be sampled
+                    sequence = self._roster.bear(sibling, sibling.output_ids[0])
+                    self._scheduler.fork(parent.sequence, sequence)
+
+    def _tell(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
+        self._num_generated += len(generated.token_ids)
+        if generated.finish_reason is not None:
+            generated = replace(generated, num_cached_tokens=max(0, branch.sequence.num_cached))
+            self._close(branch)
+        elif branch.drafter is not None:
+            branch.guess(generated.token_ids, self.config.num_speculative_tokens)
+        return branch.request.request_id, generated
+
+    def _fail(self, scheduled: Scheduled, error: Exception) -> Outputs:
+        log.error("a step of %d tokens failed: %s", scheduled.step.num_tokens, error, exc_info=True)
+        cause = str(error) if isinstance(error, ServingError) else "the model failed; see the log"
+        outputs: Outputs = []
+        for sequence in scheduled.sequences:
+            branch = self._roster.branches[sequence]
+            outputs.append((branch.request.request_id, branch.end(FinishReason.ERROR, cause)))
+            outputs += self._roster.end_unborn(branch.request, FinishReason.ERROR, cause)
+            self._close(branch)
+        return outputs
+
+    def _close(self, branch: Branch) -> None:
+        sequence = self._roster.close(branch)
+        if sequence is not None:
+            self._scheduler.finish(sequence)

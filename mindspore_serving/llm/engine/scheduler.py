@@ -1,0 +1,263 @@
+"""Which tokens of which sequences the next step computes, and in which cache blocks.
+
+There are no phases.  Every sequence has tokens that are not computed yet: one while it decodes,
+many while its prompt is read.  A step has room for so many tokens; those who need one come first,
+pieces of prompts fill what is left, so that a long prompt never holds up the others.
+
+A sequence is admitted when the cache has room for all of its tokens.  When one that decodes finds
+no block, the last in order (lowest priority, youngest) gives all of its blocks back and waits
+again; its tokens are computed anew later, from the cache where that still holds them.
+
+Integers in, decisions out: no clock, no I/O, no model.
+"""
+
+from bisect import bisect_left, insort
+
+from mindspore_serving.errors import Overloaded
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.plan import Plan, Scheduled
+from mindspore_serving.llm.engine.sequence import Sequence, Status
+
+
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return sequence.order
+
+
+class Scheduler:
+    """Owns the waiting and the running sequences and the blocks.
+
+    A row's `blocks` are the sequence's own list: valid until the next call of `schedule`.
+    """
+
+    def __init__(self, config: EngineConfig, num_blocks: int, block_size: int) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.waiting: list[Sequence] = []  # both in order
+        self.running: list[Sequence] = []
+        self.num_reserved = 0  # blocks that nobody is admitted into: somebody else waits for them
+        self.admitted: list[Sequence] = []  # for the first time, by the last `schedule`
+        self.num_preemptions = 0
+        self.num_cache_queries = 0  # tokens of admitted sequences, and how many were in the cache
+        self.num_cache_hits = 0
+        self._config = config
+        self._block_size = block_size
+        self._aborted: list[Sequence] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    def check_room(self, num_tokens: int) -> None:
+        """Raise Overloaded if so many more tokens may not wait."""
+        waiting, config = self.waiting, self._config
+        if config.max_num_waiting is not None and len(waiting) >= config.max_num_waiting:
+            raise Overloaded(
+                f"{len(waiting)} requests wait already, at most {config.max_num_waiting} may; "
+                "try again"
+            )
+        most = config.max_num_waiting_tokens
+        if most is None or not waiting:
+            return
+        waiting_tokens = sum(len(sequence.tokens) for sequence in waiting)
+        if waiting_tokens + num_tokens > most:
+            raise Overloaded(
+                f"requests with {waiting_tokens} tokens wait already, at most {most} may; try again"
+            )
+
+    def add(self, sequence: Sequence) -> None:
+        """Let `sequence` wait for its turn.  The cache must be able to hold its `max_len`."""
+        sequence.status = Status.WAITING
+        insort(self.waiting, sequence, key=_order)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Run `child`, which has the computed tokens of `parent` and one more, on shared blocks;
+        let it wait if no more sequences can run."""
+        if len(self.running) >= self._config.max_num_seqs:
+            self.add(child)
+            return
+        child.num_computed = parent.num_computed
+        child.blocks = parent.blocks[: self._blocks_for(child.num_computed)]
+        child.num_registered = parent.num_registered
+        self.pool.share(child.blocks)
+        self._run(child)
+
+    def abort(self, sequence: Sequence) -> None:
+        """End `sequence` in whatever state it is.  A step being computed may still write to its
+        blocks, so they are given back when the next one is scheduled."""
+        if sequence.status in (Status.WAITING, Status.RUNNING):
+            _remove(self.running if sequence.status is Status.RUNNING else self.waiting, sequence)
+            sequence.status = Status.ABORTED
+            self._aborted.append(sequence)
+
+    def finish(self, sequence: Sequence) -> None:
+        """End `sequence` after its step: its blocks are free at once."""
+        if sequence.status is Status.WAITING:  # a fork that found no room to run
+            _remove(self.waiting, sequence)
+        elif sequence.status is Status.RUNNING:
+            _remove(self.running, sequence)
+        self._give_back(sequence)
+        sequence.status = Status.FINISHED
+
+    def schedule(self) -> Scheduled:
+        """The next step.  It is empty if there is nothing to compute."""
+        for sequence in self._aborted:
+            self._give_back(sequence)
+            sequence.status = Status.FINISHED
+        self._aborted.clear()
+        self.admitted.clear()
+        num_preemptions = self.num_preemptions
+        plan = Plan(self._config.max_num_batched_tokens)
+        self._schedule_decoding(plan)
+        self._schedule_prompts(plan)
+        if self.num_preemptions == num_preemptions:
+            self._admit(plan)
+        return plan.done()
+
+    def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
+        """Record what `scheduled` computed.  `sampled` has, for each row, the tokens that follow:
+        none for a piece of a prompt, else the guesses that proved right and one more."""
+        for sequence, row, tokens in zip(
+            scheduled.sequences, scheduled.step.rows, sampled, strict=True
+        ):
+            if sequence.status is not Status.RUNNING:
+                continue
+            if tokens:
+                sequence.num_computed = len(sequence.tokens) + len(tokens) - 1
+                sequence.tokens += tokens
+                sequence.wanted_from = sequence.num_computed
+                sequence.draft = []
+            else:
+                end = min(row.start + len(row.tokens), len(sequence.tokens))
+                sequence.num_computed = end
+                sequence.wanted_from = max(sequence.wanted_from, end)
+            if sequence.num_computed // self._block_size > sequence.num_registered:
+                self._register(sequence)
+
+    def _schedule_decoding(self, plan: Plan) -> None:
+        num_guesses = (plan.budget - len(self.running)) // 2  # the rest is for prompts
+        block_size, users, running = self._block_size, self.pool.users, self.running
+        position = 0
+        while position < len(running):  # the end of `running` may be preempted on the way
+            sequence = running[position]
+            position += 1
+            start = sequence.num_computed
+            if len(sequence.tokens) - start != 1:
+                continue
+            blocks, index = sequence.blocks, start // block_size
+            has_room = index < len(blocks) and users[blocks[index]] == 1
+            if not has_room and not self._make_room(sequence, plan):
+                break  # it was the last in order
+            if sequence.draft:
+                guesses = self._room_for_guesses(sequence, num_guesses)
+                num_guesses -= len(guesses)
+                plan.add(sequence, [sequence.tokens[-1], *guesses])
+            else:
+                plan.add(sequence, sequence.tokens[-1:])
+
+    def _schedule_prompts(self, plan: Plan) -> None:
+        for sequence in self.running:
+            if plan.budget <= 0:
+                return
+            if len(sequence.tokens) - sequence.num_computed > 1:
+                plan.add_piece(sequence)
+
+    def _admit(self, plan: Plan) -> None:
+        while self.waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
+            sequence = self.waiting[0]
+            if not self._allocate(sequence):
+                return  # those behind it wait as well: else small ones could starve it
+            del self.waiting[0]
+            self._run(sequence)
+            plan.add_piece(sequence)
+
+    def _allocate(self, sequence: Sequence) -> bool:
+        """Blocks for all tokens of a waiting sequence, shared where the cache holds them.
+
+        The last token is always computed: its logits are what is wanted."""
+        pool = self.pool
+        if pool.num_free == 0:
+            return False
+        shared: list[int] = []
+        if self._config.enable_prefix_caching:
+            most = sequence.wanted_from // self._block_size
+            shared = pool.find(sequence.hash_blocks(most, self._block_size))
+        num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
+        # Some are kept for those that run: admitting one only to preempt it is waste.
+        spare = min(len(self.running), pool.num_blocks // 64)
+        if num_new + pool.num_unused(shared) + spare + self.num_reserved > pool.num_free:
+            return False
+        pool.share(shared)
+        sequence.blocks = shared + [pool.allocate() for _ in range(num_new)]
+        sequence.num_registered = len(shared)
+        sequence.num_computed = len(shared) * self._block_size
+        self.num_cache_queries += len(sequence.tokens)
+        self.num_cache_hits += sequence.num_computed
+        if sequence.num_cached < 0:
+            sequence.num_cached = sequence.num_computed
+            self.admitted.append(sequence)
+        return True
+
+    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
+        """A block of its own for the next token of `sequence`, preempting from the end if none is
+        free.  False if it had to be preempted itself."""
+        pool, blocks = self.pool, sequence.blocks
+        index = sequence.num_computed // self._block_size
+        while pool.num_free == 0:
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+            if index < len(blocks) and pool.users[blocks[index]] == 1:
+                return True  # it was shared with the victim alone
+        block = pool.allocate()
+        if index == len(blocks):
+            blocks.append(block)
+        else:  # shared with a fork
+            plan.copies.append((blocks[index], block))
+            pool.free([blocks[index]])
+            blocks[index] = block
+        return True
+
+    def _room_for_guesses(self, sequence: Sequence, most: int) -> list[int]:
+        """The guesses that fit the step, the sequence and the free blocks."""
+        length = len(sequence.tokens)
+        count = max(0, min(len(sequence.draft), most, sequence.max_len - length - 1))
+        blocks = sequence.blocks
+        missing = self._blocks_for(length + count) - len(blocks)
+        while missing > 0 and self.pool.num_free:
+            blocks.append(self.pool.allocate())
+            missing -= 1
+        return sequence.draft[: min(count, len(blocks) * self._block_size - length)]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        _remove(self.running, sequence)
+        self._give_back(sequence)
+        sequence.num_computed = 0
+        sequence.num_registered = 0
+        sequence.draft = []
+        self.num_preemptions += 1
+        self.add(sequence)
+
+    def _register(self, sequence: Sequence) -> None:
+        if not self._config.enable_prefix_caching:
+            return
+        full = sequence.num_computed // self._block_size
+        hashes = sequence.hash_blocks(full, self._block_size)
+        for index in range(sequence.num_registered, full):
+            self.pool.register(sequence.blocks[index], hashes[index])
+        sequence.num_registered = full
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.status = Status.RUNNING
+        insort(self.running, sequence, key=_order)
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self.pool.free(sequence.blocks)
+        sequence.blocks = []
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
+
+
+def _remove(ordered: list[Sequence], sequence: Sequence) -> None:
+    del ordered[bisect_left(ordered, sequence.order, key=_order)]

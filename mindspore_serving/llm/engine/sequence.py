@@ -1,0 +1,72 @@
+"""One text being generated, as the scheduler sees it: tokens, how far they are computed, blocks.
+
+It knows neither text nor sampling: these are the engine's.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mindspore_serving.llm.engine.blocks import hash_block, hash_root
+
+
+class Status(Enum):
+    """Where a sequence is.  A preempted one waits again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ABORTED = "aborted"  # its blocks are given back when the next step is scheduled
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and its answer so far.
+
+    Every sequence has `tokens`, of which `num_computed` have their keys and values in `blocks`;
+    a step computes some more.  There is no other difference between prefill and decoding.
+    """
+
+    tokens: list[int]  # prompt and answer
+    max_len: int  # tokens at which it ends
+    order: tuple[int, int, int]  # (priority, arrival, index): the least runs first, is kept longest
+    salt: str = ""
+    adapter: int = 0
+    wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
+    num_computed: int = 0
+    num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
+    num_registered: int = 0  # leading blocks that the pool knows by their hash
+    draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
+    status: Status = Status.WAITING
+
+    def __post_init__(self) -> None:
+        if self.wanted_from < 0:
+            self.wanted_from = len(self.tokens) - 1
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether logits of tokens before the last are still wanted (prompt log-probabilities)."""
+        return self.wanted_from < len(self.tokens) - 1
+
+    def hash_blocks(self, count: int, block_size: int) -> list[bytes]:
+        """The chained hashes of the first `count` blocks, which must be full."""
+        hashes = self.hashes
+        for index in range(len(hashes), count):
+            previous = hashes[-1] if hashes else hash_root(self.salt, self.adapter)
+            start = index * block_size
+            hashes.append(hash_block(previous, self.tokens[start : start + block_size]))
+        return hashes[:count]
+
+    def fork(self, index: int, token: int) -> "Sequence":
+        """A sequence with the same computed tokens, followed by `token`; it has no blocks yet."""
+        tokens = self.tokens[: self.num_computed]
+        return Sequence(
+            tokens=[*tokens, token],
+            max_len=self.max_len,
+            order=(self.order[0], self.order[1], index),
+            salt=self.salt,
+            adapter=self.adapter,
+            num_cached=self.num_cached,
+            hashes=self.hashes[:],
+        )

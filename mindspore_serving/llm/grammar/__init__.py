@@ -1,0 +1,1 @@
+"""What an answer must look like, as masks over the tokens."""

@@ -1,0 +1,153 @@
+"""Grammars: what an answer must look like, made ready for a model's vocabulary by llguidance.
+
+Compiling takes milliseconds to seconds and belongs on another thread than the engine's; what it
+gives is shared by all answers of that form.  It knows no requests.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.core.completion import Grammar
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.grammar.source import WHITESPACE, place_special_tokens
+from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
+from mindspore_serving.llm.grammar.tokens import TokenTable
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+MAX_SOURCE_BYTES = 64 * 1024
+_MAX_CACHED = 64
+_MAX_LEXER_STATES = 50_000  # of 1 to 2 kB each, and kept as long as the grammar is
+_MAX_REASON_CHARS = 500
+
+_KINDS = ("json_object", "json_schema", "regex", "lark")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar for one vocabulary.  Threads may share it; each answer has a state of its own."""
+
+    grammar: Grammar
+    vocab_size: int  # of the logits it is for
+    _eos_ids: tuple[int, ...] = field(repr=False)
+    _num_tokens: int = field(repr=False)  # of a mask
+    _matcher: Any = field(repr=False)
+
+    def begin(self, has_ends: bool = True) -> GrammarState:
+        """The state before the first token.  Without `has_ends` an end token is never chosen: the
+        answer goes on as long as the grammar lets it."""
+        banned = () if has_ends else self._eos_ids
+        return GrammarState(self._matcher.deep_copy(), self._num_tokens, banned)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one model, and remembers the latest.  Threads may share it.
+
+    Args:
+        tokenizer: of the model; its vocabulary is read at once (about a second for 128,000 tokens).
+        vocab_size: of the logits; tokens that the tokenizer does not know are never allowed.
+        eos_ids: what ends an answer; may be empty.
+
+    Raises StartError if llguidance is not installed or cannot use the vocabulary.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Iterable[int] = ()) -> None:
+        try:
+            import llguidance
+        except ImportError as error:
+            raise StartError(
+                f"grammars need llguidance ({error}): install mindspore-serving[llm]"
+            ) from None
+        self.vocab_size = vocab_size
+        self._library = llguidance
+        self._table = TokenTable(tokenizer, vocab_size, eos_ids)
+        try:
+            self._tokenizer = llguidance.LLTokenizer(self._table, eos_token=self._table.eos_ids)
+        except Exception as error:
+            raise StartError(f"llguidance cannot use the vocabulary: {error}") from error
+        self._limits = llguidance._lib.LLParserLimits(
+            max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
+        )
+        self._lock = Lock()
+        self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """`grammar` for this vocabulary.
+
+        Raises InvalidInputs: too large, or the reason why llguidance refuses it.
+        """
+        key = (grammar.kind, grammar.source)
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+        compiled = self._compile(grammar)
+        with self._lock:
+            self._compiled[key] = compiled
+            while len(self._compiled) > _MAX_CACHED:
+                self._compiled.popitem(last=False)
+        return compiled
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        _check(grammar)
+        try:
+            source = self._source(grammar)
+        except ValueError as error:
+            raise _refusal(grammar, str(error)) from None
+        matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+        if not matcher.is_error():
+            self._check_first_token(grammar, matcher.deep_copy())
+        if matcher.is_error():
+            raise _refusal(grammar, matcher.get_error())
+        eos_ids, num_tokens = tuple(self._table.eos_ids), len(self._table.tokens)
+        return CompiledGrammar(grammar, self.vocab_size, eos_ids, num_tokens, matcher)
+
+    def _source(self, grammar: Grammar) -> str:
+        """What llguidance reads.  Raises ValueError for JSON that is none."""
+        matcher, text = self._library.LLMatcher, grammar.source
+        source: str
+        if grammar.kind == "lark":
+            source = matcher.grammar_from_lark(place_special_tokens(text, self._table.special_ids))
+        elif grammar.kind == "regex":
+            source = matcher.grammar_from_regex(text)
+        else:
+            text = text if grammar.kind == "json_schema" else '{"type": "object"}'
+            # The pattern would outweigh a schema that asks for no whitespace at all.
+            is_stated = "whitespace_flexible" in text
+            defaults = {} if is_stated else {"whitespace_pattern": WHITESPACE}
+            text = "{}" if text.strip() == "true" else text
+            source = matcher.grammar_from_json_schema(text, defaults=defaults)
+        return source
+
+    def _check_first_token(self, grammar: Grammar, probe: Any) -> None:
+        """Whether an answer can begin, and be followed within llguidance's limits."""
+        allowed = np.frombuffer(probe.compute_bitmask(), np.uint32)[None].copy()
+        if probe.is_error():
+            raise _refusal(grammar, probe.get_error())
+        clear_bits(allowed, self._table.eos_ids)
+        if not allowed.any():
+            only = "nothing but the empty answer" if probe.is_accepting() else "no answer at all"
+            raise _refusal(grammar, f"with this model's vocabulary it allows {only}")
+
+
+def _check(grammar: Grammar) -> None:
+    if grammar.kind not in _KINDS:
+        raise InvalidInputs(f"a grammar is of kind {grammar.kind!r}, expected {', '.join(_KINDS)}")
+    size = len(grammar.source.encode("utf-8", "replace"))
+    if size > MAX_SOURCE_BYTES:
+        raise InvalidInputs(
+            f"the {grammar.kind} has {size} bytes, expected at most {MAX_SOURCE_BYTES}"
+        )
+    if grammar.kind != "json_object" and not grammar.source:
+        raise InvalidInputs(f"the {grammar.kind} is empty")
+
+
+def _refusal(grammar: Grammar, reason: str) -> InvalidInputs:
+    reason = reason.replace("<non-verbose/>", "").strip()
+    if len(reason) > _MAX_REASON_CHARS:
+        reason = reason[:_MAX_REASON_CHARS] + " ..."
+    return InvalidInputs(f"the {grammar.kind} cannot be used: {reason}")

@@ -1,0 +1,92 @@
+"""A vocabulary as llguidance wants to have it: the bytes of each token, and text cut into tokens.
+
+Special tokens are apart from text: no text, however it is spelled, is ever one of them.
+"""
+
+from collections.abc import Iterable
+
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+_MAX_TOKEN_BYTES = 512  # llguidance's table breaks over 1000; longer ones are never allowed
+_SENTINEL = "\x02"  # a character that no token joins with another
+
+
+class TokenTable:
+    """The tokens that a model has logits for.
+
+    Args:
+        tokenizer: of the model.
+        vocab_size: of the logits.  Tokens past the tokenizer's own stand for nothing; tokens past
+            the logits are left out.
+        eos_ids: the end tokens.  If none has a logit, one is made up behind the logits, where
+            nothing can choose it.
+    """
+
+    # These names are llguidance's.
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Iterable[int]) -> None:
+        num_tokens = min(vocab_size, tokenizer.vocab_size)
+        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(num_tokens)]
+        self.tokens += [b""] * (vocab_size - num_tokens)
+        self.eos_ids = sorted({token_id for token_id in eos_ids if 0 <= token_id < vocab_size})
+        if not self.eos_ids:
+            self.eos_ids = [vocab_size]
+            self.tokens.append(b"")
+        special = {token_id for token_id in range(num_tokens) if tokenizer.is_special(token_id)}
+        special.update(self.eos_ids)
+        self.special_token_ids = sorted(special)
+        self.eos_token_id = self.eos_ids[0]
+        for token_id, token in enumerate(self.tokens):
+            if token_id in special:
+                self.tokens[token_id] = token or f"<|end {token_id}|>".encode()
+            elif len(token) > _MAX_TOKEN_BYTES:
+                self.tokens[token_id] = b""
+        self.special_ids = {
+            self.tokens[token_id].decode("utf-8", "replace"): token_id for token_id in special
+        }
+        self._tokenizer = tokenizer
+        self._ids_of: dict[bytes, int] = {}
+        self._longest = 1
+
+    def __call__(self, text: str) -> list[int]:
+        """The tokens of `text` inside a text: their bytes together are just its own."""
+        wanted = text.encode("utf-8", "replace")
+        ids = self._encode(text)
+        if self._spells(ids, wanted):
+            return ids
+        # The tokenizer begins every text with a space: begin it with something else.
+        start = self._encode(_SENTINEL)
+        ids = self._encode(_SENTINEL + text)
+        if ids[: len(start)] == start and self._spells(ids[len(start) :], wanted):
+            return ids[len(start) :]
+        return self._cut(wanted)
+
+    def _encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special=False)
+
+    def _spells(self, ids: list[int], wanted: bytes) -> bool:
+        """Whether `ids` are `wanted`, in tokens that are text and have logits."""
+        size, special = len(self.tokens), self._tokenizer.is_special
+        is_text = all(token_id < size and not special(token_id) for token_id in ids)
+        return is_text and b"".join(self.tokens[token_id] for token_id in ids) == wanted
+
+    def _cut(self, text: bytes) -> list[int]:
+        """Always the longest token that fits: for texts that the tokenizer would change, or find
+        special tokens in."""
+        if not self._ids_of:
+            special = set(self.special_token_ids)
+            found = [item for item in enumerate(self.tokens) if item[1] and item[0] not in special]
+            self._longest = max((len(token) for _, token in found), default=1)
+            self._ids_of = {token: token_id for token_id, token in reversed(found)}
+        ids: list[int] = []
+        start = 0
+        while start < len(text):
+            ends = range(min(len(text), start + self._longest), start, -1)
+            end = next((end for end in ends if text[start:end] in self._ids_of), None)
+            if end is None:
+                return ids  # nothing spells this byte: such an answer cannot be written
+            ids.append(self._ids_of[text[start:end]])
+            start = end
+        return ids

@@ -1,0 +1,104 @@
+"""A model's directory, opened: its engine, its tokenizer, its chat template, and what it is.
+
+Used by the offline interface and by the workers of a server alike.
+"""
+
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
+from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.checkpoint.generation_config import read_recommended
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.encoder import EncoderEngine
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.models import is_encoder
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, read_json, stated_eos_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A language model, or one that only embeds, loaded.  Without tokenizer.json there is no
+    tokenizer."""
+
+    directory: Path
+    runtime: str
+    config: EngineConfig
+    engine: Engine | EncoderEngine
+    tokenizer: Tokenizer | None
+    chat_template: ChatTemplate | None
+    recommended: dict[str, Any]  # sampling parameters
+
+    def card(self) -> ModelCard:
+        """What the model is, for front ends."""
+        engine, config = self.engine, self.config
+        template = self.chat_template.source if self.chat_template else ""
+        names = read_json(self.directory / "config.json").get("architectures") or ["unknown"]
+        return ModelCard(
+            architecture=str(names[0]),
+            runtime=self.runtime,
+            dtype=config.dtype,
+            quantization=config.quantization or "",
+            max_model_len=engine.max_model_len,
+            vocab_size=engine.vocab_size,
+            can_generate=isinstance(engine, Engine),
+            can_embed=engine.embedding_size > 0,
+            embedding_size=engine.embedding_size,
+            has_chat_template=self.chat_template is not None,
+            tool_format=find_tool_format(template),
+            reasoning_format=find_reasoning_format(template),
+            adapters=tuple(config.adapters),
+            eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
+            num_blocks=engine.runner.num_blocks if isinstance(engine, Engine) else 0,
+            block_size=engine.runner.block_size if isinstance(engine, Engine) else 0,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_waiting=config.max_num_waiting,
+            created=int(time.time()),
+            sampling=tuple(self.recommended.items()),
+            summary=self.describe(),
+        )
+
+    def describe(self) -> str:
+        """One line: what was chosen, and what it can hold."""
+        return f"{self.directory.name or 'model'}: runtime {self.runtime}; {self.engine.describe()}"
+
+
+def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
+    """Load the model in the directory `path`.  Raises StartError or InvalidInputs saying what
+    cannot be used."""
+    directory = Path(path)
+    if not directory.is_dir():
+        raise StartError(f"path is {str(path)!r}, expected a model's directory")
+    tokenizer = None
+    if (directory / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.open(directory)
+    special_tokens = tokenizer.special_tokens if tokenizer else None
+    chat_template = ChatTemplate.open(directory, special_tokens)
+    recommended = read_recommended(directory) if config.generation_config == "auto" else {}
+    engine = _open_engine(directory, runtime, config, tokenizer)
+    return Opened(directory, runtime, config, engine, tokenizer, chat_template, recommended)
+
+
+def _open_engine(
+    directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
+) -> Engine | EncoderEngine:
+    if is_encoder(read_json(directory / "config.json")):
+        return EncoderEngine.open(directory, config, runtime)
+    eos_ids = tokenizer.eos_ids if tokenizer else stated_eos_ids(directory)
+    return Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+
+
+def make_config(options: dict[str, Any]) -> EngineConfig:
+    """The options as a config.  Raises InvalidInputs naming one that does not exist."""
+    known = [option.name for option in fields(EngineConfig)]
+    for name in options:
+        if name not in known:
+            raise InvalidInputs(f"{name!r} is no option, expected one of {', '.join(known)}")
+    return EngineConfig(**options)

@@ -1,0 +1,85 @@
+"""What an engine generates, as the events that front ends read: texts and bytes of tokens, pieces.
+
+Knows no request's way and no thread.
+"""
+
+from collections.abc import Sequence
+
+from mindspore_serving.core.completion import Piece, Token
+from mindspore_serving.core.generation import Generated, TokenLogprob
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
+
+
+class Teller:
+    """Spells tokens; each is looked up once."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[int, tuple[str, bytes, bool]] = {}
+
+    def prompt(self, ids: Sequence[int]) -> tuple[Token, ...]:
+        """Tokens without log-probabilities."""
+        return tuple(Token(token_id, *self._spell(token_id)) for token_id in ids)
+
+    def tokens(
+        self, ids: Sequence[int], logprobs: Sequence[Sequence[TokenLogprob]] | None
+    ) -> tuple[Token, ...]:
+        """Tokens with theirs, as `Generated` has them: the token's own first, then the likeliest.
+        The own one is among `Token.top` only if it is one of those."""
+        if logprobs is None:
+            return self.prompt(ids)
+        return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
+
+    def piece(self, generated: Generated, *, has_tokens: bool) -> Piece:
+        reason = generated.finish_reason
+        return Piece(
+            generated.index,
+            generated.text,
+            generated.token_ids,
+            self.tokens(generated.token_ids, generated.logprobs) if has_tokens else None,
+            None if reason is None else reason.value,
+            generated.stop_reason,
+        )
+
+    def joined(self, parts: Sequence[Generated], *, has_tokens: bool) -> Piece:
+        """All of an answer in one piece."""
+        last = parts[-1]
+        ids = tuple(token for part in parts for token in part.token_ids)
+        logprobs = None
+        if any(part.logprobs is not None for part in parts):
+            logprobs = tuple(entry for part in parts for entry in part.logprobs or ())
+        whole = Generated(
+            last.index,
+            ids,
+            "".join([part.text for part in parts]),
+            logprobs,
+            last.finish_reason,
+            last.stop_reason,
+        )
+        return self.piece(whole, has_tokens=has_tokens)
+
+    def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> Token:
+        if not entry:
+            return Token(token_id, *self._spell(token_id))
+        own, others = entry[0], entry[1:]
+        top = tuple(Token(one.token_id, *self._spell(one.token_id), _finite(one)) for one in others)
+        return Token(token_id, *self._spell(token_id), _finite(own), top)
+
+    def _spell(self, token_id: int) -> tuple[str, bytes, bool]:
+        found = self._known.get(token_id)
+        if found is None:
+            found = self._known[token_id] = self._look_up(token_id)
+        return found
+
+    def _look_up(self, token_id: int) -> tuple[str, bytes, bool]:
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            return "", b"", False
+        data = tokenizer.token_bytes(token_id)
+        return data.decode("utf-8", "replace"), data, tokenizer.is_special(token_id)
+
+
+def _finite(entry: TokenLogprob) -> float:
+    return max(LEAST_LOGPROB, entry.logprob)

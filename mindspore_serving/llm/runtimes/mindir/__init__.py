@@ -1,0 +1,1 @@
+"""Language models as MindIR files, and their export."""

@@ -1,0 +1,180 @@
+"""A Llama-shaped decoder as a MindSpore graph that MindIR can hold: any batch, any past.
+
+The graph has no state.  What it is told of the past it attends to, and what the new tokens add to
+it, it returns: whoever runs it keeps the cache.  Knows no file and no scheduler.
+
+Its methods are read by MindSpore's graph compiler, so they are written in what that understands.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
+
+Tensor: TypeAlias = Any  # a mindspore.Tensor
+Matrices: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
+
+
+class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
+    """The decoder of `spec` over B sequences with S new tokens each, after T of the cache.
+
+    Inputs: token_ids and positions, int32 [B, S]; rows, int32 [R], which of the B * S tokens'
+    logits are wanted; mask, float32 [B, S, T + S], added to the scores; then keys and values of
+    each layer, float32 [kv_heads, B, T, head_dim], turned by their positions already.
+
+    Outputs: logits [R, vocab]; the new keys and values, [layers, kv_heads, B, S, head_dim] each.
+
+    `matrices` are those of `export_weights.matrices`.
+    """
+
+    def __init__(self, spec: ModelSpec, matrices: Matrices) -> None:
+        super().__init__()
+        self.heads = spec.num_heads
+        self.kv_heads = spec.num_kv_heads
+        self.groups = spec.num_heads // spec.num_kv_heads
+        self.head_dim = spec.head_dim
+        self.half = len(spec.rope.inv_freq)
+        self.q_size = spec.q_size
+        self.kv_size = spec.kv_size
+        self.mlp_size = spec.intermediate_size
+        self.num_layers = spec.num_layers
+        self.eps = spec.norm_eps
+        self.attention_scale = spec.attention_scale
+        self.has_qkv_bias = spec.qkv_bias
+        self.has_output_bias = spec.output_bias
+        self.has_mlp_bias = spec.mlp_bias
+        self.has_qk_norm = spec.qk_norm
+        self.rope_scale = spec.rope.scale
+        self.inv_freq = mindspore.Tensor(np.array(spec.rope.inv_freq, np.float32))
+        self.embedding = _parameter("embedding", matrices)
+        self.norm = _parameter("norm", matrices)
+        self.head = _parameter("head", matrices)
+        for role in ("attention_norm", "qkv", "output", "mlp_norm", "gate_up", "down"):
+            setattr(self, role, self._each(role, matrices))
+        if spec.qkv_bias:
+            self.qkv_bias = self._each("qkv_bias", matrices)
+        if spec.output_bias:
+            self.output_bias = self._each("output_bias", matrices)
+        if spec.mlp_bias:
+            self.gate_up_bias = self._each("gate_up_bias", matrices)
+            self.down_bias = self._each("down_bias", matrices)
+        if spec.qk_norm:
+            self.q_norm = self._each("q_norm", matrices)
+            self.k_norm = self._each("k_norm", matrices)
+        self.matmul = ops.MatMul()  # ops.matmul is twenty times slower where shapes are dynamic
+        self.product = ops.BatchMatMul()
+        self.product_transposed = ops.BatchMatMul(transpose_b=True)
+
+    def _each(self, role: str, matrices: Matrices) -> Any:
+        return mindspore.ParameterTuple(
+            [_parameter(f"{i}.{role}", matrices) for i in range(self.num_layers)]
+        )
+
+    def construct(
+        self, token_ids: Tensor, positions: Tensor, rows: Tensor, mask: Tensor, *cache: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        batch, count = token_ids.shape
+        mask = mask.expand_dims(1)
+        angles = positions.reshape(-1, 1).astype(mindspore.float32) * self.inv_freq
+        angles = angles.expand_dims(1)
+        cos = ops.cos(angles) * self.rope_scale
+        sin = ops.sin(angles) * self.rope_scale
+        x = ops.gather(self.embedding, token_ids.reshape(-1), 0)
+        new_keys = []
+        new_values = []
+        for i in range(self.num_layers):
+            q, k, v = self.projected(i, self.normed(x, self.attention_norm[i]), cos, sin)
+            q = q.reshape(batch, count, self.kv_heads, self.groups, self.head_dim)
+            q = q.transpose(2, 0, 3, 1, 4)
+            k = k.reshape(batch, count, self.kv_heads, self.head_dim).transpose(2, 0, 1, 3)
+            v = v.reshape(batch, count, self.kv_heads, self.head_dim).transpose(2, 0, 1, 3)
+            out = self.attended(q, (k, v), (cache[2 * i], cache[2 * i + 1]), mask)
+            out = out.transpose(1, 3, 0, 2, 4).reshape(-1, self.q_size)
+            out = self.matmul(out, self.output[i])
+            if self.has_output_bias:
+                out = out + self.output_bias[i]
+            x = x + out
+            x = x + self.mlp(i, self.normed(x, self.mlp_norm[i]))
+            new_keys.append(k)
+            new_values.append(v)
+        x = self.normed(ops.gather(x, rows, 0), self.norm)
+        return self.matmul(x, self.head), ops.stack(new_keys), ops.stack(new_values)
+
+    def projected(
+        self, i: int, h: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        qkv = self.matmul(h, self.qkv[i])
+        if self.has_qkv_bias:
+            qkv = qkv + self.qkv_bias[i]
+        q = qkv[:, : self.q_size].reshape(-1, self.heads, self.head_dim)
+        k = qkv[:, self.q_size : self.q_size + self.kv_size]
+        k = k.reshape(-1, self.kv_heads, self.head_dim)
+        v = qkv[:, self.q_size + self.kv_size :]
+        if self.has_qk_norm:
+            q = self.normed(q, self.q_norm[i])
+            k = self.normed(k, self.k_norm[i])
+        return self.turned(q, cos, sin), self.turned(k, cos, sin), v
+
+    def attended(
+        self, q: Tensor, new: tuple[Tensor, Tensor], past: tuple[Tensor, Tensor], mask: Tensor
+    ) -> Tensor:
+        """Scores of past and new keys side by side: joining the keys would copy the cache."""
+        kv_heads, batch, groups, count, head_dim = q.shape
+        q = q.reshape(kv_heads, batch, -1, head_dim) * self.attention_scale
+        scores = self.product_transposed(q, past[0])
+        length = scores.shape[3]
+        scores = ops.cat((scores, self.product_transposed(q, new[0])), -1)
+        scores = scores.reshape(kv_heads, batch, groups, count, -1) + mask
+        shares = ops.softmax(scores, -1).reshape(kv_heads, batch, groups * count, -1)
+        out = self.product(shares[..., :length], past[1])
+        out = out + self.product(shares[..., length:], new[1])
+        return out.reshape(kv_heads, batch, groups, count, head_dim)
+
+    def mlp(self, i: int, h: Tensor) -> Tensor:
+        both = self.matmul(h, self.gate_up[i])
+        if self.has_mlp_bias:
+            both = both + self.gate_up_bias[i]
+        gate = both[:, : self.mlp_size]
+        out = self.matmul(ops.silu(gate) * both[:, self.mlp_size :], self.down[i])
+        if self.has_mlp_bias:
+            out = out + self.down_bias[i]
+        return out
+
+    def normed(self, x: Tensor, weight: Tensor) -> Tensor:
+        return x * ops.rsqrt(ops.mean(x * x, -1, True) + self.eps) * weight
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first = x[..., : self.half]
+        second = x[..., self.half : 2 * self.half]
+        turned = ops.cat((first * cos - second * sin, second * cos + first * sin), -1)
+        if self.head_dim > 2 * self.half:
+            turned = ops.cat((turned, x[..., 2 * self.half :]), -1)
+        return turned
+
+
+class ArgmaxCell(mindspore.nn.Cell):  # type: ignore[misc]
+    """logits [R, vocab] -> the likeliest token of each row, int32 [R]."""
+
+    def construct(self, logits: Tensor) -> Tensor:
+        return ops.argmax(logits, -1).astype(mindspore.int32)
+
+
+class TopKCell(mindspore.nn.Cell):  # type: ignore[misc]
+    """logits [R, vocab], temperature [R, 1] -> the `count` largest logits / temperature, falling,
+    and their tokens, int32: [R, count] each."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def construct(self, logits: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.topk(logits / temperature, self.count)  # type: ignore[no-any-return]
+
+
+def _parameter(name: str, matrices: Matrices) -> Any:
+    array = np.ascontiguousarray(matrices[name])
+    return mindspore.Parameter(mindspore.Tensor(array), name=name, requires_grad=False)

@@ -1,0 +1,93 @@
+"""Which checkpoints `export_cell` can be the graph of, and their tensors as it wants them: float32,
+[in, out], fused per role.
+
+Reads one tensor at a time, when it is asked for.  Knows no MindSpore.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.llama import LLAMA, NAMES
+from mindspore_serving.llm.models.llama import decoder as llama_decoder
+from mindspore_serving.llm.models.spec import ModelSpec
+
+F32 = npt.NDArray[np.float32]
+
+
+def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
+    """The spec of config.json.  Raises StartError for a model that the graph cannot be."""
+    spec, decoder = load_definition(config, max_model_len=max_model_len)
+    if decoder is not llama_decoder:
+        raise StartError(
+            f"{spec.architecture} is not shaped like Llama, so it can neither be exported nor run "
+            "in graph_mode; serve its checkpoint with the runtime openvino, torch or mindspore, "
+            "without graph_mode"
+        )
+    if len(set(spec.windows)) > 1:
+        raise StartError(
+            f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "
+            "expected the same for all: the graph has one mask"
+        )
+    return spec
+
+
+def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
+    """Name in the graph -> the checkpoint's tensors that make it, one after another.
+
+    "embedding", "norm", "head", and of layer i "i.qkv", "i.qkv_bias" and so on.
+    """
+    names = NAMES.get(spec.architecture, LLAMA)
+    head = names.embedding if spec.tied_embeddings else names.head
+    found: dict[str, tuple[str, ...]] = {
+        "embedding": (f"{names.embedding}.weight",),
+        "norm": (f"{names.norm}.weight",),
+        "head": (f"{head}.weight",),
+    }
+    weights: dict[str, tuple[str, ...]] = {
+        "attention_norm": (names.attention_norm,),
+        "qkv": names.qkv,
+        "output": (names.output,),
+        "mlp_norm": (names.mlp_norm,),
+        "gate_up": names.gate_up,
+        "down": (names.down,),
+    }
+    if spec.qk_norm:
+        weights |= {"q_norm": (names.q_norm,), "k_norm": (names.k_norm,)}
+    biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
+    biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
+    for i in range(spec.num_layers):
+        layer = f"model.layers.{i}"
+        for role, stems in weights.items():
+            found[f"{i}.{role}"] = tuple(f"{layer}.{stem}.weight" for stem in stems)
+            if biased.get(role):
+                found[f"{i}.{role}_bias"] = tuple(f"{layer}.{stem}.bias" for stem in stems)
+    return found
+
+
+class Matrices(Mapping[str, F32]):
+    """The arrays of `sources` by their name in the graph, read from `checkpoint` at each use.
+
+    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError naming a tensor that
+    the checkpoint has not.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, spec: ModelSpec) -> None:
+        self._checkpoint = checkpoint
+        self._sources = sources(spec)
+
+    def __getitem__(self, name: str) -> F32:
+        parts = [self._checkpoint.f32(source) for source in self._sources[name]]
+        joined = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return joined if name == "embedding" else joined.T
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)

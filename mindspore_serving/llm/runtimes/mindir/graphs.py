@@ -1,0 +1,90 @@
+"""The exported decoder's files, loaded: compiled once for all shapes, one copy of the weights.
+
+What is compiled and run here takes the lock that the MindIR backend has for the process.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.backends.mindir import LOCK  # one for the process
+from mindspore_serving.backends.source import words
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.layout import Layout
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call, calls
+from mindspore_serving.llm.runtimes.mindir.library import mindspore
+
+
+def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
+    """What tells MindSpore an input's shape; None is any size."""
+    return mindspore.Tensor(shape=list(shape), dtype=dtype)
+
+
+def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None) -> list[Any]:
+    """The inputs of `export_cell.DecoderCell` with `batch` sequences of `count` new tokens each,
+    None for any number; any past."""
+    i32, f32 = mindspore.int32, mindspore.float32
+    cache = dynamic((spec.num_kv_heads, batch, None, spec.head_dim), f32)
+    return [
+        dynamic((batch, count), i32),
+        dynamic((batch, count), i32),
+        dynamic((None,), i32),
+        dynamic((batch, count, None), f32),
+        *[cache] * (2 * spec.num_layers),
+    ]
+
+
+def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+    """(logits, new keys, new values) of `export_cell.DecoderCell`.  Raises ServingError."""
+    with LOCK:
+        try:
+            outputs = graph(*[mindspore.Tensor.from_numpy(array) for array in inputs])
+            logits, keys, values = (output.asnumpy() for output in outputs)
+        except Exception as error:  # MindSpore raises every kind
+            raise ServingError(words(error)) from error
+    return logits, keys, values
+
+
+class Graphs:
+    """prefill.mindir and decode.mindir of a directory: `mindir_runner.DenseGraphs`."""
+
+    def __init__(self, directory: Path, spec: ModelSpec) -> None:
+        """Raises StartError naming a file that is missing or that MindSpore cannot load."""
+        with LOCK:
+            self._prefill = _load(directory, "prefill")
+            self._decode = _load(directory, "decode")
+            _share_weights(self._prefill, self._decode)
+            # Without this each new shape would be compiled anew.
+            self._prefill.set_inputs(*decoder_inputs(spec, None))
+            self._decode.set_inputs(*decoder_inputs(spec, 1))
+
+    def calls(self, layout: Layout) -> Iterable[Call]:
+        return calls(layout)
+
+    def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+        return computed(self._decode if inputs[0].shape[1] == 1 else self._prefill, inputs)
+
+
+def _load(directory: Path, name: str) -> Any:
+    paths = [directory / f"{name}.mindir", directory / f"{name}_graph.mindir"]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise StartError(
+            f"{directory} has no {name}.mindir; make such a directory from a checkpoint with "
+            "python -m mindspore_serving.llm.export_mindir"
+        )
+    try:
+        return mindspore.nn.GraphCell(mindspore.load(str(path)))
+    except Exception as error:  # MindSpore raises every kind
+        raise StartError(f"{path} cannot be loaded: {words(error)}") from error
+
+
+def _share_weights(first: Any, second: Any) -> None:
+    """Has to come before either runs."""
+    weights = first.parameters_dict()
+    for name, parameter in second.parameters_dict().items():
+        weight = weights.get(name)
+        if weight is None or weight.shape != parameter.shape:
+            raise StartError(f"prefill.mindir and decode.mindir differ in {name}: export again")
+        parameter.set_data(weight)

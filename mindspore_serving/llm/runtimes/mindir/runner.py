@@ -1,0 +1,81 @@
+"""A runner over graphs that have no state: exported ones, and those compiled in this process.
+
+Keys and values are kept here in blocks.  Those of a call's sequences are gathered from their
+blocks into its inputs, and what the call computed is written back.  Knows no MindSpore.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, Call
+from mindspore_serving.llm.step import Logits, Step
+
+
+class DenseGraphs(Protocol):
+    """The graphs of `export_cell.DecoderCell`, for whatever shapes they take."""
+
+    def calls(self, layout: Layout) -> Iterable[Call]:
+        """The calls that compute `layout`.  Raises ServingError for what no graph takes."""
+        ...
+
+    def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+        """(logits, new keys, new values) of a call.  Raises ServingError."""
+        ...
+
+
+class DenseRunner:
+    """A `Runner`.  Its cache is allocated when it is made."""
+
+    def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: Limits) -> None:
+        self._limits = limits
+        self._window = spec.windows[0]
+        self._graphs: DenseGraphs | None = graphs
+        self._cache = BlockCache(spec, limits.num_blocks, limits.block_size)
+        self.block_size = limits.block_size
+        self.num_blocks = limits.num_blocks
+        self.vocab_size = limits.vocab_size
+        self.max_model_len = limits.max_model_len
+
+    def run(self, step: Step) -> Logits:
+        """As `Runner.run`.  Raises ServingError, also for what MindSpore raises.
+
+        No row may read from the cache what another row of the same step writes.
+        """
+        if self._graphs is None:
+            raise ServingError("the runner is closed")
+        layout = lay_out(step, self._limits)
+        check_copies(step, self.num_blocks)
+        calls = list(self._graphs.calls(layout))
+        if step.copies:
+            self._cache.copy(step.copies)
+        logits = np.zeros((len(layout.rows), self.vocab_size), np.float32)
+        for call in calls:
+            self._compute(self._graphs, layout, call, logits)
+        return logits
+
+    def close(self) -> None:
+        """Drop cache and weights.  A closed runner refuses every step."""
+        self._graphs = None
+        self._cache.clear()
+
+    def _compute(self, graphs: DenseGraphs, layout: Layout, call: Call, logits: Logits) -> None:
+        rows, places = call.wanted(layout.rows)
+        inputs: list[I32 | F32] = [
+            call.pick(layout.token_ids),
+            call.pick(layout.positions),
+            # The graph wants a row, so where no logits are wanted, those of one are dropped.
+            rows if len(rows) else np.zeros(1, np.int32),
+            call.mask(self.block_size, self._window),
+            *self._cache.gather(call.blocks(self.block_size)),
+        ]
+        try:
+            found, keys, values = graphs.run(inputs)
+        except ServingError as error:
+            raise ServingError(f"a call of {len(call.spans)} sequences failed: {error}") from error
+        self._cache.write(layout.slots, call, keys, values)
+        logits[places] = found[: len(rows)]

@@ -1,0 +1,105 @@
+"""Attention over a paged cache in MindSpore, which has no kernel for either on a CPU.
+
+The cache is numpy's, whose writes are in place.  Each sequence's keys and values are gathered from
+their blocks in every step, and attention is composed of matmul and softmax.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+from mindspore_serving.llm.runtimes.mindspore.operators import Operators
+from mindspore_serving.llm.runtimes.mindspore.weights import tensor
+
+Tensor: TypeAlias = Any  # a mindspore.Tensor
+F32: TypeAlias = npt.NDArray[np.float32]
+HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
+
+
+class PagedCache:
+    """Keys and values of every layer, [num_blocks, block_size, kv_heads, head_dim] each."""
+
+    def __init__(self, shape: tuple[int, int, int, int], num_layers: int) -> None:
+        self._heads = shape[2:]
+        self.layers = [
+            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
+        ]
+
+    def copy(self, source: Indices, target: Indices) -> None:
+        """Blocks `source` to `target`, all read before any is written."""
+        for keys, values in self.layers:
+            keys[target] = keys[source]
+            values[target] = values[source]
+
+    def write(self, layer: int, slots: Indices, keys: F32, values: F32) -> None:
+        """`keys`, `values`: [T, kv_heads * head_dim]."""
+        for cache, new in zip(self.layers[layer], (keys, values), strict=True):
+            cache.reshape(-1, *self._heads)[slots] = new.reshape(-1, *self._heads)
+
+    def read(self, layer: int, span: Span) -> tuple[F32, F32]:
+        """[length, kv_heads, head_dim] twice."""
+        keys, values = (
+            cache[span.blocks].reshape(-1, *self._heads)[: span.length]
+            for cache in self.layers[layer]
+        )
+        return keys, values
+
+
+@dataclass(slots=True)
+class Pass:
+    """The step being computed.  A mask is the same in every layer of a kind."""
+
+    layout: Layout
+    _masks: dict[tuple[int, AttentionSpec], Tensor] = field(default_factory=dict)
+
+    def mask(self, span: Span, spec: AttentionSpec) -> Tensor:
+        """What is added to the scores of `span`, [1 or kv_heads, groups * num_new, length]."""
+        mask = self._masks.get((span.begin, spec))
+        if mask is None:
+            mask = self._masks[span.begin, spec] = tensor(_bias(span, spec))
+        return mask
+
+
+def _bias(span: Span, spec: AttentionSpec) -> F32:
+    distances = np.arange(span.start, span.length)[:, None] - np.arange(span.length)
+    is_hidden = distances < 0
+    if spec.window:
+        is_hidden |= distances >= spec.window
+    num_groups = spec.num_heads // spec.num_kv_heads
+    bias = np.where(is_hidden, HIDDEN, np.float32(0))
+    if spec.alibi is None:
+        tiled: F32 = np.tile(bias, (1, num_groups, 1))
+        return tiled
+    slopes = np.asarray(spec.alibi, np.float32)[:, None, None]
+    sloped: F32 = bias - slopes * distances.astype(np.float32)
+    return sloped.reshape(spec.num_kv_heads, -1, span.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each."""
+
+    keys: F32
+    values: F32
+    mask: Tensor
+
+
+def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
+    """One sequence: `q` [num_new, heads * head_dim] over `past`.
+
+    The heads that share a key are put side by side as if they were queries.
+    """
+    num_new, kv_heads, dim = q.shape[0], spec.num_kv_heads, spec.head_dim
+    num_groups = spec.num_heads // kv_heads
+    q = q.reshape(num_new, kv_heads, num_groups, dim)
+    q = q.transpose(1, 2, 0, 3).reshape(kv_heads, num_groups * num_new, dim)
+    scores = op.matmul(q, tensor(past.keys.transpose(1, 2, 0))) * spec.scale
+    if spec.softcap:
+        scores = op.tanh(scores / spec.softcap) * spec.softcap
+    out = op.matmul(op.softmax(scores + past.mask), tensor(past.values.transpose(1, 0, 2)))
+    out = out.reshape(kv_heads, num_groups, num_new, dim)
+    return out.transpose(2, 0, 1, 3).reshape(num_new, -1)

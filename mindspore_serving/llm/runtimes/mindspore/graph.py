@@ -1,0 +1,100 @@
+"""Language models as MindSpore's static graphs, compiled in this process when they are opened.
+
+The graph is `export_cell.DecoderCell`, what MindIR files hold, compiled once for every bucket of
+sequences and new tokens over one copy of the weights.  The past alone is open in its shape: its
+buckets would multiply the graphs, and padding it would copy cache that is not there.  On a device
+other than a CPU it has not been run.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.backends.mindir import LOCK  # one for the process
+from mindspore_serving.backends.source import words
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
+from mindspore_serving.llm.runtimes.layout import Layout, Limits
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call
+from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
+from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
+from mindspore_serving.llm.runtimes.mindir.graphs import computed, decoder_inputs
+from mindspore_serving.llm.runtimes.mindir.library import mindspore, use_device
+from mindspore_serving.llm.runtimes.mindir.runner import DenseRunner
+from mindspore_serving.llm.runtimes.mindspore.buckets import Buckets, buckets
+
+
+def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> DenseRunner:
+    """The model in `directory`, compiled for every bucket on `target`, ready to run.
+
+    Raises StartError: a broken checkpoint or one that is not shaped like Llama, no memory.
+    """
+    checkpoint = Checkpoint.open(directory)
+    spec = exportable(checkpoint.config, config.max_model_len)
+    use_device(target)
+    try:
+        with LOCK:
+            decoder = DecoderCell(spec, Matrices(checkpoint, spec))
+    except StartError:
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise StartError(f"the weights do not fit config.json: {words(error)}") from error
+    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
+    graphs = CompiledGraphs(decoder, spec, buckets(config, held.max_model_len))
+    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    return DenseRunner(spec, graphs, limits)
+
+
+class BucketCell(mindspore.nn.Cell):  # type: ignore[misc]
+    """The decoder for one bucket: a graph of its own over the decoder's parameters."""
+
+    def __init__(self, decoder: DecoderCell) -> None:
+        super().__init__(auto_prefix=False)
+        self.decoder = decoder
+
+    def construct(self, *inputs: Any) -> Any:
+        return self.decoder(*inputs)
+
+
+class CompiledGraphs:
+    """`mindir_runner.DenseGraphs`: a graph for each shape of `buckets`, compiled when made."""
+
+    def __init__(self, decoder: DecoderCell, spec: ModelSpec, buckets: Buckets) -> None:
+        """Raises StartError if the weights do not fit `spec`."""
+        self._buckets = buckets
+        self._graphs: dict[tuple[int, int], Any] = {}
+        for batch, width in progress(buckets.shapes, "graphs"):
+            cell = BucketCell(decoder)
+            cell.set_inputs(*decoder_inputs(spec, width, batch))
+            # In graph mode, which is not set for the process: other models may be eager.
+            self._graphs[batch, width] = cell.compile_and_run
+            try:
+                logits, *_ = self.run(_zeros(spec, batch, width))
+            except ServingError as error:
+                raise StartError(f"the weights do not fit config.json: {error}") from error
+            if logits.shape[1] != spec.vocab_size:
+                raise StartError(
+                    f"the output matrix has {logits.shape[1]} rows, but config.json has "
+                    f"vocab_size {spec.vocab_size}"
+                )
+
+    def calls(self, layout: Layout) -> Iterable[Call]:
+        return self._buckets.calls(layout)
+
+    def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:
+        batch, width = inputs[0].shape
+        return computed(self._graphs[batch, width], inputs)
+
+
+def _zeros(spec: ModelSpec, batch: int, width: int) -> list[I32 | F32]:
+    """Inputs of a call with one logit and a past of one token."""
+    tokens = np.zeros((batch, width), np.int32)
+    past = np.zeros((spec.num_kv_heads, batch, 1, spec.head_dim), np.float32)
+    mask = np.zeros((batch, width, 1 + width), np.float32)
+    return [tokens, tokens, np.zeros(1, np.int32), mask, *[past] * (2 * spec.num_layers)]

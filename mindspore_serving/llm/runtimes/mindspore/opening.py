@@ -1,0 +1,144 @@
+"""Language models in MindSpore, in float32: eagerly here, as static graphs in `graph`.
+
+For models that have to run where MindSpore does.  Operators are launched one by one, and attention
+is composed of them, so it is slower than the openvino runtime.  On Ascend the operators are those
+of `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models import Decoder, load_definition
+from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.ops import Inputs
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
+from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
+from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
+from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
+from mindspore_serving.llm.runtimes.mindspore.ops import MindSporeOps
+from mindspore_serving.llm.runtimes.mindspore.weights import Weights, tensor
+from mindspore_serving.llm.step import Logits, Row, Runner, Step
+
+ACCEPTED = {
+    "device": ("auto", "cpu", "ascend"),
+    "dtype": ("auto", "f32"),
+    "kv_cache_dtype": ("auto", "f32"),
+    "quantization": (None,),
+    "num_threads": (None,),
+}
+
+
+def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
+    """The model in `directory`, its weights loaded, ready to run.
+
+    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
+    or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
+    models shaped like Llama can be.  A quantised checkpoint is computed with as floats.
+
+    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
+    """
+    for option, accepted in ACCEPTED.items():
+        value = getattr(config, option)
+        if value not in accepted:
+            names = " or ".join(map(repr, accepted))
+            raise StartError(f"{option} is {value!r}, but the mindspore runtime accepts {names}")
+    target = ASCEND if config.device == "ascend" else CPU
+    if config.graph_mode:
+        from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
+
+        return open_graphs(directory, config, target)
+    checkpoint = arranged(Checkpoint.open(directory))
+    spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    use_device(target)
+    model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])
+    _load(model)
+    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
+    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    return MindSporeRunner(model, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A definition with its weights, and the operators that compute it."""
+
+    spec: ModelSpec
+    decoder: Decoder
+    weights: Weights
+    operators: Operators
+
+
+class MindSporeRunner:
+    """A `Runner`.  Its cache is allocated when it is made."""
+
+    def __init__(self, model: Model, limits: Limits) -> None:
+        spec = model.spec
+        shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
+        self._model = model
+        self._limits = limits
+        self._cache = PagedCache(shape, spec.num_layers)
+        self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
+        self.block_size = limits.block_size
+        self.num_blocks = limits.num_blocks
+        self.vocab_size = limits.vocab_size
+        self.max_model_len = limits.max_model_len
+
+    def run(self, step: Step) -> Logits:
+        """As `Runner.run`.  Raises ServingError, also for what MindSpore raises."""
+        if self._ops is None:
+            raise ServingError("the runner is closed")
+        layout = lay_out(step, self._limits)
+        check_copies(step, self.num_blocks)
+        if step.copies:
+            source, target = np.array(step.copies).T
+            self._cache.copy(source, target)
+        if not layout.spans:
+            return np.zeros((0, self.vocab_size), np.float32)
+        try:
+            return self._compute(self._ops, layout)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if isinstance(error, ServingError):
+                raise
+            raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
+
+    def close(self) -> None:
+        """Drop cache and weights.  A closed runner refuses every step."""
+        self._ops = None
+        self._cache.layers.clear()
+        self._model.weights.clear()
+
+    def _compute(self, ops: MindSporeOps, layout: Layout) -> Logits:
+        ops.begin(Pass(layout))
+        # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
+        rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
+        inputs = Inputs(_indices(layout.token_ids), _indices(layout.positions), _indices(rows))
+        logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
+        return logits[: len(layout.rows)]
+
+
+def _indices(array: np.ndarray[Any, Any]) -> Any:
+    return tensor(array.astype(np.int32))
+
+
+def _load(model: Model) -> None:
+    """Load every weight by computing one token; StartError if the checkpoint does not fit."""
+    spec = model.spec
+    runner = MindSporeRunner(model, Limits(1, 1, spec.vocab_size, 1))
+    try:
+        logits = runner.run(Step((Row([0], 0, [0], 1),)))
+    except StartError:
+        raise
+    except ServingError as error:
+        raise StartError(f"the weights do not fit config.json: {error}") from error
+    if logits.shape[1] != spec.vocab_size:
+        raise StartError(
+            f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
+            f"{spec.vocab_size}"
+        )

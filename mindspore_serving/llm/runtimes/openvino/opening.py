@@ -1,0 +1,227 @@
+"""Language models on CPUs by OpenVINO: the default runtime.
+
+A definition is built into one graph with paged attention; weights stay in the mapped checkpoint
+until the plugin packs them at the first pass; keys and values live in arrays of ours.
+"""
+
+import time
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from mindspore_serving import log
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.safetensors import map_now
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models import load_definition, quantization_of
+from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.capacity import free_main_memory
+from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
+from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
+from mindspore_serving.llm.runtimes.openvino.feed import Feed
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
+from mindspore_serving.llm.runtimes.openvino.options import Options, options_from
+from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+
+MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
+WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights and takes what it takes
+
+
+def open_runner(
+    directory: str | Path, config: EngineConfig, *, properties: Mapping[str, Any] | None = None
+) -> "OpenVINORunner":
+    """The model in `directory`, compiled, its weights packed and its common sizes warmed up.
+
+    Of `config`: `dtype` and `kv_cache_dtype` as `options` says; `quantization` "int8" or
+    "int4" for a float checkpoint (one quantised before needs none, and takes half the memory to
+    load); `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what
+    `max_num_seqs` longest sequences need.  `properties` go to the plugin last.
+
+    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory, an openvino
+    whose paged attention computes something else.
+    """
+    check_paged_attention()
+    options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    checkpoint = arranged(Checkpoint.open(directory))
+    spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    if (config.max_model_len or 0) > spec.max_position_embeddings:
+        raise StartError(
+            f"max_model_len is {config.max_model_len}, expected at most the model's "
+            f"{spec.max_position_embeddings}"
+        )
+    bits = _bits_to_quantise(config, checkpoint, options)
+    weights = Weights(checkpoint, options.precision, bits)
+    ops = OpenVINOOps(weights)
+    model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
+    if weights.group:
+        map_now(weights.kept)  # of integers the plugin makes no copy
+    compiled = _compile(model, {**options.properties(weights.group), **(properties or {})})
+    return OpenVINORunner(compiled, spec, config, kept=weights.kept)
+
+
+def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Options) -> int | None:
+    stored = quantization_of(checkpoint.config).get("mode")
+    if stored is None:
+        if options.bits is not None:
+            log.warning(
+                "quantising %s to %s while loading takes long, and memory for both; "
+                "`python -m mindspore_serving.llm.quantize` does it once",
+                checkpoint.directory.name,
+                config.quantization,
+            )
+        elif options.precision == "f32" and config.dtype == "auto":
+            log.warning(
+                "this processor has no bf16: %s computes in f32; `mindspore-serving quantize` to "
+                "int8 halves its memory and its time, to float16 saves a little time alone",
+                checkpoint.directory.name,
+            )
+        return options.bits
+    if config.quantization not in (None, stored):
+        raise StartError(
+            f"quantization is {config.quantization!r}, but {checkpoint.directory} is quantised to "
+            f"{stored} already; take the float checkpoint, or leave it out"
+        )
+    return None
+
+
+def _compile(model: ov.Model, properties: Mapping[str, Any]) -> Any:
+    try:
+        return ov.Core().compile_model(model, "CPU", dict(properties))
+    except RuntimeError as error:
+        raise StartError(f"openvino cannot compile the model: {error}") from error
+
+
+class OpenVINORunner:
+    """A `Runner`.  `kept` are the arrays that the compiled model's constants lie in."""
+
+    block_size = BLOCK_SIZE
+
+    def __init__(
+        self, compiled: Any, spec: ModelSpec, config: EngineConfig, *, kept: list[Any]
+    ) -> None:
+        self.vocab_size = spec.vocab_size
+        self.hidden_size = spec.hidden_size
+        self._kept = kept
+        self._request: Any = compiled.create_infer_request()
+        self._caches = [
+            _Cache(port) for port in compiled.inputs if "_cache." in port.get_any_name()
+        ]
+        self._names = [
+            name for name in (port.get_any_name() for port in compiled.inputs)
+            if "_cache." not in name
+        ]  # fmt: skip
+        longest = config.max_model_len or spec.max_position_embeddings
+        self._allocate(1, longest)
+        self._warm_up(config)  # with every token in one block, as nothing is read
+        # Only now the weights are packed, and what is free is known.
+        num_blocks = self._affordable(config, longest)
+        self._allocate(num_blocks, min(longest, num_blocks * BLOCK_SIZE))
+        if self.max_model_len < longest:
+            log.warning(
+                "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
+                "raises it", num_blocks * BLOCK_SIZE, self.max_model_len, longest,
+            )  # fmt: skip
+
+    def run(self, step: Step) -> Logits:
+        """As `Runner.run`.  The result is overwritten by the next one."""
+        self._infer(step)
+        logits: Logits = self._request.get_output_tensor(0).data
+        return logits
+
+    def embed(self, step: Step) -> Vectors:
+        """As `EmbeddingRunner.embed`."""
+        self._infer(step)
+        hidden: Vectors = self._request.get_output_tensor(1).data
+        return hidden
+
+    def _infer(self, step: Step) -> None:
+        if self._request is None:
+            raise ServingError("the runner is closed")
+        self._feed.load(step)
+        for source, target in step.copies:
+            for cache in self._caches:
+                cache.array[target] = cache.array[source]
+        try:
+            self._request.infer()
+        except RuntimeError as error:
+            raise ServingError(f"openvino failed in a step: {error}") from error
+
+    def close(self) -> None:
+        """Free the model and its cache."""
+        self._request = None
+        self._caches = []
+        self._kept = []
+
+    def _affordable(self, config: EngineConfig, longest: int) -> int:
+        block_bytes = sum(cache.block_bytes for cache in self._caches)
+        if config.kv_cache_memory is not None:
+            memory = config.kv_cache_memory
+        else:
+            wanted = config.max_num_seqs * -(-longest // BLOCK_SIZE) * block_bytes
+            memory = min(free_main_memory(), MAX_DEFAULT_CACHE, wanted)
+        if memory < block_bytes:
+            raise StartError(
+                f"{memory} bytes for keys and values hold no sequence: a block of {BLOCK_SIZE} "
+                f"tokens takes {block_bytes}; raise kv_cache_memory"
+            )
+        return memory // block_bytes
+
+    def _allocate(self, num_blocks: int, max_model_len: int) -> None:
+        self.num_blocks = num_blocks
+        self.max_model_len = max_model_len
+        for cache in self._caches:
+            cache.allocate(self._request, num_blocks)
+        limits = Limits(BLOCK_SIZE, num_blocks, self.vocab_size, max_model_len)
+        self._feed = Feed(self._request, self._names, limits)
+
+    def _warm_up(self, config: EngineConfig) -> None:
+        """The first pass packs the weights; the first of each size compiles kernels for it."""
+        deadline = None
+        for num_rows, length in progress(warm_up_sizes(config, self.max_model_len), "warming up"):
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            blocks = [0] * -(-length // BLOCK_SIZE)
+            self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
+            deadline = deadline or time.monotonic() + WARM_UP_SECONDS
+
+
+def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
+    """(rows, tokens of each), the likeliest first: one sequence, full prompts, then batches."""
+    rows = range(1, config.max_num_seqs + 1)
+    full = min(config.max_num_batched_tokens, longest)
+    prompts = sorted({full, *(n for n in (16, 64, 256, 1024) if n < full)}, reverse=True)
+    powers = [n for n in rows if n & (n - 1) == 0]
+    others = [n for n in rows if n & (n - 1)]
+    sizes = [(1, 1), *((1, n) for n in prompts), *((n, 1) for n in (*powers[1:], *others))]
+    return list(dict.fromkeys(sizes))
+
+
+class _Cache:
+    """One layer's keys or values: an array of ours that the request reads and writes."""
+
+    def __init__(self, port: Any) -> None:
+        self._name = port.get_any_name()
+        self._type = port.get_element_type()
+        self._block_shape = tuple(
+            dimension.get_length() for dimension in list(port.get_partial_shape())[1:]
+        )
+        # numpy has no bfloat16; copies need none.
+        self._bits = np.dtype(f"u{self._type.size}")
+        self.block_bytes: int = prod(self._block_shape) * self._type.size
+        self.array: npt.NDArray[Any] = np.zeros(0, self._bits)
+
+    def allocate(self, request: Any, num_blocks: int) -> None:
+        """Zeros that take memory when they are first written."""
+        shape = (num_blocks, *self._block_shape)
+        self.array = np.zeros(shape, self._bits)
+        request.set_tensor(self._name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))

@@ -1,0 +1,95 @@
+"""What an engine's options mean to OpenVINO's CPU plugin: precision, cache type, properties.
+
+Decided from the options and what the processor can do; compiles nothing.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
+
+BITS = {"int8": 8, "int4": 4}
+
+# (precision, kv_cache_dtype) -> KV_CACHE_PRECISION.  Under bf16 the plugin makes f16 into bf16.
+CACHE_PRECISIONS = {
+    ("bf16", "bf16"): "f16",
+    ("bf16", "u8"): "u8",
+    ("f32", "f32"): "f32",
+    ("f32", "f16"): "f16",
+    ("f32", "u8"): "u8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`precision` is "bf16" or "f32"; `bits` what to quantise to while loading, or None."""
+
+    precision: str
+    cache_precision: str
+    bits: int | None
+    num_threads: int | None
+
+    def properties(self, group: int) -> dict[str, Any]:
+        """Of the plugin; `group` is how many weights share a scale, 0 with floats."""
+        properties: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "KV_CACHE_PRECISION": self.cache_precision,
+            "PERFORMANCE_HINT": "LATENCY",
+            # Pinned, two models on a machine take the same cores and halve each other.
+            "ENABLE_CPU_PINNING": False,
+        }
+        if self.num_threads is not None:
+            properties["INFERENCE_NUM_THREADS"] = self.num_threads
+        if group:
+            # One that does not divide the weights' group switches the integer kernels off.
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
+        return properties
+
+
+def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options:
+    """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
+
+    dtype "auto" is bf16 where the processor computes it, else f32.  kv_cache_dtype "auto" has 16
+    bits, as models' weights have; f32 if that is what dtype asks for by name.
+    Raises StartError naming an option that this runtime has not.
+    """
+    if config.device not in ("auto", "cpu"):
+        raise StartError(f"device is {config.device!r}, the openvino runtime accepts auto and cpu")
+    if config.block_size != BLOCK_SIZE:
+        raise StartError(
+            f"block_size is {config.block_size}, the openvino runtime accepts {BLOCK_SIZE} alone"
+        )
+    if config.quantization is not None and config.quantization not in BITS:
+        raise StartError(
+            f"quantization is {config.quantization!r}, expected one of {', '.join(BITS)}, or none"
+        )
+    precision = _precision(config.dtype, capabilities)
+    wanted = config.kv_cache_dtype
+    if wanted == "auto":
+        wanted = "f16" if (precision, config.dtype) == ("f32", "auto") else precision
+    if (precision, wanted) not in CACHE_PRECISIONS:
+        accepted = [kind for of, kind in CACHE_PRECISIONS if of == precision]
+        raise StartError(
+            f"kv_cache_dtype is {wanted!r}, expected auto or one of {', '.join(accepted)} with "
+            f"dtype {precision}"
+        )
+    return Options(
+        precision=precision,
+        cache_precision=CACHE_PRECISIONS[precision, wanted],
+        bits=BITS[config.quantization] if config.quantization else None,
+        num_threads=config.num_threads,
+    )
+
+
+def _precision(dtype: str, capabilities: Collection[str]) -> str:
+    has_bf16 = "BF16" in capabilities
+    if dtype == "auto":
+        return "bf16" if has_bf16 else "f32"
+    if dtype not in ("f32", "bf16"):
+        raise StartError(f"dtype is {dtype!r}, the openvino runtime accepts auto, f32 and bf16")
+    if dtype == "bf16" and not has_bf16:
+        raise StartError("dtype is 'bf16', but this processor computes in f32 only; leave it out")
+    return dtype

@@ -1,0 +1,241 @@
+"""Attention over a paged cache in PyTorch, by what every device has: gather, matmul, softmax.
+
+This is what a CPU computes by, and a CUDA device that has no Triton; `kernels` has a kernel
+that reads keys and values in place.  Here sequences with equally many new tokens are computed
+together: all that decode in one go, padded to the longest of them.  The keys and values of a
+sequence are gathered from their blocks in every step, so long contexts cost bandwidth.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
+
+LONGEST_BATCHED = 16  # new tokens up to which sequences share a batch, padding and all
+BEGIN, COUNT, LENGTH, TABLE = range(
+    4
+)  # columns of a sequence's description: see AttentionPath.decoding
+
+
+class Attention(Protocol):
+    """What the tokens of one step see."""
+
+    def attend(
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        """`q` [T, heads * head_dim] over one layer's cache, which holds the new tokens already;
+        shaped as `q`."""
+        ...
+
+
+class Plan(Protocol):
+    """A step's attention, before what it has to know is on the device."""
+
+    @property
+    def arrays(self) -> list[Indices]:
+        """What has to be there."""
+        ...
+
+    def attention(self, arrays: Sequence[torch.Tensor]) -> Attention:
+        """The attention, of `arrays` on the device."""
+        ...
+
+
+class AttentionPath(Protocol):
+    """A way of computing attention."""
+
+    def plan(self, layout: Layout) -> Plan: ...
+
+    def decoding(self, rows: torch.Tensor) -> Attention:
+        """The attention of a step in which row i of `rows` describes a sequence with one new
+        token, the step's i-th: [B, TABLE + blocks], the first token's index, the number of new
+        tokens, the length with them, the blocks.  Reads no number of `rows` on the host, so that
+        a graph of it holds for whatever they are later."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences with `num_new` new tokens each.  Shapes: B sequences, L longest length."""
+
+    tokens: torch.Tensor  # [B * num_new], of the step's tokens
+    tables: torch.Tensor  # [B, blocks], padded with any block
+    lengths: torch.Tensor  # [B]
+    num_new: int
+    longest: int
+    visible: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # by window, heads
+
+    def distances(self) -> torch.Tensor:
+        """[B, num_new, L]: how far back a key lies; negative is the future, or padding."""
+        device = self.lengths.device
+        keys = torch.arange(self.longest, device=device)
+        queries = torch.arange(self.num_new, device=device)[None] + (
+            self.lengths[:, None] - self.num_new
+        )
+        return queries[:, :, None] - keys
+
+    def mask(self, window: int, num_groups: int) -> torch.Tensor:
+        """[B, 1, num_groups * num_new, L]: what a query sees; the same in every layer."""
+        mask = self.visible.get((window, num_groups))
+        if mask is None:
+            distances = self.distances()
+            mask = distances >= 0
+            if window:
+                mask &= distances < window
+            mask = mask.repeat(1, num_groups, 1)[:, None]
+            self.visible[window, num_groups] = mask
+        return mask
+
+
+class GatherPath:
+    """The `AttentionPath` of this module."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+
+    def plan(self, layout: Layout) -> "GatherPlan":
+        """In groups; a sequence with many new tokens is one by itself."""
+        spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        for index, span in enumerate(layout.spans):
+            num_new = span.end - span.begin
+            spans[num_new, 0 if num_new <= LONGEST_BATCHED else index].append(span)
+        return GatherPlan(tuple(spans.values()))
+
+    def decoding(self, rows: torch.Tensor) -> "Gathered":
+        tables = rows[:, TABLE:]
+        longest = tables.shape[1] * self._block_size
+        return Gathered((Group(rows[:, BEGIN], tables, rows[:, LENGTH], 1, longest),))
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    groups: tuple[Sequence[Span], ...]
+
+    @property
+    def arrays(self) -> list[Indices]:
+        return [array for spans in self.groups for array in _described(spans)]
+
+    def attention(self, arrays: Sequence[torch.Tensor]) -> "Gathered":
+        groups = []
+        for index, spans in enumerate(self.groups):
+            tokens, tables, lengths = arrays[3 * index : 3 * index + 3]
+            num_new, longest = spans[0].end - spans[0].begin, max(span.length for span in spans)
+            groups.append(Group(tokens, tables, lengths, num_new, longest))
+        return Gathered(tuple(groups))
+
+
+def _described(spans: Sequence[Span]) -> list[Indices]:
+    """`tokens`, `tables` and `lengths` of a `Group`."""
+    return [
+        np.concatenate([np.arange(span.begin, span.end) for span in spans]),
+        block_tables(spans),
+        np.array([span.length for span in spans]),
+    ]
+
+
+def block_tables(spans: Sequence[Span]) -> Indices:
+    """[spans, most blocks of one], padded with block 0."""
+    tables = np.zeros((len(spans), max(len(span.blocks) for span in spans)), np.int64)
+    for row, span in zip(tables, spans, strict=True):
+        row[: len(span.blocks)] = span.blocks
+    return tables
+
+
+@cache
+def alibi_slopes(alibi: tuple[float, ...], device: torch.device) -> torch.Tensor:
+    """float32 [heads], kept on the device: while a graph is recorded, nothing can be uploaded."""
+    return torch.tensor(alibi, dtype=torch.float32, device=device)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The `Attention` of this module."""
+
+    groups: tuple[Group, ...]
+
+    def attend(
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
+    ) -> torch.Tensor:
+        out = torch.empty_like(q)
+        for group in self.groups:
+            own = tuple(_gathered(stored, group, q.dtype) for stored in (keys, values))
+            out[group.tokens] = _attend(group, q[group.tokens], own, spec)
+        return out
+
+
+class PagedCache:
+    """Keys and values of every layer, [num_blocks, block_size, kv_heads, head_dim] each."""
+
+    def __init__(
+        self, shape: tuple[int, int, int, int], num_layers: int, *, dtype: torch.dtype, device: str
+    ) -> None:
+        def empty() -> torch.Tensor:
+            # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.layers = [(empty(), empty()) for _ in range(num_layers)]
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Blocks `source` to `target`, all read before any is written."""
+        for keys, values in self.layers:
+            keys[target] = keys[source]
+            values[target] = values[source]
+
+    def write(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """`keys`, `values`: [T, kv_heads, head_dim]."""
+        for stored, new in zip(self.layers[layer], (keys, values), strict=True):
+            stored.flatten(0, 1)[slots] = new.to(stored.dtype)
+
+
+def _gathered(stored: torch.Tensor, group: Group, dtype: torch.dtype) -> torch.Tensor:
+    """[B, kv_heads, L, head_dim]"""
+    return stored[group.tables].flatten(1, 2)[:, : group.longest].transpose(1, 2).to(dtype)
+
+
+def _attend(
+    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec
+) -> torch.Tensor:
+    """`q` [B * num_new, heads * head_dim] over [B, kv_heads, L, head_dim]; shaped as `q`.
+
+    The heads that share a key are put side by side as if they were queries: no key is repeated.
+    """
+    keys, values = own
+    num_groups = spec.num_heads // spec.num_kv_heads
+    batch, rows = group.tables.shape[0], num_groups * group.num_new
+    q = q.view(batch, group.num_new, spec.num_kv_heads, num_groups, spec.head_dim)
+    q = q.permute(0, 2, 3, 1, 4).reshape(batch, spec.num_kv_heads, rows, spec.head_dim)
+    mask = group.mask(spec.window, num_groups)
+    if spec.softcap or spec.alibi is not None:
+        out = _attend_by_hand(group, q, keys, values, spec)
+    else:
+        out = functional.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask, scale=spec.scale
+        )
+    out = out.view(batch, spec.num_kv_heads, num_groups, group.num_new, spec.head_dim)
+    return out.permute(0, 3, 1, 2, 4).reshape(batch * group.num_new, -1)
+
+
+def _attend_by_hand(
+    group: Group, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, spec: AttentionSpec
+) -> torch.Tensor:
+    """What the fused kernels do not do, in float32: capped scores, ALiBi."""
+    num_groups = spec.num_heads // spec.num_kv_heads
+    scores = q.float() @ keys.float().transpose(2, 3) * spec.scale
+    if spec.softcap:
+        scores = torch.tanh(scores / spec.softcap) * spec.softcap
+    if spec.alibi is not None:
+        slopes = alibi_slopes(spec.alibi, q.device).view(-1, num_groups, 1, 1)
+        bias = slopes * group.distances()[:, None, None]  # [B, kv_heads, groups, num_new, L]
+        scores = scores - bias.flatten(2, 3)
+    scores = scores.masked_fill(~group.mask(spec.window, num_groups), -torch.inf)
+    return scores.softmax(-1).to(values.dtype) @ values

@@ -1,0 +1,129 @@
+"""Encoders in eager PyTorch, on a CPU or a CUDA device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.bert import EncoderInputs
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.encoding import (
+    EncoderModel,
+    lay_out_prompts,
+    open_encoder_model,
+)
+from mindspore_serving.llm.runtimes.torch.attention import PagedCache
+from mindspore_serving.llm.runtimes.torch.lora import Adapters
+from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype
+from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.step import Vectors
+
+
+def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
+    """The encoder in `directory`, its weights loaded.
+
+    Of `config`: `device` and `dtype` as the torch runtime of language models takes them, but that
+    "auto" is f32 everywhere; `num_threads`, `max_model_len`.
+
+    Raises StartError: an option it has not, a broken or unknown checkpoint.
+    """
+    if config.quantization is not None:
+        raise StartError(
+            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
+            "leave it out, or take the openvino runtime"
+        )
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    model = open_encoder_model(directory, config)
+    device = open_device(config.device)
+    runner = TorchEncoder(model, open_dtype("dtype", config.dtype, torch.float32), device)
+    try:
+        runner.run([[0]])  # loads every weight
+    except StartError:
+        raise
+    except ServingError as error:
+        raise StartError(f"the weights do not fit config.json, or memory: {error}") from error
+    return runner
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Where a batch's tokens are in attention; see `EncoderLayout`."""
+
+    places: Tensor  # [B, L]
+    back: Tensor  # [T]
+    is_token: Tensor  # [B, 1, 1, L]
+
+
+class EncoderOps(TorchOps):
+    """`Ops` without a cache, whose attention sees the whole prompt."""
+
+    def __init__(self, weights: Weights, dtype: torch.dtype, device: str) -> None:
+        no_cache = PagedCache((0, 1, 1, 1), 0, dtype=dtype, device=device)
+        super().__init__(weights, no_cache, dtype, Adapters())
+        self.rectangle: Rectangle | None = None
+
+    def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+        place = self.rectangle
+        if place is None:
+            raise RuntimeError("attention outside of a pass")
+        q, k, v = (
+            x[place.places].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2) for x in (q, k, v)
+        )
+        out = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=place.is_token, scale=spec.scale
+        )
+        return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
+
+
+class TorchEncoder:
+    """An `EncoderRunner`."""
+
+    def __init__(self, model: EncoderModel, dtype: torch.dtype, device: str) -> None:
+        self.vocab_size = model.spec.vocab_size
+        self.hidden_size = model.spec.hidden_size
+        self.max_model_len = model.max_model_len
+        self._model = model
+        self._device = device
+        self._weights = Weights(model.checkpoint, dtype, device)
+        self._ops: EncoderOps | None = EncoderOps(self._weights, dtype, device)
+
+    def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
+        """As `EncoderRunner.run`."""
+        ops, spec = self._ops, self._model.spec
+        if ops is None:
+            raise ServingError("the runner is closed")
+        layout = lay_out_prompts(prompts, spec.first_position)
+        try:
+            with torch.inference_mode():
+                is_token = torch.from_numpy(layout.is_token).to(self._device)
+                ops.rectangle = Rectangle(
+                    self._upload(layout.places),
+                    self._upload(layout.back),
+                    is_token[:, None, None, :],
+                )
+                token_ids = self._upload(layout.token_ids)
+                inputs = EncoderInputs(
+                    token_ids, self._upload(layout.positions), torch.zeros_like(token_ids)
+                )
+                states: Tensor = self._model.definition(ops, spec, inputs)
+                vectors: Vectors = states.float().cpu().numpy()
+        except (RuntimeError, IndexError) as error:
+            if isinstance(error, ServingError):
+                raise
+            raise ServingError(f"a step of {layout.num_tokens} tokens failed: {error}") from error
+        return vectors
+
+    def close(self) -> None:
+        """Drop the weights.  A closed runner refuses every step."""
+        self._ops = None
+        self._weights.clear()
+        if self._device != "cpu":
+            torch.cuda.empty_cache()
+
+    def _upload(self, indices: object) -> Tensor:
+        return torch.as_tensor(indices, dtype=torch.int64).to(self._device)

@@ -1,0 +1,133 @@
+"""Steps in which every sequence has one new token, recorded once for each size of the batch and
+then launched whole: on a fast device the launches of a small model's operations take longer than
+the operations.
+
+What changes from step to step is in tensors that stay where they are.  A batch between two sizes is
+padded to the larger one with tokens in a block that no sequence has.  How a graph is recorded is
+given from outside; on CUDA by `CudaCapture`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.layout import Layout
+from mindspore_serving.llm.runtimes.torch.attention import BEGIN, COUNT, LENGTH, TABLE
+
+Work: TypeAlias = Callable[[], None]  # reads and writes tensors that stay where they are
+Capture: TypeAlias = Callable[[Work], Work]  # what it returns does the same again
+Compute: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # rows, see below -> logits
+
+# Columns of a row: a token, and from SEQUENCE on its sequence, as in `AttentionPath.decoding`.
+TOKEN, POSITION, SLOT = range(3)
+SEQUENCE = 4  # aligned to 16 bytes, as what is uploaded otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the graphs of a model have in common: `most` sequences at most, of `width` blocks at
+    most; padding goes to block `scratch`."""
+
+    most: int
+    width: int
+    vocab_size: int
+    block_size: int
+    scratch: int
+    device: str
+
+
+def batch_sizes(most: int) -> list[int]:
+    """1, 2, 4, by eights to 256, by 128s beyond; the last is `most`."""
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(384, most, 128)]
+    return [size for size in sizes if size < most] + [most]
+
+
+class DecodeGraphs:
+    """The graphs, once they are captured."""
+
+    def __init__(self, compute: Compute, frame: Frame) -> None:
+        is_cuda = frame.device != "cpu"
+        shape = (frame.most, SEQUENCE + TABLE + frame.width)
+        self._compute = compute
+        self._host = torch.zeros(shape, dtype=torch.int64, pin_memory=is_cuda)
+        self._host_rows = self._host.numpy()
+        self._host_rows[:, SLOT] = frame.scratch * frame.block_size
+        self._host_rows[:, SEQUENCE + BEGIN] = np.arange(frame.most)
+        self._host_rows[:, SEQUENCE + COUNT :] = 1
+        self._host_rows[:, SEQUENCE + TABLE :] = frame.scratch
+        self._padding = self._host_rows[:, : SEQUENCE + TABLE + 1].copy()
+        self._rows = self._host.to(frame.device)
+        self._logits = torch.zeros((frame.most, frame.vocab_size), device=frame.device)
+        self._sizes: list[int] = []
+        self._replays: dict[int, Work] = {}
+
+    def capture(self, capture: Capture, sizes: Sequence[int]) -> None:
+        """Record a graph for each of `sizes`, which ascend; a bar shows how far it is.  The largest
+        is first, so that the others find its memory."""
+        for size in progress(sizes[::-1], "warming up"):
+            self._replays[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
+        self._sizes = list(sizes)
+
+    def run(self, layout: Layout) -> torch.Tensor | None:
+        """The logits of a step, float32 [rows, vocab_size], which the next one overwrites; None if
+        it is none that a graph computes.
+
+        The step before has to be over, as it is when its logits have been read.
+        """
+        count = len(layout.spans)
+        if not self._sizes or count > self._sizes[-1] or not _is_decoding(layout):
+            return None
+        size = self._sizes[bisect_left(self._sizes, count)]
+        self._describe(layout, count, size)
+        self._rows[:size].copy_(self._host[:size], non_blocking=True)
+        self._replays[size]()
+        return self._logits[:count]
+
+    def _work(self, size: int) -> None:
+        self._logits[:size].copy_(self._compute(self._rows[:size]))
+
+    def _describe(self, layout: Layout, count: int, size: int) -> None:
+        rows = self._host_rows
+        rows[:count, TOKEN] = layout.token_ids
+        rows[:count, POSITION] = layout.positions
+        rows[:count, SLOT] = layout.slots
+        rows[:count, SEQUENCE + LENGTH] = layout.positions + 1
+        for row, span in zip(rows, layout.spans, strict=False):
+            row[SEQUENCE + TABLE : SEQUENCE + TABLE + len(span.blocks)] = span.blocks
+        rows[count:size, : self._padding.shape[1]] = self._padding[count:size]
+
+
+def _is_decoding(layout: Layout) -> bool:
+    """Whether every sequence has one new token, no adapter, and wants logits."""
+    count = len(layout.spans)
+    return (
+        count == len(layout.token_ids) == len(layout.rows)
+        and not any(span.adapter for span in layout.spans)
+        and count > 0
+    )
+
+
+class CudaCapture:
+    """Records CUDA graphs, which share one pool of memory: no two may run at a time, and what one
+    leaves there the next may overwrite."""
+
+    def __init__(self, device: str) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, work: Work) -> Work:
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            work()  # loads kernels and fills caches, which cannot be recorded
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            work()
+        replay: Work = graph.replay
+        return replay

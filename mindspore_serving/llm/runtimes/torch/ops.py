@@ -1,0 +1,203 @@
+"""The operations of a definition in eager PyTorch, on a CPU or a CUDA device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
+from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
+
+Tensor: TypeAlias = torch.Tensor
+STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+class WeightSource(Protocol):
+    """A model's tensors on the device, by checkpoint name."""
+
+    def has(self, name: str) -> bool: ...
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The same tensor every time.  Raises StartError naming a missing one."""
+        ...
+
+    def clear(self) -> None:
+        """Give their memory back."""
+        ...
+
+
+class Weights:
+    """A checkpoint's tensors on the device, each converted when it is first asked for."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
+        self._checkpoint = checkpoint
+        self._dtype = dtype
+        self._device = device
+        self._loaded: dict[str, Tensor] = {}
+
+    def has(self, name: str) -> bool:
+        return self._checkpoint.has(name)
+
+    def __getitem__(self, name: str) -> Tensor:
+        weight = self._loaded.get(name)
+        if weight is None:
+            weight = self._loaded[name] = self._load(name)
+        return weight
+
+    def clear(self) -> None:
+        self._loaded.clear()
+
+    def _load(self, name: str) -> Tensor:
+        stored, _, bits = self._checkpoint.raw(name)
+        if stored in STORED:
+            # A copy: the mapped file is read-only, which a tensor cannot be.
+            signed = np.int32 if stored == "F32" else np.int16
+            weight = torch.from_numpy(np.array(bits).view(signed)).view(STORED[stored])
+        else:
+            weight = torch.from_numpy(np.array(self._checkpoint.f32(name)))
+        return weight.to(self._device, self._dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Where the tokens of the step being computed go."""
+
+    slots: Tensor  # [T]
+    attention: Attention
+    adapters: Chosen = ()
+
+
+class TorchOps:
+    """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
+
+    def __init__(
+        self, weights: WeightSource, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
+    ) -> None:
+        self._weights = weights
+        self._cache = cache
+        self._adapters = adapters
+        self._dtype = dtype
+        self._frequencies: dict[tuple[float, ...], Tensor] = {}
+        self._pass: Pass | None = None
+        self.specs: set[AttentionSpec] = set()  # of all attention that was computed
+        self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
+
+    def begin(self, current: Pass) -> None:
+        """Say where the tokens of the next pass go."""
+        self._pass = current
+
+    def weight(self, name: str) -> Tensor:
+        return self._weights[name]
+
+    def has_weight(self, name: str) -> bool:
+        return self._weights.has(name)
+
+    def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        return functional.embedding(ids, table)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = functional.linear(x, weight, bias)
+        if self._pass is not None and self._pass.adapters:
+            self._adapters.apply(self._pass.adapters, weight, x, y)
+        return y
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False) -> Tensor:
+        scale = 1.0 + weight.float() if plus_one else weight.float()
+        normed = functional.rms_norm(x.float(), x.shape[-1:], scale, eps)
+        return normed.to(x.dtype)
+
+    def head_rms_norm(
+        self, x: Tensor, weight: Tensor, num_heads: int, eps: float, *, plus_one: bool = False
+    ) -> Tensor:
+        heads = x.unflatten(-1, (num_heads, -1))
+        return self.rms_norm(heads, weight, eps, plus_one=plus_one).flatten(1)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    def rope_tables(
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """(cos, sin), [T, 1, len(inv_freq)] each."""
+        key = tuple(inv_freq)
+        frequencies = self._frequencies.get(key)
+        if frequencies is None:
+            frequencies = torch.tensor(key, dtype=torch.float32, device=positions.device)
+            self._frequencies[key] = frequencies
+        angles = (positions.float()[:, None] * frequencies)[:, None]
+        return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
+
+    def rope(self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int) -> Tensor:
+        cos, sin = tables
+        half = cos.shape[-1]
+        heads = x.unflatten(-1, (num_heads, -1))
+        first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
+        turned = [first * cos - second * sin, second * cos + first * sin, rest]
+        return torch.cat(turned, -1).flatten(1)
+
+    def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+        if self._pass is None:
+            raise RuntimeError("attention outside of a pass: begin() comes first")
+        self.specs.add(spec)
+        shape = (len(k), spec.num_kv_heads, spec.head_dim)
+        self._cache.write(layer, self._pass.slots, k.view(shape), v.view(shape))
+        return self._pass.attention.attend(*self._cache.layers[layer], q, spec)
+
+    def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
+        return functional.silu(gate) * up
+
+    def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
+        return functional.gelu(x, approximate="tanh" if tanh else "none")
+
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return x * factor
+
+    def softcap(self, x: Tensor, cap: float) -> Tensor:
+        return torch.tanh(x / cap) * cap
+
+    def split(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return [part.contiguous() for part in x.split(list(sizes), -1)]
+
+    def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor:
+        return x[rows]
+
+    def moe(
+        self,
+        x: Tensor,
+        router: Tensor,
+        experts: Sequence[tuple[Tensor, Tensor, Tensor]],
+        *,
+        top_k: int,
+        normalize: bool,
+    ) -> Tensor:
+        shares, chosen = functional.linear(x, router).float().softmax(-1).topk(top_k, -1)
+        if normalize:
+            shares = shares / shares.sum(-1, keepdim=True)
+        shares = shares.to(x.dtype)
+        out = torch.zeros_like(x)
+        for index in chosen.unique().tolist():
+            tokens, places = (chosen == index).nonzero(as_tuple=True)
+            gate, up, down = experts[index]
+            part = x[tokens]
+            hidden = functional.silu(functional.linear(part, gate)) * functional.linear(part, up)
+            result = functional.linear(hidden, down) * shares[tokens, places, None]
+            out.index_add_(0, tokens, result)
+        return out
+
+    def hidden(self, x: Tensor) -> Tensor:
+        self.last_hidden = x
+        return x
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        return x

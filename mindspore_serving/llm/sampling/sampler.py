@@ -1,0 +1,94 @@
+"""Choosing the next token of every sequence of a batch, each with its own parameters.
+
+The order is that of `SamplingParams`: penalties and biases, bans, temperature, filters.  A token
+depends on its row's logits, parameters, seed and position, never on the batch.  Knows no sequence,
+no text and no clock.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.core.generation import TokenLogprob
+from mindspore_serving.llm.sampling.draw import Uniforms, draw, is_greedy
+from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
+from mindspore_serving.llm.sampling.logprobs import prompt_logprobs, token_logprobs
+
+__all__ = ["SampleRow", "Sampled", "check_ids", "prompt_logprobs", "sample"]
+
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The token chosen for a row; `token_id` is -1 if there is an `error`.
+
+    `logprobs` has the token's own entry first, then the `params.logprobs` likeliest, best first
+    (the token again, if among them); None if none were asked for.
+    """
+
+    token_id: int
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    error: str | None = None  # why this row has no token
+    is_barred: bool = False  # because each is forbidden
+
+
+def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
+    """Choose a token for each of `rows` from `logits` [len(rows), V], which may be overwritten.
+
+    A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`; the others
+    get their tokens.
+    """
+    if logits.ndim != 2 or len(logits) != len(rows):
+        raise ValueError(f"logits of shape {logits.shape} for {len(rows)} rows: This is a bug")
+    logits = np.require(logits, np.float32, ["C", "W"])
+    best_ids = logits.argmax(axis=1)  # a NaN is found first
+    best = logits[np.arange(len(rows)), best_ids]
+    is_usable = np.isfinite(best)
+    uniforms = Uniforms()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [
+            _sample_row(logits[index], row, int(best_ids[index]), uniforms)
+            if is_usable[index]
+            else Sampled(-1, error=_describe(logits[index]))
+            for index, row in enumerate(rows)
+        ]
+
+
+def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms) -> Sampled:
+    params = row.params
+    own = logits if params.logprobs is None else logits.copy()
+    if row.has_edits():
+        row.edit(logits)
+        best_id = int(logits.argmax())
+        if not np.isfinite(logits[best_id]):
+            is_barred = bool(np.all(logits == -np.inf))
+            return Sampled(-1, error=_describe_edited(logits), is_barred=is_barred)
+    if is_greedy(params):
+        token_id = best_id
+    else:
+        uniform = uniforms.at(row.seed, row.position)
+        token_id = draw(logits, float(logits[best_id]), params, uniform)
+    if params.logprobs is None:
+        return Sampled(token_id)
+    return Sampled(token_id, token_logprobs(own, token_id, params.logprobs))
+
+
+def _describe(logits: Logits) -> str:
+    num_nan = int(np.isnan(logits).sum())
+    num_inf = int((logits == np.inf).sum())
+    return (
+        f"the model's logits cannot be sampled from: of {len(logits)}, {num_nan} are NaN, "
+        f"{num_inf} are +inf and {int((logits == -np.inf).sum())} are -inf"
+    )
+
+
+def _describe_edited(logits: Logits) -> str:
+    if np.all(logits == -np.inf):
+        return (
+            f"none of the {len(logits)} tokens may be chosen: allowed_token_ids, the grammar, "
+            "bad_words and min_tokens together forbid every one"
+        )
+    return f"penalties and logit_bias overflow: {_describe(logits)}"

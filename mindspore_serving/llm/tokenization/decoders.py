@@ -1,0 +1,240 @@
+"""The decoders of the `tokenizers` library, done token by token.
+
+Each is a stage of a chain: tokens go in, and tokens, or pieces of the only token that is left, come
+out as soon as later ones cannot change them.  Knows neither ids nor special tokens.
+"""
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
+
+Config = Mapping[str, Any]
+
+_REPLACEMENT = "\ufffd"
+
+
+class Stage(Protocol):
+    """One decoder of the chain: tokens in, tokens (or pieces of the only one) out."""
+
+    def push(self, token: str) -> list[str]: ...
+
+    def end(self) -> list[str]:
+        """What is still inside.  Called once, in the order of the chain."""
+        ...
+
+
+def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Stage]:
+    """Raises StartError if a decoder, or its place in the chain, is not supported."""
+    stages: list[Stage] = []
+    is_fused = False  # one token is left, and what passes are its pieces
+    for config in decoders:
+        kind = config["type"]
+        make = (_FUSED if is_fused else _DECODERS).get(kind)
+        if make is None:
+            where = " after the tokens are joined" if is_fused and kind in _DECODERS else ""
+            raise StartError(
+                f"tokenizer.json: decoder {kind}{where} is not supported, "
+                f"only {', '.join(sorted(_DECODERS))}"
+            )
+        stages.append(make(config, continues))
+        is_fused = is_fused or kind in ("Fuse", "ByteLevel")
+    return stages
+
+
+class _PerToken:
+    """A decoder that looks at each token alone; `first` is for the first, if it is another."""
+
+    def __init__(self, convert: Callable[[str], str], first: Callable[[str], str] | None) -> None:
+        self._convert = convert
+        self._next = first or convert
+
+    def push(self, token: str) -> list[str]:
+        convert, self._next = self._next, self._convert
+        return [convert(token)]
+
+    def end(self) -> list[str]:
+        return []
+
+
+class _ByteLevel:
+    """Tokens are bytes, each written as a printable character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: str) -> list[str]:
+        return [self._decoder.decode(byte_level_bytes(token))]
+
+    def end(self) -> list[str]:
+        return [self._decoder.decode(b"", True)]
+
+
+class _ByteFallback:
+    """Tokens like <0xE2> are bytes."""
+
+    def __init__(self) -> None:
+        self._run = bytearray()
+
+    def push(self, token: str) -> list[str]:
+        byte = fallback_byte(token)
+        if byte is None:
+            return [*self.end(), token]
+        self._run += byte
+        return []
+
+    def end(self) -> list[str]:
+        run, self._run = self._run, bytearray()
+        try:
+            return [run.decode()] if run else []
+        except UnicodeDecodeError:
+            return [_REPLACEMENT] * len(run)
+
+
+class _WordEnds:
+    """Tokens that end a word carry a suffix, which becomes a space if another token follows."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+        self._held: str | None = None
+
+    def push(self, token: str) -> list[str]:
+        held, self._held = self._held, token
+        return [] if held is None else [held.replace(self._suffix, " ")]
+
+    def end(self) -> list[str]:
+        return [] if self._held is None else [self._held.replace(self._suffix, "")]
+
+
+class _StripStart:
+    """Drops up to `count` of `char` from the start of the only token, whose pieces come here."""
+
+    def __init__(self, char: str, count: int) -> None:
+        self._char = char
+        self._left = count
+
+    def push(self, token: str) -> list[str]:
+        while self._left and token:
+            if token[0] != self._char:
+                self._left = 0
+                break
+            token = token[1:]
+            self._left -= 1
+        return [token]
+
+    def end(self) -> list[str]:
+        return []
+
+
+# What WordPiece joins again, in this order.
+_CLEANUPS = [
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+]
+
+
+def _clean_up(text: str) -> str:
+    for old, new in _CLEANUPS:
+        text = text.replace(old, new)
+    return text
+
+
+def _word_piece(config: Config, continues: bool) -> Stage:
+    prefix = config["prefix"]
+    clean = _clean_up if config["cleanup"] else str
+
+    def follow(token: str) -> str:
+        return clean(token.removeprefix(prefix) if token.startswith(prefix) else " " + token)
+
+    return _PerToken(follow, None if continues else clean)
+
+
+def _metaspace(config: Config, continues: bool) -> Stage:
+    char = config["replacement"]
+    keeps_first = continues or config["prepend_scheme"] == "never"
+    return _PerToken(
+        lambda token: token.replace(char, " "),
+        None if keeps_first else lambda token: token.replace(char, ""),
+    )
+
+
+def _replace(config: Config, _: bool) -> Stage:
+    old, new = _replacement(config)
+    return _PerToken(lambda token: token.replace(old, new), None)
+
+
+def _replace_in_pieces(config: Config, _: bool) -> Stage:
+    old, new = _replacement(config)
+    if len(old) != 1:
+        raise StartError(
+            f"tokenizer.json: decoder Replace of {old!r} after the tokens are joined is not "
+            "supported, only of one character"
+        )
+    return _PerToken(lambda token: token.replace(old, new), None)
+
+
+def _replacement(config: Config) -> tuple[str, str]:
+    old = config["pattern"].get("String")
+    if not old:
+        raise StartError(
+            f"tokenizer.json: decoder Replace of {config['pattern']} is not supported, "
+            'only of {"String": text}'
+        )
+    return old, config["content"]
+
+
+def _strip(config: Config, _: bool) -> Stage:
+    char, start, stop = config["content"], config["start"], config["stop"]
+
+    def strip(token: str) -> str:
+        head = len(token) - len(token.lstrip(char))
+        tail = len(token) - len(token.rstrip(char))
+        return token[min(start, head) : max(min(start, head), len(token) - min(stop, tail))]
+
+    return _PerToken(strip, None)
+
+
+def _strip_pieces(config: Config, continues: bool) -> Stage:
+    if config["stop"]:
+        raise StartError(
+            f"tokenizer.json: decoder Strip has stop={config['stop']} after the tokens are "
+            "joined, only 0 is supported"
+        )
+    return _StripStart(config["content"], 0 if continues else config["start"])
+
+
+def _pass(config: Config, continues: bool) -> Stage:
+    return _PerToken(str, None)
+
+
+def _join_by_spaces(config: Config, continues: bool) -> Stage:
+    return _PerToken(lambda token: " " + token, None if continues else str)
+
+
+_DECODERS: dict[str, Callable[[Config, bool], Stage]] = {
+    "ByteLevel": lambda config, continues: _ByteLevel(),
+    "ByteFallback": lambda config, continues: _ByteFallback(),
+    "BPEDecoder": lambda config, continues: _WordEnds(config["suffix"]),
+    "Fuse": _pass,
+    "Metaspace": _metaspace,
+    "Replace": _replace,
+    "Strip": _strip,
+    "WordPiece": _word_piece,
+    "None": _join_by_spaces,  # no decoder at all
+}
+_FUSED: dict[str, Callable[[Config, bool], Stage]] = {
+    "Fuse": _pass,
+    "Replace": _replace_in_pieces,
+    "Strip": _strip_pieces,
+}

@@ -1,0 +1,189 @@
+"""Text to tokens and back, by a model directory's tokenizer.json.
+
+Knows nothing of sampling or of chats; needs the `tokenizers` library.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.tokenization.decoders import Config, make_stages
+from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+
+
+class Tokenizer:
+    """A model's vocabulary and how text is cut by it.  Threads may share it.
+
+    Attributes:
+        vocab_size: one more than the largest token id.
+        eos_ids: the tokens that end an answer, of the tokenizer's eos_token and of
+            generation_config.json or else config.json.
+        special_tokens: by the name a chat template gives them ("bos_token": "<s>").
+        decoders: how tokens become text, as in tokenizer.json.
+    """
+
+    def __init__(
+        self,
+        inner: Any,
+        special_tokens: Mapping[str, str] | None = None,
+        eos_ids: Sequence[int] = (),
+    ) -> None:
+        """`inner` is a `tokenizers.Tokenizer`; its truncation and padding are turned off.
+
+        Raises StartError if its decoder is not supported.
+        """
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+        self.decoders: Sequence[Config] = _decoders(inner)
+        make_stages(self.decoders)
+        self._special_ids = frozenset(
+            token_id
+            for token_id, token in inner.get_added_tokens_decoder().items()
+            if token.special
+        )
+        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.special_tokens = dict(special_tokens or {})
+        own_eos = inner.token_to_id(self.special_tokens.get("eos_token", ""))
+        found = [*([] if own_eos is None else [own_eos]), *eos_ids]
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(found))
+
+    @classmethod
+    def open(cls, directory: str | Path) -> "Tokenizer":
+        """Raises StartError if tokenizer.json is missing or broken, or a file beside it is."""
+        from tokenizers import Tokenizer as Inner
+
+        directory = Path(directory)
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise StartError(
+                f"{path} does not exist; a model without it can be given one by the transformers "
+                "library: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
+            )
+        try:
+            inner = Inner.from_file(str(path))
+        except Exception as error:  # the library raises plain Exception
+            raise StartError(f"{path} cannot be read: {error}") from error
+        return cls(inner, _special_tokens(directory), _eos_ids(directory))
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """The ids of `text`; `add_special` puts the likes of <s> where the model wants them."""
+        # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
+        (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
+        ids: list[int] = encoding.ids
+        return ids
+
+    def encode_with_offsets(
+        self, text: str, add_special: bool = True
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """As `encode`, and where in `text` each token begins and ends, in characters."""
+        (encoding,) = self._inner.encode_batch([text], add_special_tokens=add_special)
+        return encoding.ids, encoding.offsets
+
+    def encode_words(self, words: Iterable[str]) -> list[list[int]]:
+        """The ids of each word, at the start of a text and after a space, for bad words."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word, " " + word):
+                found[tuple(self.encode(text, add_special=False))] = None
+        return [list(ids) for ids in found if ids]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of `ids`; ids that are not in the vocabulary add nothing."""
+        text: str = self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it; None if there is none."""
+        token: str | None = self._inner.id_to_token(token_id)
+        return token
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special_ids
+
+    def token_text(self, token_id: int) -> str:
+        """The text of one token inside a text, with its leading space; U+FFFD for part of a
+        character; "" if there is no such token."""
+        detokenizer = Detokenizer(self, skip_special_tokens=False, continues=True)
+        return detokenizer.append(token_id) + detokenizer.flush()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The same as bytes, which for part of a character are those it has."""
+        token = self.token(token_id)
+        if token is None:
+            return b""
+        kinds = {config["type"] for config in self.decoders}
+        if "ByteLevel" in kinds:
+            return byte_level_bytes(token)
+        byte = fallback_byte(token) if "ByteFallback" in kinds else None
+        return self.token_text(token_id).encode() if byte is None else byte
+
+
+def _decoders(inner: Any) -> list[Config]:
+    if inner.decoder is None:
+        return [{"type": "None"}]
+    config: Config = json.loads(inner.decoder.__getstate__())
+    return _flatten(config)
+
+
+def _flatten(config: Config) -> list[Config]:
+    if config["type"] != "Sequence":
+        return [config]
+    return [inner for part in config["decoders"] for inner in _flatten(part)]
+
+
+def _special_tokens(directory: Path) -> dict[str, str]:
+    """tokenizer_config.json is asked first, then special_tokens_map.json, which is older."""
+    found: dict[str, str] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        config = read_json(directory / name)
+        for key in _SPECIAL_NAMES:
+            token = config.get(key)
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str):
+                found[key] = text
+    return found
+
+
+def _eos_ids(directory: Path) -> list[int]:
+    for name in ("generation_config.json", "config.json"):
+        path = directory / name
+        ids = read_json(path).get("eos_token_id")
+        if ids is None:
+            continue
+        ids = ids if isinstance(ids, list) else [ids]
+        if not all(type(token_id) is int for token_id in ids):
+            raise StartError(f"{path}: eos_token_id is {ids!r}, expected an int or a list of ints")
+        return ids
+    return []
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`; empty if there is no such file.  Raises StartError if it is broken."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"{path} cannot be read: {error}") from error
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise StartError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise StartError(f"{path} holds {type(found).__name__}, expected an object")
+    return found
+
+
+def stated_eos_ids(directory: Path) -> tuple[int, ...]:
+    """The end tokens of a model whose tokenizer is not there."""
+    for name in ("generation_config.json", "config.json"):
+        found = read_json(directory / name).get("eos_token_id")
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (found,)
+    return ()
