@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from benchmarks.report import print_json, print_table
 from mindspore_serving.cluster.base import Launched
@@ -31,7 +29,12 @@ from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.host import load
 from mindspore_serving.execution.worker import Worker
-from mindspore_serving.frontends.http_protocol import ServingProtocol
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.http.connection import Connection
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
@@ -99,7 +102,7 @@ class Bench:
         stream, _ = socket.socketpair()
         self.worker = Worker(stream, NoArena(), NoArena())
         setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
-        host = load(setup, self.worker._remote)
+        host = load(setup, self.worker._remote, self.worker._channel.make_wakeable)
         self.executor = Executor(host.programs)
         self.wire = Wire()
         registry = Registry()
@@ -110,15 +113,11 @@ class Bench:
             Deployment(str(SERVABLES), "add_one"), 1, host.method_reports(), self.link
         )
         self.transport = Transport()
-        config = Config(
-            no_app, http=ServingProtocol, ws="none", lifespan="off", log_config=None, loop="none"
-        )
-        config.load()
-        loop = asyncio.get_running_loop()
+        path = FastPath(self.dispatcher, MsRest(max_body=1 << 20), Keys())
+        self.http = HttpServer(Address("", "", 0), no_app, path)
         self.connections = []
         for _ in range(size):
-            connection = ServingProtocol(config, ServerState(), {}, loop)
-            connection.inference = self.dispatcher
+            connection = Connection(self.http.shared)
             connection.connection_made(self.transport)  # type: ignore[arg-type]
             self.connections.append(connection)
 
@@ -132,7 +131,8 @@ class Bench:
         """One group of requests, from bytes to bytes."""
         with self.step("master: parse HTTP, route, queue"):
             for connection in self.connections:
-                connection.data_received(REQUEST)
+                connection.get_buffer(-1)[: len(REQUEST)] = REQUEST
+                connection.buffer_updated(len(REQUEST))
         while self.link.parts or self.dispatcher._busy:
             with self.step("master: pick worker, build message"):
                 self.dispatcher._hand_out()

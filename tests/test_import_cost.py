@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAVY = {"grpc", "torch", "mindspore", "onnxruntime", "ray", "starlette", "uvicorn"}
+HEAVY = {"grpc", "torch", "mindspore", "onnxruntime", "ray", "starlette", "httptools"}
 
 
 def modules_after(statement: str) -> set[str]:

@@ -14,13 +14,15 @@ from mindspore_serving.dispatch import live
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import grpc_ms, protocols
+from mindspore_serving.frontends import ms_grpc, protocols
 from mindspore_serving.frontends.grpc_server import MEGABYTE, GrpcServer
-from mindspore_serving.frontends.http_app import make_app
-from mindspore_serving.frontends.http_server import HttpServer
+from mindspore_serving.frontends.http.app import make_app
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tls import Tls
 
@@ -59,7 +61,7 @@ class Serving:
         if self._grpc is not None:
             raise StartError("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(address, "Serving gRPC", allow_unix=True)
-        handler = grpc_ms.handler(self._master.dispatcher, Keys(api_keys))
+        handler = ms_grpc.handler(self._master.dispatcher, Keys(api_keys))
         server = GrpcServer(where, [handler])
         await server.start(max_message_mb, tls)
         self._grpc = server
@@ -77,23 +79,20 @@ class Serving:
         if self._http is not None:
             raise StartError("Serving Error: RESTful server is already running")
         where = addresses.parse(address, "RESTful server", allow_unix=False)
-        max_body = max_message_mb * MEGABYTE
+        rest = MsRest(max_message_mb * MEGABYTE, use_status_codes)
         dispatcher, keys = self._master.dispatcher, Keys(api_keys)
         models = LanguageModels(dispatcher, self._master)
-        site = Site(models, dispatcher, self._master, max_body)
+        site = Site(models, dispatcher, self._master, rest.max_body)
         mounted = protocols.mount(site, llm_serving_form)
         app = make_app(
             dispatcher,
             self._master,
             lambda: self._metrics() + mounted.metrics(),
-            max_body=max_body,
-            use_status_codes=use_status_codes,
+            rest=rest,
             keys=keys,
             routes=mounted.routes,
         )
-        server = HttpServer(where, app, dispatcher, max_body=max_body)
-        server.use_status_codes = use_status_codes
-        server.keys = keys
+        server = HttpServer(where, app, FastPath(dispatcher, rest, keys))
         await server.start(tls)
         self._http = server
 

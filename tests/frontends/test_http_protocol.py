@@ -2,195 +2,13 @@
 
 import asyncio
 import json
-import socket
 import threading
 
 import pytest
 
-from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import InvalidInputs, NotFound
-from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.http_app import make_app
-from mindspore_serving.frontends.http_server import HttpServer
-
-MAX_BODY = 1000
-BODY = b'{"instances":[{"x":1}]}'
-
-
-def post(body=BODY, path=b"/model/add:m", headers=(), version=b"1.1"):
-    head = [
-        b"POST %b HTTP/%b" % (path, version),
-        b"Host: x",
-        b"Content-Length: %d" % len(body),
-        *headers,
-    ]
-    return b"\r\n".join([*head, b"", body])
-
-
-GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-class Asked:
-    """One submitted request, as its front end sees it."""
-
-    def __init__(self, request, on_reply):
-        self.request, self.on_reply = request, on_reply
-        self.is_cancelled = False
-
-    def cancel(self):
-        self.is_cancelled = True
-
-
-class Inference:
-    """Answers every request with its own body, or keeps it for the test to answer."""
-
-    def __init__(self, loop):
-        self.loop = loop
-        self.asked = []
-        self.holds = False
-        self.changed = threading.Condition()
-
-    def submit(self, request, on_reply):
-        asked = Asked(request, on_reply)
-        if not self.holds:
-            self.loop.call_soon(on_reply, Reply([bytes(request.body)]))
-        with self.changed:
-            self.asked.append(asked)
-            self.changed.notify_all()
-        return asked
-
-    def wait_for(self, count):
-        """The last of `count` requests."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
-        return self.asked[count - 1]
-
-    def answer(self, asked, reply):
-        self.loop.call_soon_threadsafe(asked.on_reply, reply)
-
-
-class Control:
-    is_ready = True
-
-    def observe(self):
-        return [{"name": "add"}]
-
-    def streams(self, servable, version, method):
-        return False
-
-
-class Web:
-    """A running server and raw connections to it."""
-
-    def __init__(self, background, *, use_status_codes=False):
-        self.background = background
-        self.inference = Inference(background.run(self._loop()))
-        app = make_app(
-            self.inference,
-            Control(),
-            lambda: b"numbers",
-            max_body=MAX_BODY,
-            use_status_codes=use_status_codes,
-        )
-        address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        self.server = HttpServer(address, app, self.inference, max_body=MAX_BODY)
-        self.server.use_status_codes = use_status_codes
-        background.run(self.server.start(None))
-        self.port = self.server._server.sockets[0].getsockname()[1]
-        self.clients = []
-
-    @staticmethod
-    async def _loop():
-        return asyncio.get_running_loop()
-
-    def connect(self):
-        self.clients.append(Client(self))
-        return self.clients[-1]
-
-    def turn(self):
-        """Let the server read what is there."""
-        for _ in range(3):
-            self.background.run(asyncio.sleep(0))
-
-    def close(self):
-        for client in self.clients:
-            client.stream.close()
-        self.background.run(self.server.stop(grace=0.0))
-        self.turn()
-
-
-class Client:
-    """One connection; answers are parsed by hand."""
-
-    def __init__(self, web):
-        self.web = web
-        self.stream = socket.create_connection(("127.0.0.1", web.port))
-        self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.stream.settimeout(10)
-        self._rest = b""
-
-    def send(self, *pieces):
-        """Each piece in a packet of its own."""
-        for piece in pieces:
-            self.stream.sendall(piece)
-            if len(pieces) > 1:
-                self.web.turn()
-        return self
-
-    def _receive(self):
-        data = self.stream.recv(1 << 16)
-        assert data, f"the server closed the connection after {self._rest!r}"
-        self._rest += data
-
-    def read(self):
-        """(status, headers, body) of the next answer."""
-        while b"\r\n\r\n" not in self._rest:
-            self._receive()
-        head, self._rest = self._rest.split(b"\r\n\r\n", 1)
-        line, *lines = head.decode().split("\r\n")
-        headers = dict(field.lower().split(": ", 1) for field in lines)
-        length = int(headers.get("content-length", 0))
-        while len(self._rest) < length:
-            self._receive()
-        body, self._rest = self._rest[:length], self._rest[length:]
-        return int(line.split()[1]), headers, body
-
-    def read_json(self):
-        """The body of the next answer, which has status 200 and says that it is JSON."""
-        status, headers, body = self.read()
-        assert (status, headers["content-type"]) == (200, "application/json")
-        return json.loads(body)
-
-    def is_closed(self):
-        """Whether the server says no more."""
-        assert not self._rest
-        try:
-            return self.stream.recv(1) == b""
-        except ConnectionResetError:
-            return True
-
-
-@pytest.fixture(scope="module")
-def background():
-    """A loop of the kind that serves: uvloop on a thread."""
-    loop = BackgroundLoop()
-    yield loop
-    loop.close()
-
-
-@pytest.fixture
-def web(background):
-    made = Web(background)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def web_with_codes(background):
-    made = Web(background, use_status_codes=True)
-    yield made
-    made.close()
+from tests.frontends.http_serving import BODY, GET, MAX_BODY, post
 
 
 def echoed(x):
@@ -582,14 +400,9 @@ def test_idle_connections_are_closed_after_a_while_and_busy_ones_are_not(web):
     half.send(post()[:-3])
     busy.send(post())
     asked = web.inference.wait_for(1)
-
-    async def look_later():
-        now = asyncio.get_running_loop().time() + 101.0
-        for connection in list(web.server._state.connections):
-            connection.close_if_idle(now)
-
-    web.background.run(look_later())
+    web.sweep(0, 101)
     assert idle.is_closed()
+    assert half.read()[0] == 408
     assert half.is_closed()
     web.inference.answer(asked, Reply([b"1"]))
     assert busy.read_json() == {"instances": [1]}
@@ -601,23 +414,17 @@ def test_a_client_that_reads_nothing_for_long_is_hung_up_on(web):
     answer = Reply([b"[%b1]" % (b"1," * 16_000_000)])
     slow = web.connect().send(post())
     web.inference.answer(web.inference.wait_for(1), answer)
-    (slow_end,) = web.server._state.connections
+    (slow_end,) = web.server.shared.connections
     stalled = web.connect().send(post())
     web.inference.answer(web.inference.wait_for(2), answer)
-
-    async def look_after(seconds):
-        now = asyncio.get_running_loop().time() + seconds
-        for connection in list(web.server._state.connections):
-            connection.close_if_idle(now)
-
-    web.background.run(look_after(0.0))
+    web.sweep(0)
     unread = slow_end.transport.get_write_buffer_size()
     assert unread > 0
     while slow_end.transport.get_write_buffer_size() == unread:
         assert slow.stream.recv(1 << 20)
-    web.background.run(look_after(101.0))
+    web.sweep(101)
     web.turn()
-    assert web.server._state.connections == {slow_end}
+    assert web.server.shared.connections == {slow_end}
     assert not slow_end.transport.is_closing()
     got = b"".join(iter(lambda: stalled.stream.recv(1 << 20), b""))
     assert 0 < len(got) < 32_000_000

@@ -42,7 +42,7 @@ def test_importing_the_names_loads_no_server_and_no_runtime():
     code = """
 import sys
 from mindspore_serving.server import register
-heavy = "grpc torch mindspore onnxruntime ray starlette asyncio uvicorn importlib.metadata"
+heavy = "grpc torch mindspore onnxruntime ray starlette asyncio httptools importlib.metadata"
 print([name for name in heavy.split() if name in sys.modules])
 """
     done = subprocess.run(

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.ms_rest import to_timeout
 from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.errors import Failure, to_failure
-from mindspore_serving.frontends.rest_ms import to_timeout
 from mindspore_serving.frontends.site import Site
 
 REQUEST_ID = "x-request-id"

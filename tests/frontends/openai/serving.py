@@ -28,8 +28,11 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import openai
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.http_server import HttpServer
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 
 MAX_BODY = 1 << 20
@@ -152,7 +155,8 @@ class Web:
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         app = Starlette(routes=openai.routes(site))
-        self._server = HttpServer(address, app, self.inference, max_body=MAX_BODY)
+        path = FastPath(self.inference, MsRest(MAX_BODY), Keys())
+        self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
         self.port = self._server._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/v1"

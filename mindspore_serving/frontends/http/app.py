@@ -1,7 +1,7 @@
-"""The HTTP application: what is not on the short way of `http_protocol`.
+"""The HTTP application: what the fast path does not take.
 
-GET /health, /metrics and /servables; and the classic RESTful protocol for URLs of other forms and
-for the errors of wrong methods and paths.
+GET /health, /metrics and /servables; and the classic RESTful protocol for URLs of other forms,
+for streams, and for the errors of wrong methods and paths.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from mindspore_serving import log
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
-from mindspore_serving.frontends import rest_ms, rest_stream
+from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.keys import KeyGate, Keys
 from mindspore_serving.frontends.leaving import while_there
+from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
+from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.waiting import infer
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
@@ -30,8 +30,7 @@ def make_app(
     control: Control,
     metrics: Callable[[], bytes],
     *,
-    max_body: int,
-    use_status_codes: bool,
+    rest: MsRest,
     keys: Keys | None = None,
     routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
@@ -47,28 +46,19 @@ def make_app(
     async def show_metrics(_: HttpRequest) -> Response:
         return Response(metrics(), media_type="text/plain; version=0.0.4")
 
-    async def classic(request: HttpRequest) -> Response:
+    async def classic(http: HttpRequest) -> Response:
         try:
-            asked = await _read(request, max_body)
-            method = rest_stream.method_of(control, asked)
-            if method is None:
-                reply = await while_there(request, infer(inference, asked))
-                status, body = rest_ms.to_body(reply)
-            else:
-                asked.method = method
-                answer = await rest_stream.answer(request, inference, asked)
-                if isinstance(answer, Response):
-                    return answer
-                status, body = answer
-        except ServingError as error:
-            status, body = rest_ms.to_error(error)
+            request = await _read(http, rest)
+            method = method_of(control, request)
+            if method is not None:
+                request.method = method
+                return await respond(http, inference, request, rest)
+            answer = rest.answer(await while_there(http, infer(inference, request)))
         except ClientDisconnect:
             return Response(status_code=499)
-        except Exception:
-            log.error("answering a request", exc_info=True)
-            status, body = rest_ms.to_error(ServingError("Predict failed"))
-        status = status if use_status_codes else 200
-        return Response(body, status, media_type="application/json")
+        except Exception as error:
+            answer = rest.refuse(error)
+        return to_response(answer)
 
     app = Starlette(
         routes=[
@@ -82,16 +72,16 @@ def make_app(
     return KeyGate(app, keys) if keys else app
 
 
-async def _read(request: HttpRequest, max_body: int) -> Request:
-    if request.method != "POST":
+async def _read(http: HttpRequest, rest: MsRest) -> Request:
+    """The request that `http` is.  Raises InvalidInputs."""
+    if http.method != "POST":
         raise InvalidInputs("http message only support POST right now")
+    target = http.scope["raw_path"]
+    if http.scope["query_string"]:
+        target += b"?" + http.scope["query_string"]
+    route, timeout = find_route(target), rest.to_timeout(dict(http.scope["headers"]))
     try:
-        body = await read_body(request, max_body)
+        body = await read_body(http, rest.max_body)
     except TooLarge:
-        raise rest_ms.too_big(max_body) from None
-    target = request.scope["raw_path"]
-    if request.scope["query_string"]:
-        target += b"?" + request.scope["query_string"]
-    header = request.headers.get("x-request-timeout")
-    timeout = rest_ms.to_timeout(header.encode("latin-1")) if header else None
-    return rest_ms.to_request(rest_ms.find_route(target), body, timeout)
+        raise rest.too_big() from None
+    return to_request(route, body, timeout)

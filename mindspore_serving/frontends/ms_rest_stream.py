@@ -10,8 +10,9 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from mindspore_serving.core.service import Control, Inference, Reply, Request
-from mindspore_serving.frontends import rest_ms, sse
+from mindspore_serving.frontends import ms_rest, sse
 from mindspore_serving.frontends.leaving import Owned, while_there
+from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.waiting import Replies
 
 SUFFIX = "_stream"
@@ -28,24 +29,29 @@ def method_of(control: Control, request: Request) -> str | None:
     return base if base != name and streams else None
 
 
-async def answer(
-    http: HttpRequest, inference: Inference, request: Request
-) -> Response | tuple[int, bytes]:
-    """The stream; or status and body of an ordinary answer if it fails before it has begun.
-    Raises ClientDisconnect if the client of `http`, whose body was read, leaves before."""
+async def respond(
+    http: HttpRequest, inference: Inference, request: Request, rest: MsRest
+) -> Response:
+    """The stream; or an ordinary answer if it fails before it has begun.  Raises ClientDisconnect
+    if the client of `http`, whose body was read, leaves before."""
     request.is_stream = True
     with ExitStack() as stack:
         replies = stack.enter_context(Replies(inference, request))
         first = await while_there(http, replies.next())
         if first is not None and first.failure is not None:
-            return rest_ms.to_error(first.failure)
+            return to_response(rest.answer(first))
         return sse.EventStream(Owned(_events(replies, first), stack.pop_all()))
+
+
+def to_response(answer: tuple[int, bytes]) -> Response:
+    """A response of a status and a JSON body."""
+    return Response(answer[1], answer[0], media_type="application/json")
 
 
 async def _events(replies: Replies, reply: Reply | None) -> AsyncIterator[bytes]:
     while reply is not None:
         if reply.failure is not None:
-            yield sse.event(rest_ms.to_error(reply.failure)[1])
+            yield sse.event(ms_rest.to_error(reply.failure)[1])
         for instance in reply.instances:
-            yield sse.event(rest_ms.to_body(Reply([instance]))[1])
+            yield sse.event(ms_rest.to_body(Reply([instance]))[1])
         reply = await replies.next()

@@ -6,53 +6,54 @@ import pytest
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, NotFound, StageFailed
-from mindspore_serving.frontends import rest_ms
+from mindspore_serving.frontends import ms_rest
 
 
 def test_a_route_is_servable_version_and_method():
-    assert rest_ms.find_route(b"/model/add/version/2:add_cast") == ("add", 2, "add_cast")
-    assert rest_ms.find_route(b"/model/add:add_cast") == ("add", 0, "add_cast")
+    assert ms_rest.find_route(b"/model/add/version/2:add_cast") == ("add", 2, "add_cast")
+    assert ms_rest.find_route(b"/model/add:add_cast") == ("add", 0, "add_cast")
 
 
 def test_a_route_is_parsed_once():
     target = b"/model/once:only"
-    assert rest_ms.find_route(target) is rest_ms.find_route(target)
+    assert ms_rest.find_route(target) is ms_rest.find_route(target)
 
 
 def test_many_different_routes_take_bounded_memory():
     for number in range(10_000):
-        rest_ms.find_route(b"/model/add:m%d" % number)
-    assert len(rest_ms._routes) <= 4096
+        ms_rest.find_route(b"/model/add:m%d" % number)
+    assert len(ms_rest._routes) <= 4096
 
 
 def test_a_request_without_a_body_is_invalid():
+    route = ms_rest.find_route(b"/model/add:m")
     with pytest.raises(InvalidInputs, match="^http message invalid$"):
-        rest_ms.to_request(rest_ms.find_route(b"/model/add:m"), b"", None)
+        ms_rest.to_request(route, b"", None)
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"), [(b"1", 1.0), (b"0.25", 0.25), (b"1e6", 1e6), (b" 2 ", 2.0)]
 )
 def test_a_timeout_is_in_seconds(header, seconds):
-    assert rest_ms.to_timeout(header) == seconds
+    assert ms_rest.to_timeout(header) == seconds
 
 
 @pytest.mark.parametrize("header", [b"", b"soon", b"0", b"-1", b"nan", b"inf", b"1000001", b"5s"])
 def test_other_timeouts_are_refused_with_what_was_given(header):
     with pytest.raises(InvalidInputs) as caught:
-        rest_ms.to_timeout(header)
+        ms_rest.to_timeout(header)
     assert repr(header) in str(caught.value)
     assert "expected seconds, over 0 and at most 1e6" in str(caught.value)
 
 
 def test_a_very_long_timeout_header_is_not_repeated():
     with pytest.raises(InvalidInputs) as caught:
-        rest_ms.to_timeout(b"x" * 10_000)
+        ms_rest.to_timeout(b"x" * 10_000)
     assert len(str(caught.value)) < 200
 
 
 def body_of(reply):
-    status, body = rest_ms.to_body(reply)
+    status, body = ms_rest.to_body(reply)
     return status, json.loads(body)
 
 

@@ -1,0 +1,165 @@
+"""One request served by an ASGI application: its scope, and the messages both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from starlette.types import ASGIApp, Message, Scope
+
+from mindspore_serving import log
+from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
+from mindspore_serving.frontends.http.head import Head, Refusal
+
+_MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
+_UNSAFE = re.compile(rb"[\r\n\0]")
+_BODILESS = frozenset({204, 304})
+_FAILED = b"Internal Server Error"
+_running: set[asyncio.Task[None]] = set()  # the event loop itself does not keep tasks alive
+
+
+class Application(Exchange):
+    """Runs `app` in a task of its own."""
+
+    _left: int | None = None  # bytes of the answer's content-length that are not written yet
+    _is_chunked = False
+    _is_over = False  # all of the answer is written, or nobody wants it
+
+    def __init__(self, app: ASGIApp, head: Head, output: Output) -> None:
+        super().__init__(output, head.keep_alive)
+        self._app = app
+        self._scope = _scope_of(head, output)
+        self._has_body = head.method != b"HEAD"
+        self._expects_continue = head.expects_continue
+        self._body = bytearray()
+        self._changed = asyncio.Event()
+
+    def start(self) -> None:
+        task = asyncio.ensure_future(self._run())
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+
+    def feed(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._body += data
+        if len(self._body) > _MAX_UNREAD:
+            self.output.flow.pause_reading()
+        self._changed.set()
+
+    def end(self) -> None:
+        self.is_read = True
+        self._changed.set()
+
+    def leave(self) -> None:
+        self._is_over = True
+        self._changed.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except Exception:
+            log.error("answering a request", exc_info=True)
+        if self._is_over:
+            return
+        if self.is_begun:  # the client must see that the answer is cut short
+            self._is_over = True
+            self.output.transport.close()
+        else:
+            self.keep_alive = False
+            self._begin(500, [length_of(_FAILED)])
+            self._write(_FAILED, is_last=True)
+
+    async def _receive(self) -> Message:
+        if self._expects_continue and not (self.is_read or self.is_begun or self._is_over):
+            self._expects_continue = False
+            self.output.transport.write(CONTINUE)
+        if not self._is_over:
+            self.output.resume_reading()
+            await self._changed.wait()
+            self._changed.clear()
+        if self._is_over:
+            return {"type": "http.disconnect"}
+        body, self._body = bytes(self._body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": not self.is_read}
+
+    async def _send(self, message: Message) -> None:
+        if self.output.flow.is_full:
+            await self.output.flow.drain()
+        if self._is_over:
+            return
+        if message["type"] == "http.response.start":
+            self._begin(message["status"], message.get("headers", ()))
+        else:
+            self._write(message.get("body", b""), is_last=not message.get("more_body", False))
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        if not self.is_read:
+            self.keep_alive = False  # answered before it was read
+        headers = [pair for pair in headers if pair[0] != b"connection"]
+        for name, value in headers:
+            if _UNSAFE.search(name) or _UNSAFE.search(value):
+                raise ValueError(f"the header {name!r}: {value!r} would be read as several")
+        self._has_body = self._has_body and status not in _BODILESS
+        length = dict(headers).get(b"content-length")
+        if length is not None and self._has_body:
+            self._left = int(length)
+        elif self._has_body and self._scope["http_version"] == "1.1":
+            self._is_chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        self.is_begun = True
+        self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
+
+    def _write(self, body: bytes, *, is_last: bool) -> None:
+        if body and self._has_body:
+            if self._left is not None:
+                self._left -= len(body)
+                if self._left < 0:
+                    raise ValueError("the answer is longer than its content-length")
+            elif self._is_chunked:
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            self.output.transport.write(body)
+        if is_last:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._left:
+            raise ValueError("the answer is shorter than its content-length")
+        if self._is_chunked:
+            self.output.transport.write(b"0\r\n\r\n")
+        self._is_over = True
+        self._changed.set()
+        self.output.finished()
+
+
+def _scope_of(head: Head, output: Output) -> Scope:
+    """Raises Refusal for a target without a path."""
+    try:
+        url = httptools.parse_url(head.target)
+    except httptools.HttpParserInvalidURLError:
+        url = None
+    if url is None or not url.path or not url.path.startswith(b"/"):
+        raise Refusal(400, "The request target has no path.")
+    describe = output.transport.get_extra_info
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": head.version,
+        "scheme": "https" if describe("sslcontext") else "http",
+        "server": _host_and_port(describe("sockname")),
+        "client": _host_and_port(describe("peername")),
+        "method": head.method.decode("ascii"),
+        "root_path": "",
+        "path": unquote(url.path.decode("ascii")),
+        "raw_path": url.path,
+        "query_string": url.query or b"",
+        "headers": head.headers,
+    }
+
+
+def _host_and_port(address: Any) -> tuple[str, int] | None:
+    return address[:2] if isinstance(address, tuple) else None

@@ -1,0 +1,206 @@
+"""One connection: exchanges in the order of their requests, and what ends it.
+
+Knows no path and no protocol above HTTP: what a head opens is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
+from mindspore_serving.frontends.http.flow import Flow
+from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.limits import MAX_HEAD, MAX_WAITING, Limits
+from mindspore_serving.frontends.http.parser import RequestParser
+
+_MAX_DROPPED = 16 << 20  # bytes read after an error, beside those of a body
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the connections of a server share."""
+
+    limits: Limits
+    open_exchange: Callable[[Head, Output], Exchange]
+    connections: set[Connection] = field(default_factory=set)
+    # All read into it: what is read is parsed before the loop reads again.
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(MAX_HEAD)))
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads on after each answer only, once requests wait for their turn, and only while they are
+    few: that bounds what a client makes us keep."""
+
+    transport: asyncio.Transport
+    flow: Flow
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._loop = asyncio.get_running_loop()
+        self._parser = RequestParser(shared.limits.max_headers, self._open)
+        self._exchanges: deque[Exchange] = deque()  # not answered yet; the first is started
+        self._is_deaf = False  # what comes is dropped
+        self._num_dropped = 0
+        self._is_heard = True  # since `end_if_late` looked: clocks are for it alone to read
+        self._heard_at = 0.0
+        # What it saw before: a head or an exchange of which not all had come; and how many bytes
+        # the client had not taken.  Each with when it was first seen.
+        self._awaited: tuple[object | None, float] = (None, 0.0)
+        self._unsent = (0, 0.0)
+
+    # --- called by the event loop ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self.flow = Flow(transport)
+        self._shared.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.connections.discard(self)
+        for exchange in self._exchanges:
+            exchange.leave()
+        self._exchanges.clear()
+        self._is_deaf = True
+        self.flow.empty()
+        del self._parser  # which knows us
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._shared.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._is_heard = True
+        if self._is_deaf:
+            self._drop(nbytes)
+            return
+        try:
+            self._parser.feed(self._shared.buffer[:nbytes])
+        except Refusal as refusal:
+            self._refuse(refusal)
+
+    def pause_writing(self) -> None:
+        self.flow.fill()
+
+    def resume_writing(self) -> None:
+        self.flow.empty()
+        if self._exchanges:
+            self._exchanges[0].resume()
+
+    # --- called by exchanges ---
+
+    def resume_reading(self) -> None:
+        """Read on, if only to see whether the client is there, unless many requests wait."""
+        if len(self._exchanges) <= MAX_WAITING and not self._is_deaf:
+            self.flow.resume_reading()
+
+    def finished(self) -> None:
+        """The exchange whose turn it is has written all of its answer."""
+        exchange = self._exchanges.popleft()
+        self._is_heard = True
+        if exchange.is_read and exchange.keep_alive:
+            if self._exchanges:  # not by recursion: there may be many
+                self._loop.call_soon(self._start_next)
+            else:
+                self.flow.resume_reading()
+        elif exchange.is_read and not self._is_deaf:
+            self.transport.close()
+        else:
+            self._linger()
+
+    # --- requests ---
+
+    def _open(self, head: Head) -> Exchange:
+        """The exchange of the next request."""
+        last = self._exchanges[-1] if self._exchanges else None
+        is_ending = last is not None and not last.keep_alive
+        if is_ending or self._is_deaf or self.transport.is_closing():
+            raise Refusal(400, "Nothing may follow the last request.")  # nor is it answered
+        exchange = self._shared.open_exchange(head, self)
+        self._exchanges.append(exchange)
+        if last is None:
+            exchange.start()
+        else:
+            self.flow.pause_reading()
+        return exchange
+
+    def _start_next(self) -> None:
+        if self._exchanges:
+            self._exchanges[0].start()
+            self.resume_reading()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Read no more; answer after the requests that came whole."""
+        if self._is_deaf or self.transport.is_closing():
+            return
+        self._is_deaf = True
+        last = self._exchanges[-1] if self._exchanges else None
+        if last is not None and not last.is_read:
+            last.leave()
+            self._exchanges.pop()
+            if last.is_begun:
+                self.transport.close()
+                return
+        elif last is not None and not last.keep_alive:
+            self.flow.pause_reading()
+            return
+        self._exchanges.append(Refused(self, refusal))
+        if len(self._exchanges) == 1:
+            self._exchanges[0].start()
+        else:
+            self.flow.pause_reading()
+
+    # --- the end ---
+
+    def _linger(self) -> None:
+        """Close later: while the client still sends, that would take the answer away from it."""
+        self._is_deaf = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._loop.call_later(self._shared.limits.linger, self.transport.close)
+
+    def _drop(self, num_bytes: int) -> None:
+        self._num_dropped += num_bytes
+        if self._num_dropped > self._shared.limits.max_body + _MAX_DROPPED:
+            self.transport.abort()
+
+    def end_if_late(self, now: float) -> None:
+        """End the connection if its client sends or reads too slowly; to be called every few
+        seconds, with the loop's time."""
+        limits = self._shared.limits
+        unsent = self.transport.get_write_buffer_size()
+        if unsent:
+            if unsent != self._unsent[0]:
+                self._unsent = (unsent, now)
+            elif now - self._unsent[1] > limits.idle_timeout:
+                self.transport.abort()  # closing would wait until all is read
+            return
+        if self._is_heard:
+            self._is_heard, self._heard_at = False, now
+        first = self._exchanges[0] if self._exchanges else None
+        if self._is_deaf or (first is not None and first.is_read):
+            return  # it waits for us
+        awaited = self._parser.unread_head if first is None else first
+        if awaited is not self._awaited[0]:
+            self._awaited = (awaited, now)
+        is_silent = now - self._heard_at > limits.idle_timeout
+        most = limits.head_timeout if first is None else limits.body_timeout
+        if awaited is None and is_silent:
+            self.transport.close()
+        elif awaited is not None and (is_silent or now - self._awaited[1] > most):
+            self._refuse(Refusal(408, "The request came too slowly."))
+
+    def shut_down(self) -> None:
+        """Close when the requests that have come are answered."""
+        if self._exchanges:
+            self._exchanges[-1].keep_alive = False
+        else:
+            self.transport.close()
+
+    @property
+    def owes_answer(self) -> bool:
+        """Whether a request has come in full whose answer is not written and sent."""
+        is_read = bool(self._exchanges) and self._exchanges[0].is_read
+        return is_read or self.transport.get_write_buffer_size() > 0

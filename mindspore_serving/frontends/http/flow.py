@@ -1,0 +1,38 @@
+"""Back pressure on one connection: reading that waits for us, writing that waits for the client."""
+
+import asyncio
+
+
+class Flow:
+    """`is_full` while the client does not read what was written."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_paused = False
+        self.is_full = False
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def fill(self) -> None:
+        """Too much of what was written is not sent yet."""
+        self.is_full = True
+        self._room.clear()
+
+    def empty(self) -> None:
+        """Most of it is sent, or never will be."""
+        self.is_full = False
+        self._room.set()
+
+    async def drain(self) -> None:
+        """Wait until there is room."""
+        await self._room.wait()

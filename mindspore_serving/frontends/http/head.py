@@ -1,0 +1,57 @@
+"""The head of a request: what it says, and whether it can be served.  Knows no parser."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.frontends.http.limits import MAX_HEAD
+
+TOO_LARGE = f"The headers are bigger than {MAX_HEAD} bytes."
+TOO_MANY = "There are more than {} headers."
+
+
+class Refusal(Exception):
+    """What came is not served as HTTP: the answer is `status` and `text`, and the connection
+    ends."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+@dataclass(slots=True)  # not frozen: one is made per request, and takes half the time so
+class Head:
+    """The request line and the headers, whose names are in lower case.
+
+    Of several headers with one name `fields` has the last.
+    """
+
+    method: bytes
+    target: bytes
+    version: str
+    headers: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
+    keep_alive: bool
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client sends the body when it has read "100 Continue"."""
+        expected = self.fields.get(b"expect")
+        return expected is not None and expected.lower() == b"100-continue"
+
+    @property
+    def size(self) -> int:
+        """Bytes, without the spaces that may surround values."""
+        fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return len(self.method) + len(self.target) + 12 + fields
+
+    def check(self, max_headers: int) -> None:
+        """Raises Refusal for what cannot be served, whatever the path."""
+        if self.version != "1.1" and self.version != "1.0":
+            raise Refusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
+        if len(self.headers) > max_headers:
+            raise Refusal(431, TOO_MANY.format(max_headers))
+        coding = self.fields.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or self.version == "1.0"):
+            raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
+        if self.method == b"CONNECT":
+            raise Refusal(400, "CONNECT is for proxies; this is none.")

@@ -1,0 +1,121 @@
+"""Bytes of one connection to exchanges: httptools parses, this counts what is no body.
+
+Knows no transport, and not which kind of exchange a head opens.
+"""
+
+from collections.abc import Callable
+
+import httptools
+
+from mindspore_serving import log
+from mindspore_serving.frontends.http.exchange import Exchange
+from mindspore_serving.frontends.http.head import TOO_LARGE, TOO_MANY, Head, Refusal
+from mindspore_serving.frontends.http.limits import MAX_HEAD
+
+
+class RequestParser:
+    """Requests, one after another.  `open_exchange` is called with each head."""
+
+    def __init__(self, max_headers: int, open_exchange: Callable[[Head], Exchange]) -> None:
+        self._max_headers = max_headers
+        self._open = open_exchange
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchange: Exchange  # whose body is read
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []  # of a head, then of trailers
+        self._num_between = 0  # bytes since a part of a body, or the end of a head or request
+        self._is_split = False  # the head comes in several pieces
+        self._replay = b""
+
+    @property
+    def unread_head(self) -> object | None:
+        """Outside of a body: something that is the same as long as the same head is read; None if
+        none has begun."""
+        return self._headers if self._num_between or self._target else None
+
+    def feed(self, data: memoryview) -> None:
+        """At most MAX_HEAD bytes.  Raises Refusal for what is no HTTP, or over a limit; nothing may
+        be fed after that."""
+        self._num_between += len(data)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as stop:
+                data = data[stop.args[0] :]
+                self._parse_replay()
+            except httptools.HttpParserError as error:
+                raise _refusal_of(error) from None
+        if self._num_between or self._target or self._headers:
+            self._check_partial()
+
+    def _check_partial(self) -> None:
+        """Something has begun and not ended: a head, trailers, or a line between two chunks."""
+        if self._target:
+            self._is_split = True
+        if self._num_between > MAX_HEAD:
+            raise Refusal(431, TOO_LARGE)
+        if len(self._headers) > self._max_headers:
+            raise Refusal(431, TOO_MANY.format(self._max_headers))
+
+    def _parse_replay(self) -> None:
+        head, self._replay = self._replay, b""
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserError as error:
+            raise _refusal_of(error) from None
+
+    # --- called by httptools ---
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser, headers = self._parser, self._headers
+        version = parser.get_http_version()
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        head = Head(parser.get_method(), self._target, version, headers, dict(headers), keep_alive)
+        if self._is_split:
+            self._is_split = False
+            if head.size > MAX_HEAD:
+                raise Refusal(431, TOO_LARGE)
+        head.check(self._max_headers)
+        self._target = b""
+        self._headers = []
+        self._num_between = 0
+        if parser.should_upgrade():
+            self._replay = _without_upgrade(head)
+        else:
+            self._exchange = self._open(head)
+
+    def on_body(self, part: bytes) -> None:
+        self._num_between = 0
+        self._exchange.feed(part)
+
+    def on_message_complete(self) -> None:
+        self._num_between = 0
+        if self._headers:  # trailers: nobody asked for them
+            self._headers = []
+        if not self._replay:
+            self._exchange.end()
+
+
+def _without_upgrade(head: Head) -> bytes:
+    """The head again, without its offer of another protocol: httptools would not read its body."""
+    headers = [b"%b: %b\r\n" % pair for pair in head.headers if pair[0] != b"upgrade"]
+    version = head.version.encode()
+    start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
+    return b"".join([start, *headers, b"\r\n"])
+
+
+def _refusal_of(error: httptools.HttpParserError) -> Refusal:
+    cause = error.__context__  # what a function above raised
+    if isinstance(cause, Refusal):
+        return cause
+    if cause is not None:
+        log.error("reading a request", exc_info=True)
+        return Refusal(500, "Internal Server Error")
+    return Refusal(400, "Invalid HTTP request received.")

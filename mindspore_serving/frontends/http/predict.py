@@ -1,0 +1,146 @@
+"""The fast path: the body of `POST /model/...` goes straight to the dispatcher, without ASGI.
+
+An ASGI application costs a task, two queues and a dozen dictionaries per request; the classic
+RESTful calls need none of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mindspore_serving.core.service import Call, Inference, Reply
+from mindspore_serving.errors import ServingError, Unauthorized
+from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
+from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.keys import TEXT, Keys
+from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
+from mindspore_serving.wire.ms_json import Route
+
+_PREFIX = b"/model/"
+_JSON = (b"content-type", b"application/json")
+_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """What is called without ASGI: `rest` says how, `keys` who may."""
+
+    inference: Inference
+    rest: MsRest
+    keys: Keys
+
+    def open(self, head: Head, output: Output) -> Exchange | None:
+        """The exchange of a call with one answer; None for other requests.  Of a name that may be
+        a stream's, the application knows whether it is one."""
+        if head.method != b"POST" or not head.target.startswith(_PREFIX):
+            return None
+        call = Predict(self, head, output)
+        try:
+            if self.keys and not self.keys.accept(head.fields.get(b"authorization")):
+                raise Unauthorized(TEXT)
+            call.route = find_route(head.target)
+            if call.route.method.endswith("_stream"):
+                return None
+            call.timeout = self.rest.to_timeout(head.fields)
+        except ServingError as error:
+            call.error = error
+        return call
+
+
+class Predict(Exchange):
+    """One call: submitted when its body is there and it is its turn."""
+
+    __slots__ = (
+        "_body",
+        "_call",
+        "_head",
+        "_is_over",
+        "_is_started",
+        "_is_submitted",
+        "_path",
+        "error",
+        "route",
+        "timeout",
+    )
+
+    def __init__(self, path: FastPath, head: Head, output: Output) -> None:
+        self.output = output  # as Exchange.__init__ does, but without another call
+        self.keep_alive = head.keep_alive
+        self.is_read = False
+        self.is_begun = False
+        self.route: Route
+        self.timeout: float | None = None  # seconds
+        self.error: ServingError | None = None  # why it is refused
+        self._path = path
+        self._head = head
+        self._body: bytes | bytearray = b""
+        self._call: Call | None = None
+        self._is_started = False
+        self._is_submitted = False
+        self._is_over = False  # the answer is written, or nobody wants it
+
+    def start(self) -> None:
+        self._is_started = True
+        if self.is_read or self.error is not None:
+            self.resume()
+        elif self._head.expects_continue:
+            self.output.transport.write(CONTINUE)
+
+    def feed(self, data: bytes) -> None:
+        if self.error is not None:
+            return
+        if len(self._body) + len(data) > self._path.rest.max_body:
+            self.error = self._path.rest.too_big()
+            self._body = b""
+            self.resume()
+        elif not self._body:
+            self._body = data
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
+
+    def end(self) -> None:
+        self.is_read = True
+        self.resume()
+
+    def resume(self) -> None:
+        """Submit, if nothing must be waited for.  A refusal does not wait for the body."""
+        if self._is_submitted or not self._is_started or self.output.flow.is_full:
+            return
+        if self.error is None and self.is_read:
+            self._submit()
+        elif self.error is not None:
+            self._is_submitted = True
+            self._write(*self._path.rest.refuse(self.error))
+
+    def leave(self) -> None:
+        self._is_over = True
+        if self._call is not None:
+            self._call.cancel()
+
+    def _submit(self) -> None:
+        self._is_submitted = True
+        try:
+            request = to_request(self.route, self._body, self.timeout)
+            self._body = b""
+            self._call = self._path.inference.submit(request, self._on_reply)
+        except Exception as error:
+            self._write(*self._path.rest.refuse(error))
+
+    def _on_reply(self, reply: Reply) -> None:
+        self._write(*self._path.rest.answer(reply))
+
+    def _write(self, status: int, body: bytes) -> None:
+        if self._is_over:
+            return
+        self._is_over = self.is_begun = True
+        transport = self.output.transport
+        if not self.is_read:
+            self.keep_alive = False  # refused before it was read
+        if status == 200 and self.keep_alive:
+            transport.write(_OK % (len(body), body))
+        else:
+            head = head_of(status, (_JSON, length_of(body)), keep_alive=self.keep_alive)
+            transport.write(head + body)
+        self.output.finished()

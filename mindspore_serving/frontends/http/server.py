@@ -1,0 +1,74 @@
+"""Listens for HTTP: one socket, its connections, start and graceful stop.  Knows no route."""
+
+import asyncio
+
+from starlette.types import ASGIApp
+
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.http.asgi import Application
+from mindspore_serving.frontends.http.connection import Connection, Shared
+from mindspore_serving.frontends.http.exchange import Exchange, Output
+from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.limits import Limits
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.tls import Tls, to_context
+
+HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
+SWEEP_PERIOD = 5.0  # seconds
+
+
+class HttpServer:
+    """An HTTP server of `app`, and of what `path` takes past it."""
+
+    def __init__(
+        self, address: addresses.Address, app: ASGIApp, path: FastPath, limits: Limits | None = None
+    ) -> None:
+        self.address = address
+        self._app = app
+        self._path = path
+        self.shared = Shared(limits or Limits(path.rest.max_body), self._open)
+        self._server: asyncio.AbstractServer | None = None
+        self._sweeper: asyncio.Task[None]
+
+    async def start(self, tls: Tls | None) -> None:
+        """Raises StartError if the address cannot be bound or the certificates do not fit."""
+        context = to_context(tls) if tls is not None else None
+        listener = addresses.listen(self.address)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self.shared), sock=listener, ssl=context
+        )
+        self._sweeper = loop.create_task(self._sweep())
+
+    async def stop(self, grace: float) -> None:
+        """Free the port, let running requests finish within `grace` seconds, close the rest."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._sweeper.cancel()
+        connections = self.shared.connections
+        for connection in list(connections):
+            connection.shut_down()
+        now = asyncio.get_running_loop().time
+        start = now()
+        while connections and now() < start + grace:
+            if now() > start + HALF_SENT_GRACE and not any(c.owes_answer for c in connections):
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(connections):
+            connection.transport.abort()
+        self._server = None
+
+    def _open(self, head: Head, output: Output) -> Exchange:
+        return self._path.open(head, output) or Application(self._app, head, output)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_PERIOD)
+            self.end_late_connections(loop.time())
+
+    def end_late_connections(self, now: float) -> None:
+        """Of clients that send or read too slowly; `now` is the loop's time."""
+        for connection in list(self.shared.connections):
+            connection.end_if_late(now)

@@ -1,0 +1,105 @@
+"""The original's RESTful protocol: what a POST asks for, and what its answer looks like.
+
+Shared by the fast path and the application; knows neither sockets nor ASGI.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mindspore_serving import log
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import InvalidInputs, ServingError, Unauthorized
+from mindspore_serving.wire import ms_json, status
+
+_MAX_ROUTES = 4096
+_MAX_KEPT = 512  # bytes of a target
+_routes: dict[bytes, ms_json.Route] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class MsRest:
+    """The protocol as one server speaks it.
+
+    `max_body` is in bytes.  Without `use_status_codes` the status is 200 but for a missing key,
+    as it was in the original.
+    """
+
+    max_body: int
+    use_status_codes: bool = False
+
+    def to_timeout(self, headers: Mapping[bytes, bytes]) -> float | None:
+        """The seconds that a request with these headers may take; None for no limit.  Raises
+        InvalidInputs, also if its body will be too large."""
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self.max_body:
+            raise self.too_big()
+        header = headers.get(b"x-request-timeout")
+        return None if header is None else to_timeout(header)
+
+    def answer(self, reply: Reply) -> tuple[int, bytes]:
+        """Status and JSON body."""
+        try:
+            code, body = to_body(reply)
+        except Exception:
+            log.error("answering a request", exc_info=True)
+            code, body = to_error(ServingError("Failed to construct the response"))
+        return code if self.use_status_codes else 200, body
+
+    def refuse(self, error: Exception) -> tuple[int, bytes]:
+        """Status and JSON body of a request that failed with `error`; a bug of ours is logged."""
+        if not isinstance(error, ServingError):
+            log.error("serving a request: %r", error, exc_info=True)
+            error = ServingError("Predict failed")
+        code, body = to_error(error)
+        has_code = self.use_status_codes or isinstance(error, Unauthorized)
+        return code if has_code else 200, body
+
+    def too_big(self) -> InvalidInputs:
+        return InvalidInputs(f"http message is bigger than {self.max_body}")
+
+
+def find_route(target: bytes) -> ms_json.Route:
+    """The route a request target asks for.  Raises InvalidInputs."""
+    route = _routes.get(target)
+    if route is None:
+        route = ms_json.parse_path(target)
+        if len(_routes) >= _MAX_ROUTES:
+            _routes.clear()
+        if len(target) <= _MAX_KEPT:
+            _routes[target] = route
+    return route
+
+
+def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
+    """The request for `body`.  Raises InvalidInputs if it is empty."""
+    if not body:
+        raise InvalidInputs("http message invalid")
+    return Request(route.servable, route.method, route.version, "ms_json", body, timeout=timeout)
+
+
+def to_timeout(header: bytes) -> float:
+    """Seconds from an X-Request-Timeout header.  Raises InvalidInputs."""
+    try:
+        timeout = float(header)
+    except ValueError:
+        timeout = -1.0
+    if not 0 < timeout <= 1e6:
+        raise InvalidInputs(
+            f"header X-Request-Timeout {header[:32]!r}: expected seconds, over 0 and at most 1e6"
+        )
+    return timeout
+
+
+def to_body(reply: Reply) -> tuple[int, bytes]:
+    """The HTTP status that fits `reply`, and its JSON body."""
+    if reply.failure is not None:
+        return to_error(reply.failure)
+    if reply.faults is None:
+        return 200, ms_json.assemble(reply.instances)
+    body = ms_json.assemble(reply.instances, reply.failures())
+    codes = {fault.code if fault else 0 for fault in reply.faults}
+    return (200 if 0 in codes else status.of(max(codes)).http), body
+
+
+def to_error(error: ServingError) -> tuple[int, bytes]:
+    return status.of(error.code).http, ms_json.assemble_error(str(error))

@@ -1,0 +1,186 @@
+"""A real HTTP server on a real socket over an inference that the test answers, and raw clients."""
+
+import asyncio
+import json
+import socket
+import threading
+
+from mindspore_serving.core.service import Reply
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.http.app import make_app
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.ms_rest import MsRest
+
+MAX_BODY = 1000
+BODY = b'{"instances":[{"x":1}]}'
+
+
+def post(body=BODY, path=b"/model/add:m", headers=(), version=b"1.1"):
+    head = [
+        b"POST %b HTTP/%b" % (path, version),
+        b"Host: x",
+        b"Content-Length: %d" % len(body),
+        *headers,
+    ]
+    return b"\r\n".join([*head, b"", body])
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Asked:
+    """One submitted request, as its front end sees it."""
+
+    def __init__(self, request, on_reply):
+        self.request, self.on_reply = request, on_reply
+        self.is_cancelled = False
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
+class Inference:
+    """Answers every request with its own body, or keeps it for the test to answer."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.asked = []
+        self.holds = False
+        self.changed = threading.Condition()
+
+    def submit(self, request, on_reply):
+        asked = Asked(request, on_reply)
+        if not self.holds:
+            self.loop.call_soon(on_reply, Reply([bytes(request.body)]))
+        with self.changed:
+            self.asked.append(asked)
+            self.changed.notify_all()
+        return asked
+
+    def wait_for(self, count):
+        """The last of `count` requests."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
+        return self.asked[count - 1]
+
+    def answer(self, asked, reply):
+        self.loop.call_soon_threadsafe(asked.on_reply, reply)
+
+
+class Control:
+    is_ready = True
+
+    def observe(self):
+        return [{"name": "add"}]
+
+    def streams(self, servable, version, method):
+        return False
+
+
+class Web:
+    """A running server and raw connections to it."""
+
+    def __init__(self, background, *, use_status_codes=False, api_keys=(), routes=()):
+        self.background = background
+        rest, keys = MsRest(MAX_BODY, use_status_codes), Keys(api_keys)
+        self.inference = Inference(background.run(self._loop()))
+        app = make_app(
+            self.inference,
+            Control(),
+            lambda: b"numbers",
+            rest=rest,
+            keys=keys,
+            routes=routes,
+        )
+        address = Address("127.0.0.1:0", "127.0.0.1", 0)
+        self.server = HttpServer(address, app, FastPath(self.inference, rest, keys))
+        background.run(self.server.start(None))
+        self.port = self.server._server.sockets[0].getsockname()[1]
+        self.clients = []
+
+    @staticmethod
+    async def _loop():
+        return asyncio.get_running_loop()
+
+    def connect(self):
+        self.clients.append(Client(self))
+        return self.clients[-1]
+
+    def turn(self):
+        """Let the server read what is there."""
+        for _ in range(3):
+            self.background.run(asyncio.sleep(0))
+
+    def sweep(self, *times):
+        """Let the server look for late clients as if so many seconds had passed, in turn."""
+
+        async def look():
+            now = asyncio.get_running_loop().time()
+            for seconds in times:
+                self.server.end_late_connections(now + seconds)
+
+        self.background.run(look())
+
+    def close(self):
+        for client in self.clients:
+            client.stream.close()
+        self.background.run(self.server.stop(grace=0.0))
+        self.turn()
+
+
+class Client:
+    """One connection; answers are parsed by hand."""
+
+    def __init__(self, web):
+        self.web = web
+        self.stream = socket.create_connection(("127.0.0.1", web.port))
+        self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.stream.settimeout(10)
+        self._rest = b""
+
+    def send(self, *pieces):
+        """Each piece in a packet of its own."""
+        for piece in pieces:
+            self.stream.sendall(piece)
+            if len(pieces) > 1:
+                self.web.turn()
+        return self
+
+    def flood(self, data, times):
+        """Send `data` again and again, without reading."""
+        for _ in range(times):
+            self.stream.sendall(data)
+
+    def _receive(self):
+        data = self.stream.recv(1 << 16)
+        assert data, f"the server closed the connection after {self._rest!r}"
+        self._rest += data
+
+    def read(self):
+        """(status, headers, body) of the next answer."""
+        while b"\r\n\r\n" not in self._rest:
+            self._receive()
+        head, self._rest = self._rest.split(b"\r\n\r\n", 1)
+        line, *lines = head.decode().split("\r\n")
+        headers = dict(field.lower().split(": ", 1) for field in lines)
+        length = int(headers.get("content-length", 0))
+        while len(self._rest) < length:
+            self._receive()
+        body, self._rest = self._rest[:length], self._rest[length:]
+        return int(line.split()[1]), headers, body
+
+    def read_json(self):
+        """The body of the next answer, which has status 200 and says that it is JSON."""
+        status, headers, body = self.read()
+        assert (status, headers["content-type"]) == (200, "application/json")
+        return json.loads(body)
+
+    def is_closed(self):
+        """Whether the server says no more."""
+        assert not self._rest
+        try:
+            return self.stream.recv(1) == b""
+        except ConnectionResetError:
+            return True
