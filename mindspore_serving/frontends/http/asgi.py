@@ -1,7 +1,5 @@
 """One request served by an ASGI application: its scope, and the messages both ways."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Knows no path and no protocol above HTTP: what a head opens is given.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +23,7 @@ class Shared:
 
     limits: Limits
     open_exchange: Callable[[Head, Output], Exchange]
-    connections: set[Connection] = field(default_factory=set)
+    connections: "set[Connection]" = field(default_factory=set)
     # All read into it: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(MAX_HEAD)))
 

@@ -1,7 +1,5 @@
 """One request and its answer: what every exchange is to its connection, and the other way round."""
 
-from __future__ import annotations
-
 import asyncio
 import http
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ An ASGI application costs a task, two queues and a dozen dictionaries per reques
 RESTful calls need none of that.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from mindspore_serving.core.service import Call, Inference, Reply

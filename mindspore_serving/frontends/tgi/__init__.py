@@ -4,7 +4,7 @@
 """
 
 from mindspore_serving.frontends.tgi.checks import Limits
-from mindspore_serving.frontends.tgi.recorder import Recorder
+from mindspore_serving.frontends.tgi.metrics import Recorder
 from mindspore_serving.frontends.tgi.routes import root_health, routes
 
 __all__ = ["Limits", "Recorder", "root_health", "routes"]

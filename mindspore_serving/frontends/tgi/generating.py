@@ -14,7 +14,7 @@ from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.tgi.answers import encode
 from mindspore_serving.frontends.tgi.checks import Job, Limits, find_model, to_job
 from mindspore_serving.frontends.tgi.errors import TgiError, overloaded, to_tgi_error
-from mindspore_serving.frontends.tgi.recorder import Recorder
+from mindspore_serving.frontends.tgi.metrics import Recorder
 from mindspore_serving.frontends.tgi.requests import (
     COMPAT,
     GENERATE,

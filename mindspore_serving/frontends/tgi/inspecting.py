@@ -18,7 +18,7 @@ from mindspore_serving.frontends.tgi.answers import (
 from mindspore_serving.frontends.tgi.checks import Limits, find_model, to_grammar
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.forwarding import Forwarded, other_path
-from mindspore_serving.frontends.tgi.recorder import Recorder
+from mindspore_serving.frontends.tgi.metrics import Recorder
 from mindspore_serving.frontends.tgi.requests import (
     CHAT,
     GENERATE,

@@ -12,7 +12,7 @@ from mindspore_serving.frontends.tgi.errors import TgiError, WrongBody, to_tgi_e
 from mindspore_serving.frontends.tgi.forwarding import DecliningRoute, invocations
 from mindspore_serving.frontends.tgi.generating import Generating
 from mindspore_serving.frontends.tgi.inspecting import TOKENIZE, chat_tokenize, info, tokenize
-from mindspore_serving.frontends.tgi.recorder import Recorder
+from mindspore_serving.frontends.tgi.metrics import Recorder
 
 _VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 

@@ -173,4 +173,4 @@ def test_the_metrics_are_text_that_prometheus_reads() -> None:
     buckets = [s for s in families["tgi_request_duration"].samples if s.name.endswith("_bucket")]
     assert len(buckets) == 36
     assert buckets[0].labels["le"] == "0.00015000000000000001"
-    assert '\ntgi_request_failure{err="dropped"} 1\n' in text
+    assert '\ntgi_request_failure{err="dropped"} 1.0\n' in text

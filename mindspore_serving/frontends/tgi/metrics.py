@@ -1,14 +1,17 @@
-"""The numbers that dashboards of Text Generation Inference read, in Prometheus' text format and
-under the names they have there.
+"""The numbers that dashboards of Text Generation Inference read, under the names they have there.
 
 What the HTTP side can see is counted; what only an engine knows (batches) is given when shown.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.writing import Times
-from mindspore_serving.metrics import Histogram
+from mindspore_serving.metrics import Histogram, expose
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 _SECONDS = tuple(0.0001 * 1.5**power for power in range(1, 36))
 _FAILURES = {
@@ -74,32 +77,29 @@ class Recorder:
         histogram.observe(value)
 
     def render(self, gauges: Mapping[str, float] | None = None) -> bytes:
-        """All of it; `gauges` are present values of others by name, such as "queue_size"."""
-        return "".join(self._lines(gauges or {})).encode()
+        """All in Prometheus' text format; `gauges` are present values of others by name, such as
+        "queue_size"."""
+        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
-    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
-        yield _head("request_count", "counter") + _line("request_count", self._num_requests)
-        yield _head("request_success", "counter") + _line("request_success", self._num_successes)
-        yield _head("request_failure", "counter")
-        for kind, count in sorted(self._failures.items()):
-            yield _line("request_failure", count, f'{{err="{kind}"}}')
-        for name, histogram in sorted(self._histograms.items()):
-            yield from _histogram_lines(name, histogram)
-        for name, value in sorted(gauges.items()):
-            yield _head(name, "gauge") + _line(name, value)
-
-
-def _head(name: str, kind: str) -> str:
-    return f"# TYPE tgi_{name} {kind}\n"
+        families = [
+            _count("request_count", {"": self._num_requests}),
+            _count("request_success", {"": self._num_successes}),
+            _count("request_failure", dict(sorted(self._failures.items()))),
+        ]
+        for name, seen in sorted(self._histograms.items()):
+            family = HistogramMetricFamily(f"tgi_{name}", name)
+            family.add_metric((), seen.cumulative(), seen.total)
+            families.append(family)
+        found = sorted((gauges or {}).items())
+        return expose([*families, *(GaugeMetricFamily(f"tgi_{k}", k, v) for k, v in found)])
 
 
-def _line(name: str, value: float, labels: str = "") -> str:
-    return f"tgi_{name}{labels} {value}\n"
+def _count(name: str, by_error: Mapping[str, int]) -> "Metric":
+    """A number that grows, "" being without an error.  Of a counter the library would call it
+    NAME_total."""
+    from prometheus_client.core import Metric
 
-
-def _histogram_lines(name: str, histogram: Histogram) -> Iterator[str]:
-    yield _head(name, "histogram")
-    for bound, count in histogram.cumulative():
-        yield _line(f"{name}_bucket", count, f'{{le="{bound}"}}')
-    yield _line(f"{name}_sum", histogram.total)
-    yield _line(f"{name}_count", histogram.count)
+    family = Metric(f"tgi_{name}", name, "unknown")
+    for error, value in by_error.items():
+        family.add_sample(family.name, {"err": error} if error else {}, value)
+    return family
