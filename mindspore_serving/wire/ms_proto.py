@@ -5,7 +5,7 @@ reply together from encoded instances.  The worker's half, `decode` and `encode`
 `ms_instance`.  Nothing here knows gRPC.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -38,14 +38,11 @@ class Spec(NamedTuple):
 
 
 def peek(body: bytes) -> Spec:
-    """The servable, method and version of a PredictRequest.
+    """The servable, method and version of a PredictRequest; what follows them is not read.
 
-    Raises InvalidInputs for what is no PredictRequest, as far as its top level and the spec tell.
+    Raises InvalidInputs for what is no PredictRequest, as far as it is read.
     """
-    raws = [body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC]
-    if len(raws) > 1:  # protobuf would merge them; no client sends that
-        raise _not_a_request("it has several servable_spec")
-    raw = bytes(raws[0]) if raws else b""
+    raw = next((body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC), b"")
     spec = _specs.get(raw)
     return spec if spec is not None else _parse_spec(raw)
 
@@ -53,10 +50,19 @@ def peek(body: bytes) -> Spec:
 def split(body: bytes) -> list[memoryview]:
     """The Instance messages of a PredictRequest, not copied and not looked into.
 
-    Raises InvalidInputs if there is none: such a request has no answer.
+    Raises InvalidInputs if there is none: such a request has no answer; and for what is no
+    PredictRequest at its top level.
     """
     view = memoryview(body)
-    chunks = [view[start:stop] for tag, start, stop in _fields(body) if tag == _INSTANCES]
+    chunks: list[memoryview] = []
+    num_specs = 0
+    for tag, start, stop in _fields(body):
+        if tag == _INSTANCES:
+            chunks.append(view[start:stop])
+        else:
+            num_specs += 1
+    if num_specs > 1:  # protobuf would merge them; no client sends that
+        raise _not_a_request("it has several servable_spec")
     if not chunks:
         raise InvalidInputs("Instances count of request cannot be 0")
     return chunks
@@ -88,10 +94,10 @@ def assemble_error(spec_raw: bytes, code: int, text: str) -> bytes:
     return spec + sized(_REPLY_ERRORS, _error_message((code, text)))
 
 
-def _fields(body: bytes) -> list[tuple[int, int, int]]:
+def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
     """(tag, start, stop) of every spec and instance, in order; other fields are left out."""
-    fields: list[tuple[int, int, int]] = []
-    pos, end = 0, len(body)
+    count = pos = 0
+    end = len(body)
     try:
         while pos < end:
             tag, size, start = body[pos], body[pos + 1], pos + 2
@@ -102,16 +108,18 @@ def _fields(body: bytes) -> list[tuple[int, int, int]]:
                     continue
                 size, start = from_varint(body, start)
             pos = start + size
-            fields.append((tag, start, pos))
-            if len(fields) > MAX_INSTANCES:
+            if pos > end:
+                break
+            count += 1
+            if count > MAX_INSTANCES:
                 raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
+            yield tag, start, pos
     except ValueError as error:
         raise _not_a_request(str(error)) from None
     except IndexError:
         pos = end + 1
     if pos > end:
         raise _not_a_request("it is cut short")
-    return fields
 
 
 def _skip(body: bytes, tag: int, pos: int) -> int:

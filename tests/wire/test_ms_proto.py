@@ -38,7 +38,7 @@ def test_a_spec_after_the_instances_is_found(golden):
 def test_a_spec_in_parts_is_refused():
     body = sized(0x0A, SPEC) * 2
     with pytest.raises(InvalidInputs, match="several servable_spec"):
-        ms_proto.peek(body)
+        ms_proto.split(body)
 
 
 def test_a_request_without_a_spec_has_empty_names():
