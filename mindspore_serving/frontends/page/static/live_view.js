@@ -1,13 +1,13 @@
 // The live view: asks GET servables once a second while somebody looks.
 
 import { Refused, call } from "./api.js";
-import { Card } from "./card.js";
+import { ServablePanel } from "./servable_panel.js";
 
 const PERIOD = 1000; // milliseconds
 const find = (id) => document.getElementById(id);
 
-export class Live {
-  #cards = new Map();
+export class LiveView {
+  #panels = new Map();
   #timer = 0;
   #asking = false;
   #changed;
@@ -43,17 +43,17 @@ export class Live {
     for (const servable of servables) {
       const key = JSON.stringify([servable.name, servable.version]);
       seen.add(key);
-      if (!this.#cards.has(key)) {
-        this.#cards.set(key, new Card(servable));
-        find("servables").append(this.#cards.get(key).element);
+      if (!this.#panels.has(key)) {
+        this.#panels.set(key, new ServablePanel(servable));
+        find("servables").append(this.#panels.get(key).element);
         isOther = true;
       }
-      this.#cards.get(key).show(servable, now);
+      this.#panels.get(key).show(servable, now);
     }
-    for (const [key, card] of this.#cards) {
+    for (const [key, panel] of this.#panels) {
       if (seen.has(key)) continue;
-      card.element.remove();
-      this.#cards.delete(key);
+      panel.element.remove();
+      this.#panels.delete(key);
       isOther = true;
     }
     find("nothing").hidden = seen.size > 0;

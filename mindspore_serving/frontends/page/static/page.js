@@ -2,11 +2,11 @@
 
 import { onLocked, setKey } from "./api.js";
 import { Chat } from "./chat.js";
-import { Live } from "./live.js";
+import { LiveView } from "./live_view.js";
 
 const find = (id) => document.getElementById(id);
 const chat = new Chat();
-const live = new Live((servables) => chat.refreshModels(servables));
+const live = new LiveView((servables) => chat.refreshModels(servables));
 
 onLocked((wasGiven) => {
   find("key-error").textContent = wasGiven ? "The server does not accept this key." : "";

@@ -29,7 +29,7 @@ const used = (engine) => (engine?.num_blocks > 0 ? taken(engine) / engine.num_bl
 const taken = (engine) => engine.num_blocks - engine.num_free_blocks;
 const isLanguageModel = (row) => row.engine !== undefined || row.model !== undefined;
 
-export class Card {
+export class ServablePanel {
   #charts = [];
   #facts = make("p", "facts");
   #before = null; // the last row, and when it was read
