@@ -1,4 +1,4 @@
-"""Which protocols an HTTP server speaks besides the classic one, and `/`, which they share."""
+"""The protocols of an HTTP server besides the classic one, and the path `/`, which they share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from mindspore_serving.metrics import render_waits
 
 
 class _AmongModels(BaseRoute):
-    """A route that is there only while a language model is: `POST /` was the classic protocol's."""
+    """A route that exists only while there is a language model: without one, `POST /` belongs to
+    the classic protocol."""
 
     def __init__(self, site: Site, route: BaseRoute) -> None:
         self._site = site
@@ -33,19 +34,19 @@ class _AmongModels(BaseRoute):
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """The routes of all protocols, the first that matches answering a request, and what they
-    count, in Prometheus' text format."""
+    """The routes of all protocols, of which the first that matches answers a request, and their
+    metrics in Prometheus' text format."""
 
     routes: tuple[BaseRoute, ...]
     metrics: Callable[[], bytes]
 
 
 def mount(site: Site, form: Form) -> Mounted:
-    """`form` is that of llm-serving's streams."""
+    """`form` is the form of llm-serving's streams."""
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
-        """A page for browsers, TGI's health for others, as long as there is a language model."""
+        """A page for browsers; for others TGI's health, if there is a language model."""
         if page.wants_page(request):
             return page.show_page(request)
         if site.control.has_language_models:

@@ -123,7 +123,7 @@ def test_trailers_are_ignored(web):
 
 
 @pytest.mark.parametrize("verb", [b"GET", b"DELETE", b"OPTIONS"])
-def test_the_body_of_any_verb_is_read_to_its_end(web, verb):
+def test_the_body_of_any_verb_is_complete_to_its_end(web, verb):
     data = b"%b /health HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (verb, len(SMUGGLED)) + SMUGGLED
     client = web.connect().send(data + GET)
     client.read()

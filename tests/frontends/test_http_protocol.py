@@ -31,7 +31,7 @@ def test_a_request_reaches_inference_as_it_came(web):
     assert (request.codec, bytes(request.body), request.timeout) == ("ms_json", BODY, None)
 
 
-def test_a_timeout_is_read_from_its_header(web):
+def test_a_timeout_is_complete_from_its_header(web):
     web.connect().send(post(headers=[b"X-Request-Timeout: 1.5"])).read()
     assert web.inference.asked[0].request.timeout == 1.5
 

@@ -50,10 +50,10 @@ class Application(Exchange):
         self._changed.set()
 
     def end(self) -> None:
-        self.is_read = True
+        self.is_complete = True
         self._changed.set()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         self._is_over = True
         self._changed.set()
 
@@ -64,7 +64,7 @@ class Application(Exchange):
             log.error("answering a request", exc_info=True)
         if self._is_over:
             return
-        if self.is_begun:  # the client must see that the answer is cut short
+        if self.has_responded:  # the client must see that the answer is cut short
             self._is_over = True
             self.output.transport.close()
         else:
@@ -73,7 +73,7 @@ class Application(Exchange):
             self._write(_FAILED, is_last=True)
 
     async def _receive(self) -> Message:
-        if self._expects_continue and not (self.is_read or self.is_begun or self._is_over):
+        if self._expects_continue and not (self.is_complete or self.has_responded or self._is_over):
             self._expects_continue = False
             self.output.transport.write(CONTINUE)
         if not self._is_over:
@@ -83,7 +83,7 @@ class Application(Exchange):
         if self._is_over:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
-        return {"type": "http.request", "body": body, "more_body": not self.is_read}
+        return {"type": "http.request", "body": body, "more_body": not self.is_complete}
 
     async def _send(self, message: Message) -> None:
         if self.output.flow.is_full:
@@ -96,12 +96,12 @@ class Application(Exchange):
             self._write(message.get("body", b""), is_last=not message.get("more_body", False))
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        if not self.is_read:
-            self.keep_alive = False  # answered before it was read
+        if not self.is_complete:
+            self.keep_alive = False  # answered before its end was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
-                raise ValueError(f"the header {name!r}: {value!r} would be read as several")
+                raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")
         self._has_body = self._has_body and status not in _BODILESS
         length = dict(headers).get(b"content-length")
         if length is not None and self._has_body:
@@ -109,7 +109,7 @@ class Application(Exchange):
         elif self._has_body and self._scope["http_version"] == "1.1":
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
-        self.is_begun = True
+        self.has_responded = True
         self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
 
     def _write(self, body: bytes, *, is_last: bool) -> None:

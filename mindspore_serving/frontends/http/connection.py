@@ -1,6 +1,6 @@
-"""One connection: exchanges in the order of their requests, and what ends it.
+"""One connection: its exchanges in the order of their requests, and its end.
 
-Knows no path and no protocol above HTTP: what a head opens is given.
+Knows no path and no protocol above HTTP: `Shared.open_exchange` chooses the kind of exchange.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.limits import MAX_HEAD, MAX_WAITING, Limits
 from mindspore_serving.frontends.http.parser import RequestParser
 
-_MAX_DROPPED = 16 << 20  # bytes read after an error, beside those of a body
+_MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Shared:
     limits: Limits
     open_exchange: Callable[[Head, Output], Exchange]
     connections: "set[Connection]" = field(default_factory=set)
-    # All read into it: what is read is parsed before the loop reads again.
+    # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(MAX_HEAD)))
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Reads on after each answer only, once requests wait for their turn, and only while they are
-    few: that bounds what a client makes us keep."""
+    """Requests are answered one at a time.  While some wait for their turn, one read follows each
+    answer, and none if many wait: that bounds the memory that a client can take."""
 
     transport: asyncio.Transport
     flow: Flow
@@ -40,12 +40,13 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits.max_headers, self._open)
         self._exchanges: deque[Exchange] = deque()  # not answered yet; the first is started
-        self._is_deaf = False  # what comes is dropped
-        self._num_dropped = 0
-        self._is_heard = True  # since `end_if_late` looked: clocks are for it alone to read
-        self._heard_at = 0.0
-        # What it saw before: a head or an exchange of which not all had come; and how many bytes
-        # the client had not taken.  Each with when it was first seen.
+        self._is_discarding = False  # after an error: what is read is not parsed
+        self._num_discarded = 0
+        # For `end_if_late`, which alone reads a clock: whether anything was read or answered since
+        # its last call, and the time of the last call before which there was.
+        self._is_active = True
+        self._active_at = 0.0
+        # The incomplete head or request, and the bytes not sent, of its last call, and since when.
         self._awaited: tuple[object | None, float] = (None, 0.0)
         self._unsent = (0, 0.0)
 
@@ -59,19 +60,19 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)
         for exchange in self._exchanges:
-            exchange.leave()
+            exchange.disconnect()
         self._exchanges.clear()
-        self._is_deaf = True
+        self._is_discarding = True
         self.flow.empty()
-        del self._parser  # which knows us
+        del self._parser  # it refers to this connection
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._is_heard = True
-        if self._is_deaf:
-            self._drop(nbytes)
+        self._is_active = True
+        if self._is_discarding:
+            self._discard(nbytes)
             return
         try:
             self._parser.feed(self._shared.buffer[:nbytes])
@@ -89,20 +90,20 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by exchanges ---
 
     def resume_reading(self) -> None:
-        """Read on, if only to see whether the client is there, unless many requests wait."""
-        if len(self._exchanges) <= MAX_WAITING and not self._is_deaf:
+        """Read on, unless many requests wait.  Only a read shows that the client has left."""
+        if len(self._exchanges) <= MAX_WAITING and not self._is_discarding:
             self.flow.resume_reading()
 
     def finished(self) -> None:
-        """The exchange whose turn it is has written all of its answer."""
+        """The first exchange has written all of its answer."""
         exchange = self._exchanges.popleft()
-        self._is_heard = True
-        if exchange.is_read and exchange.keep_alive:
-            if self._exchanges:  # not by recursion: there may be many
+        self._is_active = True
+        if exchange.is_complete and exchange.keep_alive:
+            if self._exchanges:  # no recursion: many may be answered at once
                 self._loop.call_soon(self._start_next)
             else:
                 self.flow.resume_reading()
-        elif exchange.is_read and not self._is_deaf:
+        elif exchange.is_complete and not self._is_discarding:
             self.transport.close()
         else:
             self._linger()
@@ -113,8 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         """The exchange of the next request."""
         last = self._exchanges[-1] if self._exchanges else None
         is_ending = last is not None and not last.keep_alive
-        if is_ending or self._is_deaf or self.transport.is_closing():
-            raise Refusal(400, "Nothing may follow the last request.")  # nor is it answered
+        if is_ending or self._is_discarding or self.transport.is_closing():
+            raise Refusal(400, "Nothing may follow the last request.")  # stops the parser only
         exchange = self._shared.open_exchange(head, self)
         self._exchanges.append(exchange)
         if last is None:
@@ -129,15 +130,15 @@ class Connection(asyncio.BufferedProtocol):
             self.resume_reading()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Read no more; answer after the requests that came whole."""
-        if self._is_deaf or self.transport.is_closing():
+        """Parse no more; answer `refusal` after the complete requests before it."""
+        if self._is_discarding or self.transport.is_closing():
             return
-        self._is_deaf = True
+        self._is_discarding = True
         last = self._exchanges[-1] if self._exchanges else None
-        if last is not None and not last.is_read:
-            last.leave()
+        if last is not None and not last.is_complete:
+            last.disconnect()
             self._exchanges.pop()
-            if last.is_begun:
+            if last.has_responded:
                 self.transport.close()
                 return
         elif last is not None and not last.keep_alive:
@@ -152,21 +153,24 @@ class Connection(asyncio.BufferedProtocol):
     # --- the end ---
 
     def _linger(self) -> None:
-        """Close later: while the client still sends, that would take the answer away from it."""
-        self._is_deaf = True
+        """Close when the client has, or a little later.  Closing while it still sends would reset
+        the connection before it has read the answer."""
+        self._is_discarding = True
+        if self.transport.is_closing():
+            return
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
         self._loop.call_later(self._shared.limits.linger, self.transport.close)
 
-    def _drop(self, num_bytes: int) -> None:
-        self._num_dropped += num_bytes
-        if self._num_dropped > self._shared.limits.max_body + _MAX_DROPPED:
+    def _discard(self, num_bytes: int) -> None:
+        self._num_discarded += num_bytes
+        if self._num_discarded > self._shared.limits.max_body + _MAX_DISCARDED:
             self.transport.abort()
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if its client sends or reads too slowly; to be called every few
-        seconds, with the loop's time."""
+        """End the connection if its client sends or reads too slowly.  Called every few seconds,
+        with the loop's time."""
         limits = self._shared.limits
         unsent = self.transport.get_write_buffer_size()
         if unsent:
@@ -175,15 +179,15 @@ class Connection(asyncio.BufferedProtocol):
             elif now - self._unsent[1] > limits.idle_timeout:
                 self.transport.abort()  # closing would wait until all is read
             return
-        if self._is_heard:
-            self._is_heard, self._heard_at = False, now
+        if self._is_active:
+            self._is_active, self._active_at = False, now
         first = self._exchanges[0] if self._exchanges else None
-        if self._is_deaf or (first is not None and first.is_read):
-            return  # it waits for us
+        if self._is_discarding or (first is not None and first.is_complete):
+            return  # the client waits for an answer
         awaited = self._parser.unread_head if first is None else first
         if awaited is not self._awaited[0]:
             self._awaited = (awaited, now)
-        is_silent = now - self._heard_at > limits.idle_timeout
+        is_silent = now - self._active_at > limits.idle_timeout
         most = limits.head_timeout if first is None else limits.body_timeout
         if awaited is None and is_silent:
             self.transport.close()
@@ -191,14 +195,14 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(Refusal(408, "The request came too slowly."))
 
     def shut_down(self) -> None:
-        """Close when the requests that have come are answered."""
+        """Close when the requests that were received are answered."""
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
         else:
             self.transport.close()
 
     @property
-    def owes_answer(self) -> bool:
-        """Whether a request has come in full whose answer is not written and sent."""
-        is_read = bool(self._exchanges) and self._exchanges[0].is_read
-        return is_read or self.transport.get_write_buffer_size() > 0
+    def has_pending_answer(self) -> bool:
+        """Whether the answer to a complete request is not written or not sent."""
+        is_pending = bool(self._exchanges) and self._exchanges[0].is_complete
+        return is_pending or self.transport.get_write_buffer_size() > 0

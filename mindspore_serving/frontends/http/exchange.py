@@ -1,4 +1,4 @@
-"""One request and its answer: what every exchange is to its connection, and the other way round."""
+"""One request and its answer: the interface between an exchange and its connection."""
 
 import asyncio
 import http
@@ -24,50 +24,50 @@ class Output(Protocol):
         ...
 
     def finished(self) -> None:
-        """The exchange whose turn it is has written all of its answer."""
+        """The first exchange has written all of its answer."""
         ...
 
 
 class Exchange(ABC):
-    """A request of which the head is there.
+    """A request whose head was read.
 
-    `start` is called once, when the answers to earlier requests are written; `feed` with parts of
-    the body, then `end`.  After `leave` nobody wants an answer.
+    `start` is called once, when the answers to earlier requests are written; `feed` with each part
+    of the body, then `end`.
     """
 
-    __slots__ = ("is_begun", "is_read", "keep_alive", "output")
+    __slots__ = ("has_responded", "is_complete", "keep_alive", "output")
 
     def __init__(self, output: Output, keep_alive: bool) -> None:
         self.output = output
         self.keep_alive = keep_alive  # whether the connection may go on after the answer
-        self.is_read = False  # the whole request is there
-        self.is_begun = False  # a part of the answer is written
+        self.is_complete = False  # the request was read to its end
+        self.has_responded = False  # a part of the answer was written
 
     @abstractmethod
     def start(self) -> None: ...
 
-    def feed(self, data: bytes) -> None:  # noqa: B027 - what comes after a refusal is dropped
-        """A part of the body."""
+    def feed(self, data: bytes) -> None:  # noqa: B027
+        """A part of the body was read."""
 
     def end(self) -> None:
-        self.is_read = True
+        self.is_complete = True
 
-    def leave(self) -> None:  # noqa: B027
-        """The client is gone, or the rest of its request cannot be read."""
+    def disconnect(self) -> None:  # noqa: B027
+        """No answer is wanted: the client has left, or its request is broken."""
 
     def resume(self) -> None:  # noqa: B027
-        """The client reads again what was written."""
+        """There is room for more output again."""
 
 
 class Refused(Exchange):
-    """The answer to what cannot be served as HTTP; nothing is read after it."""
+    """The answer to what cannot be served as HTTP; the last of its connection."""
 
     def __init__(self, output: Output, refusal: Refusal) -> None:
         super().__init__(output, False)
         self._refusal = refusal
 
     def start(self) -> None:
-        self.is_begun = True
+        self.has_responded = True
         text = self._refusal.text.encode()
         fields = [(b"content-type", b"text/plain; charset=utf-8")]
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)

@@ -1,10 +1,10 @@
-"""Back pressure on one connection: reading that waits for us, writing that waits for the client."""
+"""Flow control of one connection: when to read, and when to write."""
 
 import asyncio
 
 
 class Flow:
-    """`is_full` while the client does not read what was written."""
+    """`is_full` while much of what was written is not sent, since the client does not read it."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -24,12 +24,12 @@ class Flow:
             self._transport.resume_reading()
 
     def fill(self) -> None:
-        """Too much of what was written is not sent yet."""
+        """Much of what was written is not sent."""
         self.is_full = True
         self._room.clear()
 
     def empty(self) -> None:
-        """Most of it is sent, or never will be."""
+        """Most of it is sent, or the connection is lost."""
         self.is_full = False
         self._room.set()
 

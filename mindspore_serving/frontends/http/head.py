@@ -9,7 +9,7 @@ TOO_MANY = "There are more than {} headers."
 
 
 class Refusal(Exception):
-    """What came is not served as HTTP: the answer is `status` and `text`, and the connection
+    """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
     ends."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -54,4 +54,4 @@ class Head:
         if coding is not None and (coding.lower() != b"chunked" or self.version == "1.0"):
             raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
         if self.method == b"CONNECT":
-            raise Refusal(400, "CONNECT is for proxies; this is none.")
+            raise Refusal(400, "CONNECT is not served: this is not a proxy.")

@@ -1,6 +1,6 @@
-"""Bytes of one connection to exchanges: httptools parses, this counts what is no body.
+"""Parses the bytes of one connection, with httptools, and limits all that is not a body.
 
-Knows no transport, and not which kind of exchange a head opens.
+Knows no transport, and not which kind of exchange serves a head.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from mindspore_serving.frontends.http.limits import MAX_HEAD
 
 
 class RequestParser:
-    """Requests, one after another.  `open_exchange` is called with each head."""
+    """Calls `open_exchange` with the head of each request, and feeds the exchange its body."""
 
     def __init__(self, max_headers: int, open_exchange: Callable[[Head], Exchange]) -> None:
         self._max_headers = max_headers
@@ -23,19 +23,19 @@ class RequestParser:
         self._exchange: Exchange  # whose body is read
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []  # of a head, then of trailers
-        self._num_between = 0  # bytes since a part of a body, or the end of a head or request
+        self._num_between = 0  # bytes since the last of a body, head or request
         self._is_split = False  # the head comes in several pieces
-        self._replay = b""
+        self._replay = b""  # a head to be parsed once more
 
     @property
     def unread_head(self) -> object | None:
-        """Outside of a body: something that is the same as long as the same head is read; None if
-        none has begun."""
+        """Between two requests: None, or an object that stays the same while the same head is
+        read."""
         return self._headers if self._num_between or self._target else None
 
     def feed(self, data: memoryview) -> None:
-        """At most MAX_HEAD bytes.  Raises Refusal for what is no HTTP, or over a limit; nothing may
-        be fed after that."""
+        """At most MAX_HEAD bytes.  Raises Refusal for what is not HTTP or over a limit; must not be
+        called after that."""
         self._num_between += len(data)
         while data:
             try:
@@ -50,7 +50,7 @@ class RequestParser:
             self._check_partial()
 
     def _check_partial(self) -> None:
-        """Something has begun and not ended: a head, trailers, or a line between two chunks."""
+        """The data ended inside a head, trailers, or a line between two chunks."""
         if self._target:
             self._is_split = True
         if self._num_between > MAX_HEAD:
@@ -97,14 +97,14 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self._num_between = 0
-        if self._headers:  # trailers: nobody asked for them
+        if self._headers:  # trailers are ignored
             self._headers = []
         if not self._replay:
             self._exchange.end()
 
 
 def _without_upgrade(head: Head) -> bytes:
-    """The head again, without its offer of another protocol: httptools would not read its body."""
+    """The head without its offer of another protocol, with which httptools reads no body."""
     headers = [b"%b: %b\r\n" % pair for pair in head.headers if pair[0] != b"upgrade"]
     version = head.version.encode()
     start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
@@ -112,7 +112,7 @@ def _without_upgrade(head: Head) -> bytes:
 
 
 def _refusal_of(error: httptools.HttpParserError) -> Refusal:
-    cause = error.__context__  # what a function above raised
+    cause = error.__context__  # raised by a function above
     if isinstance(cause, Refusal):
         return cause
     if cause is not None:

@@ -21,15 +21,15 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """What is called without ASGI: `rest` says how, `keys` who may."""
+    """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`."""
 
     inference: Inference
     rest: MsRest
     keys: Keys
 
     def open(self, head: Head, output: Output) -> Exchange | None:
-        """The exchange of a call with one answer; None for other requests.  Of a name that may be
-        a stream's, the application knows whether it is one."""
+        """The exchange of a call with one answer; None for other requests, and for a method whose
+        name may mean a stream: the application knows."""
         if head.method != b"POST" or not head.target.startswith(_PREFIX):
             return None
         call = Predict(self, head, output)
@@ -46,7 +46,7 @@ class FastPath:
 
 
 class Predict(Exchange):
-    """One call: submitted when its body is there and it is its turn."""
+    """One call: submitted when its body is complete and earlier requests are answered."""
 
     __slots__ = (
         "_body",
@@ -62,10 +62,10 @@ class Predict(Exchange):
     )
 
     def __init__(self, path: FastPath, head: Head, output: Output) -> None:
-        self.output = output  # as Exchange.__init__ does, but without another call
+        self.output = output  # as Exchange.__init__, without the cost of a call
         self.keep_alive = head.keep_alive
-        self.is_read = False
-        self.is_begun = False
+        self.is_complete = False
+        self.has_responded = False
         self.route: Route
         self.timeout: float | None = None  # seconds
         self.error: ServingError | None = None  # why it is refused
@@ -79,7 +79,7 @@ class Predict(Exchange):
 
     def start(self) -> None:
         self._is_started = True
-        if self.is_read or self.error is not None:
+        if self.is_complete or self.error is not None:
             self.resume()
         elif self._head.expects_continue:
             self.output.transport.write(CONTINUE)
@@ -99,20 +99,20 @@ class Predict(Exchange):
             self._body += data
 
     def end(self) -> None:
-        self.is_read = True
+        self.is_complete = True
         self.resume()
 
     def resume(self) -> None:
-        """Submit, if nothing must be waited for.  A refusal does not wait for the body."""
+        """Submit, or refuse, if nothing must be waited for.  A refusal needs no body."""
         if self._is_submitted or not self._is_started or self.output.flow.is_full:
             return
-        if self.error is None and self.is_read:
+        if self.error is None and self.is_complete:
             self._submit()
         elif self.error is not None:
             self._is_submitted = True
             self._write(*self._path.rest.refuse(self.error))
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         self._is_over = True
         if self._call is not None:
             self._call.cancel()
@@ -132,10 +132,10 @@ class Predict(Exchange):
     def _write(self, status: int, body: bytes) -> None:
         if self._is_over:
             return
-        self._is_over = self.is_begun = True
+        self._is_over = self.has_responded = True
         transport = self.output.transport
-        if not self.is_read:
-            self.keep_alive = False  # refused before it was read
+        if not self.is_complete:
+            self.keep_alive = False  # refused before its end was read
         if status == 200 and self.keep_alive:
             transport.write(_OK % (len(body), body))
         else:

@@ -18,7 +18,7 @@ SWEEP_PERIOD = 5.0  # seconds
 
 
 class HttpServer:
-    """An HTTP server of `app`, and of what `path` takes past it."""
+    """An HTTP server of `app`, and of the calls that `path` takes."""
 
     def __init__(
         self, address: addresses.Address, app: ASGIApp, path: FastPath, limits: Limits | None = None
@@ -52,7 +52,8 @@ class HttpServer:
         now = asyncio.get_running_loop().time
         start = now()
         while connections and now() < start + grace:
-            if now() > start + HALF_SENT_GRACE and not any(c.owes_answer for c in connections):
+            is_pending = any(each.has_pending_answer for each in connections)
+            if now() > start + HALF_SENT_GRACE and not is_pending:
                 break
             await asyncio.sleep(0.01)
         for connection in list(connections):
@@ -69,6 +70,6 @@ class HttpServer:
             self.end_late_connections(loop.time())
 
     def end_late_connections(self, now: float) -> None:
-        """Of clients that send or read too slowly; `now` is the loop's time."""
+        """End those whose clients send or read too slowly; `now` is the loop's time."""
         for connection in list(self.shared.connections):
             connection.end_if_late(now)
