@@ -51,7 +51,7 @@ class Predict(Exchange):
     __slots__ = (
         "_body",
         "_call",
-        "_head",
+        "_expects_continue",
         "_is_over",
         "_is_started",
         "_is_submitted",
@@ -70,7 +70,7 @@ class Predict(Exchange):
         self.timeout: float | None = None  # seconds
         self.error: ServingError | None = None  # why it is refused
         self._path = path
-        self._head = head
+        self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
         self._call: Call | None = None
         self._is_started = False
@@ -81,7 +81,7 @@ class Predict(Exchange):
         self._is_started = True
         if self.is_complete or self.error is not None:
             self.resume()
-        elif self._head.expects_continue:
+        elif self._expects_continue:
             self.output.transport.write(CONTINUE)
 
     def feed(self, data: bytes) -> None:
@@ -127,6 +127,7 @@ class Predict(Exchange):
             self._write(*self._path.rest.refuse(error))
 
     def _on_reply(self, reply: Reply) -> None:
+        self._call = None  # which refers to this method: freed now, not by the garbage collector
         self._write(*self._path.rest.answer(reply))
 
     def _write(self, status: int, body: bytes) -> None:
