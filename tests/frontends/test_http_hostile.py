@@ -69,9 +69,10 @@ def test_a_body_of_doubtful_length_is_refused(web, fields):
         POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
         POST + b"Transfer-Encoding: identity\r\n\r\n",
         POST + b"Transfer-Encoding: xchunked\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
         CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0"),
     ],
-    ids=["gzip", "identity", "xchunked", "HTTP/1.0"],
+    ids=["gzip", "identity", "xchunked", "in two headers", "HTTP/1.0"],
 )
 def test_other_transfer_encodings_are_not_served(web, head):
     assert is_refused(web.connect().send(head + CHUNK + b"0\r\n\r\n" + SMUGGLED), 501)
@@ -106,6 +107,12 @@ def test_the_length_of_a_chunk_is_no_promise_that_memory_is_taken_for(web):
     client = web.connect().send(CHUNKED + b"fffffffffffffff0\r\nx")
     client.stream.close()
     assert web.connect().send(post()).read()[0] == 200
+
+
+def test_chunked_may_be_written_in_any_case_and_with_spaces(web):
+    head = POST + b"Transfer-Encoding: \t Chunked \r\n\r\n"
+    assert web.connect().send(head + CHUNK + b"0\r\n\r\n").read()[0] == 200
+    assert bodies(web) == [BODY]
 
 
 def test_chunk_extensions_are_ignored(web):

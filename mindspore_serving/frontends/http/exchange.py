@@ -2,7 +2,6 @@
 
 import asyncio
 import http
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -28,7 +27,7 @@ class Output(Protocol):
         ...
 
 
-class Exchange(ABC):
+class Exchange:
     """A request whose head was read.
 
     `start` is called once, when the answers to earlier requests are written; `feed` with each part
@@ -43,19 +42,19 @@ class Exchange(ABC):
         self.is_complete = False  # the request was read to its end
         self.has_responded = False  # a part of the answer was written
 
-    @abstractmethod
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """It may write."""
 
-    def feed(self, data: bytes) -> None:  # noqa: B027
+    def feed(self, data: bytes) -> None:
         """A part of the body was read."""
 
     def end(self) -> None:
         self.is_complete = True
 
-    def disconnect(self) -> None:  # noqa: B027
+    def disconnect(self) -> None:
         """No answer is wanted: the client has left, or its request is broken."""
 
-    def resume(self) -> None:  # noqa: B027
+    def resume(self) -> None:
         """There is room for more output again."""
 
 

@@ -50,8 +50,11 @@ class Head:
             raise Refusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
         if len(self.headers) > max_headers:
             raise Refusal(431, TOO_MANY.format(max_headers))
-        coding = self.fields.get(b"transfer-encoding")
-        if coding is not None and (coding.lower() != b"chunked" or self.version == "1.0"):
+        if b"transfer-encoding" in self.fields and not self._is_chunked():
             raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
         if self.method == b"CONNECT":
             raise Refusal(400, "CONNECT is not served: this is not a proxy.")
+
+    def _is_chunked(self) -> bool:
+        found = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return self.version == "1.1" and [one.strip().lower() for one in found] == [b"chunked"]
