@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.frontends.http.limits import MAX_HEAD
-
-TOO_LARGE = f"The headers are bigger than {MAX_HEAD} bytes."
-TOO_MANY = "There are more than {} headers."
-
 
 class Refusal(Exception):
     """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
@@ -44,12 +39,10 @@ class Head:
         fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
         return len(self.method) + len(self.target) + 12 + fields
 
-    def check(self, max_headers: int) -> None:
+    def check(self) -> None:
         """Raises Refusal for what cannot be served, whatever the path."""
         if self.version != "1.1" and self.version != "1.0":
             raise Refusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
-        if len(self.headers) > max_headers:
-            raise Refusal(431, TOO_MANY.format(max_headers))
         if b"transfer-encoding" in self.fields and not self._is_chunked():
             raise Refusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
         if self.method == b"CONNECT":

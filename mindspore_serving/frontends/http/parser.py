@@ -9,7 +9,7 @@ import httptools
 
 from mindspore_serving import log
 from mindspore_serving.frontends.http.exchange import Exchange
-from mindspore_serving.frontends.http.head import TOO_LARGE, TOO_MANY, Head, Refusal
+from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.limits import MAX_HEAD
 
 
@@ -54,9 +54,12 @@ class RequestParser:
         if self._target:
             self._is_split = True
         if self._num_between > MAX_HEAD:
-            raise Refusal(431, TOO_LARGE)
+            raise _too_large()
+        self._check_number()
+
+    def _check_number(self) -> None:
         if len(self._headers) > self._max_headers:
-            raise Refusal(431, TOO_MANY.format(self._max_headers))
+            raise Refusal(431, f"There are more than {self._max_headers} headers.")
 
     def _parse_replay(self) -> None:
         head, self._replay = self._replay, b""
@@ -81,8 +84,9 @@ class RequestParser:
         if self._is_split:
             self._is_split = False
             if head.size > MAX_HEAD:
-                raise Refusal(431, TOO_LARGE)
-        head.check(self._max_headers)
+                raise _too_large()
+        self._check_number()
+        head.check()
         self._target = b""
         self._headers = []
         self._num_between = 0
@@ -97,7 +101,8 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self._num_between = 0
-        if self._headers:  # trailers are ignored
+        if self._headers:  # trailers, which are counted and ignored
+            self._check_number()
             self._headers = []
         if not self._replay:
             self._exchange.end()
@@ -109,6 +114,10 @@ def _without_upgrade(head: Head) -> bytes:
     version = head.version.encode()
     start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
     return b"".join([start, *headers, b"\r\n"])
+
+
+def _too_large() -> Refusal:
+    return Refusal(431, f"The headers are bigger than {MAX_HEAD} bytes.")
 
 
 def _refusal_of(error: httptools.HttpParserError) -> Refusal:
