@@ -60,7 +60,7 @@ class GrpcServer:
             self._remove_dead_socket()
 
     def _remove_dead_socket(self) -> None:
-        """A unix socket's file outlives its server; the original overwrote it, so do we."""
+        """The file of a unix socket outlives its server.  As the original did, replace it."""
         path = self.address.path
         with suppress(OSError):
             if path and stat.S_ISSOCK(os.stat(path).st_mode):

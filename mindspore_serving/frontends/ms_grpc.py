@@ -1,6 +1,7 @@
-"""MSService: the original's gRPC protocol.  Bytes in, bytes out; only the servable's name is read.
+"""MSService, the original's gRPC protocol: of a request, only the names of servable and method are
+read.
 
-The gRPC status is OK unless the transport failed; errors are in the reply, as they always were.
+The gRPC status is OK unless the transport failed; errors are in the reply, as in the original.
 """
 
 from collections.abc import AsyncIterator

@@ -18,10 +18,10 @@ _routes: dict[bytes, ms_json.Route] = {}
 
 @dataclass(frozen=True, slots=True)
 class MsRest:
-    """The protocol as one server speaks it.
+    """The protocol with the options of one server.
 
-    `max_body` is in bytes.  Without `use_status_codes` the status is 200 but for a missing key,
-    as it was in the original.
+    `max_body` is in bytes.  Without `use_status_codes` the status is 200, as in the original,
+    except for a missing key.
     """
 
     max_body: int

@@ -61,7 +61,7 @@ def to_credentials(tls: Tls) -> "grpc.ServerCredentials":
     if tls.verify_client:
         assert tls.custom_ca is not None
         roots = Path(tls.custom_ca).read_bytes()
-    to_context(tls)  # gRPC itself tells nobody but its log what is wrong with them
+    to_context(tls)  # gRPC itself would only log what is wrong with them
     return grpc.ssl_server_credentials([pair], roots, tls.verify_client)
 
 

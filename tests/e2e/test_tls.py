@@ -122,6 +122,24 @@ def test_a_client_that_trusts_the_server_is_served(start, ours):
     assert by_http(http_port, trusting(ours)) == {"instances": [{"y": 42}]}
 
 
+def test_large_bodies_and_answers_pass_one_after_another(start, ours):
+    _, port = start(verify_client=False)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusting(ours), timeout=60)
+    for size in (1, 5_000_000, 70_000):
+        text = "x" * size
+        connection.request("POST", "/model/toy:double", json.dumps({"instances": {"x": text}}))
+        assert json.loads(connection.getresponse().read()) == {"instances": [{"y": text * 2}]}
+    connection.close()
+
+
+def test_an_error_can_be_read_while_the_client_still_sends(start, ours):
+    _, port = start(verify_client=False)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusting(ours), timeout=60)
+    connection.request("POST", "/model/toy", "x" * 5_000_000)
+    assert "please check url" in connection.getresponse().read().decode()
+    connection.close()
+
+
 def test_a_client_that_trusts_another_authority_or_speaks_plain_text_gets_nothing(start, theirs):
     grpc_port, http_port = start(verify_client=False)
     assert (

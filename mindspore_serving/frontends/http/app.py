@@ -1,7 +1,7 @@
 """The HTTP application: what the fast path does not take.
 
 GET /health, /metrics and /servables; and the classic RESTful protocol for URLs of other forms,
-for streams, and for the errors of wrong methods and paths.
+streams, and wrong methods and paths.
 """
 
 from collections.abc import Callable, Sequence
