@@ -29,7 +29,7 @@ from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.host import load
+from mindspore_serving.execution.loading import load
 from mindspore_serving.execution.worker import Worker
 from mindspore_serving.frontends.http_protocol import ServingProtocol
 from mindspore_serving.ipc.arena import NoArena

@@ -37,7 +37,7 @@ Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 PREPARE_THREADS = 2
 
 
-class Answering:
+class AsyncEngine:
     """Owns the step loop of one model.
 
     Args:

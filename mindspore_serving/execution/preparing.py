@@ -1,18 +1,16 @@
-"""The steps of a method: what runs each of its stages in this worker, and how many at once."""
+"""The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
 from mindspore_serving.execution.functions import FunctionCaller
-from mindspore_serving.execution.job import Job, Outcome, Program, Step
+from mindspore_serving.execution.host import Host
+from mindspore_serving.execution.job import Job, Outcome, PreparedStage, Program
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
-
-if TYPE_CHECKING:
-    from mindspore_serving.execution.host import Host
 
 DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
 LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
@@ -30,20 +28,20 @@ class RemoteModels(Protocol):
     ) -> list[Outcome]: ...
 
 
-def make_program(host: "Host", method: Method, remote: RemoteModels | None) -> Program:
+def make_program(host: Host, method: Method, remote: RemoteModels | None) -> Program:
     label = f"servable {host.declaration.name}, method {method.name}"
     program = Program(method, label)
     for stage in method.stages:
         if stage.kind is StageKind.MODEL:
-            program.steps.append(_model_step(host, stage, remote))
+            program.stages.append(_model_stage(host, stage, remote))
         elif stage.kind is StageKind.LANGUAGE:
-            program.steps.append(_language_step(host, stage))
+            program.stages.append(_language_stage(host, stage))
         else:
-            program.steps.append(_function_step(host, method, stage))
+            program.stages.append(_function_stage(host, method, stage))
     return program
 
 
-def _model_step(host: "Host", stage: Stage, remote: RemoteModels | None) -> Step:
+def _model_stage(host: Host, stage: Stage, remote: RemoteModels | None) -> PreparedStage:
     report = host.models.get(stage.target)
     if report is None:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
@@ -51,21 +49,23 @@ def _model_step(host: "Host", stage: Stage, remote: RemoteModels | None) -> Step
     limit = report.batch_size or DYNAMIC_BATCH
     key, subgraph = stage.target, stage.subgraph
     if remote is None:
-        return Step(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
-    step = Step(stage.inputs, limit, lambda rows: remote.call(key, subgraph, rows))
-    step.start = lambda jobs: remote.start(key, subgraph, jobs, stage)
-    return step
+        return PreparedStage(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
+    return PreparedStage(
+        stage.inputs,
+        limit,
+        lambda rows: remote.call(key, subgraph, rows),
+        start=lambda _, jobs: remote.start(key, subgraph, jobs, stage),
+    )
 
 
-def _language_step(host: "Host", stage: Stage) -> Step:
+def _language_stage(host: Host, stage: Stage) -> PreparedStage:
     def refuse(rows: list[tuple[Value, ...]]) -> list[Outcome]:
         text = "a method with a language model cannot be called from inside a stage"
         return [StageFailed(text)] * len(rows)
 
     assert host.language is not None
-    step = Step(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False)
-    step.start = host.language.start
-    return step
+    start = host.language.stage.start
+    return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
 
 
 def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
@@ -92,22 +92,22 @@ def _check_counts(stage: Stage, report: ModelReport) -> None:
             )
 
 
-def _function_step(host: "Host", method: Method, stage: Stage) -> Step:
+def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
     if stage.kind is StageKind.BUILTIN:
         function = BUILTINS[stage.target][0]
     else:
         function = host.declaration.functions[stage.target]
     caller = FunctionCaller(function, stage.target, len(stage.outputs))
     if stage.batch_size is None:
-        step = Step(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
+        prepared = PreparedStage(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
         if stage.streams:
-            step.iterate = lambda job: caller.iterate(job.arguments(step))
-        return step
+            prepared.iterate = lambda job: caller.iterate(job.arguments(prepared))
+        return prepared
     limit = stage.batch_size or _model_batch(host, method, stage)
-    return Step(stage.inputs, limit, caller.call_batch)
+    return PreparedStage(stage.inputs, limit, caller.call_batch)
 
 
-def _model_batch(host: "Host", method: Method, stage: Stage) -> int:
+def _model_batch(host: Host, method: Method, stage: Stage) -> int:
     """The size for batch_size=0: the smallest model batch before the models, the largest after."""
     sizes = [
         host.models[other.target].batch_size or DYNAMIC_BATCH
