@@ -15,8 +15,9 @@ class EngineConfig:
         max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
             A cache that cannot hold so many lowers it.
         max_num_seqs: sequences computed in one step at most.
-        max_num_batched_tokens: tokens computed in one step at most.  A longer prompt is computed
-            in several steps, so this bounds how long one step holds up the sequences that decode.
+        max_num_batched_tokens: tokens of one forward pass at most.  A longer prompt is computed in
+            several steps, so this bounds how long one step holds up the sequences that decode.  A
+            step has at most one pass that generates and one that embeds.
         max_num_waiting: requests that may wait for room; None any number.
         max_num_waiting_tokens: tokens that they may have together; None any number.
         kv_cache_memory: bytes for keys and values; None lets the runner take what is free.

@@ -101,10 +101,10 @@ class EngineLoop(Generic[E]):
             self._on_end(problem)
 
     def _loop(self) -> None:
-        told = 0.0
+        reported = 0.0
         while not self._is_closing:
             was_idle = not self._engine.has_work
-            self._obey(wait=was_idle)
+            self._drain_commands(wait=was_idle)
             if self._is_closing:
                 return
             began = time.monotonic()
@@ -115,24 +115,24 @@ class EngineLoop(Generic[E]):
             if outputs:
                 self._on_outputs(outputs)
             now = time.monotonic()
-            if was_idle or now - told >= STATS_SECONDS or not self._engine.has_work:
-                told = now
+            if was_idle or now - reported >= STATS_SECONDS or not self._engine.has_work:
+                reported = now
                 self._on_stats(self._engine.stats())
 
-    def _obey(self, *, wait: bool) -> None:
-        """Carry out the commands that are there; with `wait`, wait for the first."""
+    def _drain_commands(self, *, wait: bool) -> None:
+        """Execute the commands that have come; with `wait`, wait for the first."""
         try:
             entry = self._commands.get(block=wait)
             while True:
                 if entry is None:
                     self._is_closing = True
                     return
-                self._carry_out(*entry)
+                self._execute(*entry)
                 entry = self._commands.get_nowait()
         except Empty:
             return
 
-    def _carry_out(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
+    def _execute(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
         try:
             outputs = command(self._engine)
         except ServingError as error:

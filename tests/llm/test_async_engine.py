@@ -1,4 +1,4 @@
-"""`Answering` over a real tiny model: refusals, cancelling at every moment, a broken loop."""
+"""`AsyncEngine` over a real tiny model: refusals, cancelling at every moment, a broken loop."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from mindspore_serving.core.generation import FinishReason, Generated, SamplingP
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.processing.processor import Preparer
-from mindspore_serving.llm.serving.async_engine import Answering
+from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.llm.serving.engine_loop import Started
 from mindspore_serving.llm.serving.generation import GenerateAnswer
 from tests.llm import chatty
@@ -37,7 +37,7 @@ class Asking:
     def __init__(self, directory):
         self.woken = threading.Event()
         opened = open_model(directory, "openvino", make_config(OPTIONS))
-        self.answering = Answering(opened, self.woken.set)
+        self.answering = AsyncEngine(opened, self.woken.set)
         self.said = {}
 
     def ask(self, ask):
