@@ -27,7 +27,6 @@ from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.loading import load
 from mindspore_serving.execution.worker import Worker
@@ -79,13 +78,6 @@ class Wire:
         return len(frame)
 
 
-class Owner:
-    """Hands answers to the dispatcher, as the master does."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.on_answers = dispatcher.on_answers
-
-
 async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """The application that the short way goes past."""
 
@@ -99,14 +91,14 @@ class Bench:
         stream, _ = socket.socketpair()
         self.worker = Worker(stream, NoArena(), NoArena())
         setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
-        host = load(setup, self.worker._remote)
+        host = load(setup, self.worker._remote, self.worker._channel.make_wakeable)
         self.executor = Executor(host.programs)
         self.wire = Wire()
-        registry = Registry()
-        self.dispatcher = Dispatcher(registry)
+        self.dispatcher = Dispatcher()
+        self.batches = self.dispatcher._batches
         launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]
-        self.link = Link(launched, "worker", Owner(self.dispatcher))  # type: ignore[arg-type]
-        registry.add_worker(
+        self.link = Link(launched, "worker", None)  # type: ignore[arg-type]
+        self.dispatcher.registry.add_worker(
             Deployment(str(SERVABLES), "add_one"), 1, host.method_reports(), self.link
         )
         self.transport = Transport()
@@ -133,9 +125,9 @@ class Bench:
         with self.step("master: parse HTTP, route, queue"):
             for connection in self.connections:
                 connection.data_received(REQUEST)
-        while self.link.parts or self.dispatcher._busy:
+        while self.link.parts or self.batches._waiting:
             with self.step("master: pick worker, build message"):
-                self.dispatcher._hand_out()
+                self.batches.hand_out()
             (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):

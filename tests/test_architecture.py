@@ -30,9 +30,10 @@ PURE = (
     "core",
     "batching",
     "wire",
-    "dispatch/calls.py",
+    "dispatch/method.py",
     "dispatch/pacing.py",
     "dispatch/registry.py",
+    "dispatch/request.py",
 )
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 

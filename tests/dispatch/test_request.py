@@ -3,27 +3,27 @@
 import pytest
 
 from mindspore_serving.core.service import Reply
-from mindspore_serving.dispatch.calls import CallState, cut
+from mindspore_serving.dispatch.request import PendingRequest, cut
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed
 
 
 class Caller:
-    """Keeps what a call replied and with which code it ended."""
+    """Keeps what a request replied and with which code it ended."""
 
     def __init__(self):
         self.replies, self.codes = [], []
-        self.call = CallState(None, self.replies.append, self.on_done, 0.0)
+        self.request = PendingRequest("m", self.replies.append, self.on_done, 0.0)
 
-    def on_done(self, call, code):
-        assert call is self.call
+    def on_done(self, request, code):
+        assert request is self.request
         self.codes.append(code)
 
     def cut(self, count, workers, batch_size=1):
         chunks = [b"%d" % number for number in range(count)]
-        self.call.set_parts(
-            cut(self.call, "ms_json_items", chunks, workers=workers, batch_size=batch_size)
+        self.request.parts = cut(
+            self.request, "ms_json_items", chunks, num_workers=workers, batch_size=batch_size
         )
-        return self.call.parts
+        return self.request.parts
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_the_parts_hold_every_instance_once_and_in_order():
 def test_answers_are_joined_in_the_order_of_the_request():
     caller = Caller()
     first, second = caller.cut(3, 2)
-    caller.call.answer(second, Reply([b"c"]))
+    caller.request.answer(second, Reply([b"c"]))
     assert caller.replies == []
-    caller.call.answer(first, Reply([b"a", b"b"]))
+    caller.request.answer(first, Reply([b"a", b"b"]))
     assert [list(reply.instances) for reply in caller.replies] == [[b"a", b"b", b"c"]]
     assert caller.replies[0].faults is None
     assert caller.codes == [Code.OK]
@@ -66,8 +66,8 @@ def test_faults_keep_their_instance():
     caller = Caller()
     fault = StageFailed("raised")
     first, second = caller.cut(3, 2)
-    caller.call.answer(first, Reply([b"a", b"b"]))
-    caller.call.answer(second, Reply([b""], [fault]))
+    caller.request.answer(first, Reply([b"a", b"b"]))
+    caller.request.answer(second, Reply([b""], [fault]))
     assert caller.replies == [Reply([b"a", b"b", b""], [None, None, fault])]
 
 
@@ -75,8 +75,8 @@ def test_a_part_that_failed_as_a_whole_fails_the_request():
     caller = Caller()
     first, second = caller.cut(2, 2)
     failure = InvalidInputs("bad")
-    caller.call.answer(second, Reply(failure=failure))
-    caller.call.answer(first, Reply([b"a"]))
+    caller.request.answer(second, Reply(failure=failure))
+    caller.request.answer(first, Reply([b"a"]))
     assert caller.replies == [Reply(failure=failure)]
     assert caller.codes == [Code.INVALID_INPUTS]
 
@@ -85,28 +85,28 @@ def test_a_request_of_one_part_gets_its_answer_as_it_is():
     caller = Caller()
     (part,) = caller.cut(1, 1)
     reply = Reply([b"a"])
-    caller.call.answer(part, reply)
+    caller.request.answer(part, reply)
     assert caller.replies[0] is reply
 
 
 def test_a_stream_ends_with_its_last_reply():
     caller = Caller()
     (part,) = caller.cut(1, 1)
-    caller.call.answer(part, Reply([b"a"], is_last=False))
-    assert not caller.call.is_done
-    caller.call.answer(part, Reply([b"b"]))
-    assert caller.call.is_done
+    caller.request.answer(part, Reply([b"a"], is_last=False))
+    assert not caller.request.is_done
+    caller.request.answer(part, Reply([b"b"]))
+    assert caller.request.is_done
     assert [reply.instances for reply in caller.replies] == [[b"a"], [b"b"]]
     assert caller.codes == [Code.OK]
 
 
-def test_nothing_is_told_after_cancel():
+def test_nothing_is_replied_after_cancel():
     caller = Caller()
     (part,) = caller.cut(1, 1)
-    caller.call.cancel()
-    caller.call.answer(part, Reply([b"a"]))
-    caller.call.fail(InvalidInputs("late"))
-    caller.call.cancel()
+    caller.request.cancel()
+    caller.request.answer(part, Reply([b"a"]))
+    caller.request.fail(InvalidInputs("late"))
+    caller.request.cancel()
     assert caller.replies == []
     assert caller.codes == [Code.CANCELLED]
 
@@ -114,14 +114,14 @@ def test_nothing_is_told_after_cancel():
 def test_cancel_after_the_answer_does_nothing():
     caller = Caller()
     (part,) = caller.cut(1, 1)
-    caller.call.answer(part, Reply([b"a"]))
-    caller.call.cancel()
+    caller.request.answer(part, Reply([b"a"]))
+    caller.request.cancel()
     assert len(caller.replies) == 1
     assert caller.codes == [Code.OK]
 
 
-def test_only_the_first_failure_is_told():
+def test_only_the_first_failure_is_replied():
     caller = Caller()
-    caller.call.fail(InvalidInputs("first"))
-    caller.call.fail(StageFailed("second"))
+    caller.request.fail(InvalidInputs("first"))
+    caller.request.fail(StageFailed("second"))
     assert [str(reply.failure) for reply in caller.replies] == ["first"]

@@ -1,0 +1,118 @@
+"""What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+
+from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.dispatch.registry import Service
+from mindspore_serving.metrics import quantiles
+
+ByService: TypeAlias = dict[tuple[str, str], float]  # (servable, version) -> value
+
+
+def describe(service: Service) -> dict[str, Any]:
+    """See `core.service.Control.describe`."""
+    return {
+        "name": service.name,
+        "version": service.version,
+        "methods": {
+            name: {"inputs": method.report.inputs, "outputs": method.report.outputs}
+            for name, method in service.methods.items()
+            if not name.startswith("@")
+        },
+        "num_workers": len(service.workers),
+        **({"summary": service.card.summary} if service.card else {}),
+    }
+
+
+def observe(service: Service) -> dict[str, Any]:
+    """As `describe`, and requests, latencies of about the last minute in milliseconds, and of a
+    language model its card and its engines' totals over all workers."""
+    methods = service.methods.values()
+    p50, p99 = quantiles([method.series for method in methods], (0.5, 0.99))
+    found: dict[str, Any] = {
+        **describe(service),
+        "requests": {
+            "waiting": num_waiting(service),
+            "running": sum(len(link.parts) for link in service.workers),
+            "total": sum(method.series.seconds.count for method in methods),
+        },
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
+    if service.card is not None:
+        found["model"] = msgspec.to_builtins(service.card)
+        found["engine"] = engine(service)
+    return found
+
+
+def num_waiting(service: Service) -> int:
+    """Parts of requests that no worker has yet."""
+    return sum(method.num_waiting for method in service.methods.values())
+
+
+def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCard]]:
+    """See `core.service.Control.language_models`."""
+    newest = {
+        service.name: (service.name, service.version, service.card)
+        for service in sorted(services, key=lambda service: service.version)
+        if service.card is not None and service.workers
+    }
+    return list(newest.values())
+
+
+_GAUGES = {  # metric -> number of an engine
+    "llm_requests_running": "num_running",
+    "llm_requests_waiting": "num_waiting",
+    "llm_cache_blocks": "num_blocks",
+    "llm_cache_blocks_free": "num_free_blocks",
+}
+_COUNTERS = {
+    "llm_steps": "num_steps",
+    "llm_prompt_tokens": "num_prompt_tokens",
+    "llm_generated_tokens": "num_generated_tokens",
+    "llm_prefix_cache_queries": "num_cache_queries",
+    "llm_prefix_cache_hits": "num_cache_hits",
+    "llm_preemptions": "num_preemptions",
+}
+
+
+def gauges(services: Iterable[Service]) -> dict[str, ByService]:
+    """Present values by metric."""
+    services = list(services)
+    return {
+        "workers": {_labels(service): float(len(service.workers)) for service in services},
+        "waiting": {_labels(service): float(num_waiting(service)) for service in services},
+        **_engine_metrics(services, _GAUGES),
+    }
+
+
+def counters(services: Iterable[Service]) -> dict[str, ByService]:
+    """Values that only grow, by metric."""
+    return _engine_metrics(services, _COUNTERS)
+
+
+def _engine_metrics(services: Iterable[Service], names: Mapping[str, str]) -> dict[str, ByService]:
+    """The numbers of all engines by metric of `names`."""
+    found: dict[str, ByService] = {}
+    for service in services:
+        numbers = engine(service) if service.card is not None else {}
+        for metric, name in names.items():
+            if name in numbers:
+                found.setdefault(metric, {})[_labels(service)] = float(numbers[name])
+    return found
+
+
+def _labels(service: Service) -> tuple[str, str]:
+    return service.name, str(service.version)
+
+
+def engine(service: Service) -> dict[str, int]:
+    """The sums of what the engines of its workers count; empty before their first steps."""
+    totals: dict[str, int] = {}
+    for link in service.workers:
+        for name, value in link.numbers.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals
