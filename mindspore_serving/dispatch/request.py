@@ -22,7 +22,7 @@ class WorkerLink(Protocol):
 
 
 class Way(Protocol):
-    """How parts get to workers, batched or streamed: it gets what comes back."""
+    """One of the two ways to workers, batched or streamed: it gets the answers."""
 
     def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None: ...
 
@@ -53,7 +53,7 @@ class PendingRequest:
     A stream has one part, and replies until the last answer of that.
     """
 
-    method: str
+    method: str  # its name
     on_reply: Callable[[Reply], None]
     on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
     started: float

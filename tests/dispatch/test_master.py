@@ -243,7 +243,7 @@ async def test_while_the_only_worker_is_away_requests_are_refused_at_once(server
     assert not server.master.is_ready
 
 
-async def test_when_all_workers_were_told_to_leave_the_server_hears_of_it(server):
+async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
     os.kill(pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Who serves what, and what a client is told if nobody does."""
+"""Who serves what, and the error where nobody does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Workers that die: who is told, who is asked instead, what comes back to life."""
+"""Workers that die: which requests fail, which another worker runs, what is restarted."""
 
 import os
 import signal
