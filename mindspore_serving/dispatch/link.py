@@ -114,8 +114,7 @@ class Link:
         self._send(CallReply(WorkReply(call_id, payloads, faults)))
 
     def ask_to_exit(self) -> None:
-        if not self.closed.done():
-            self._send(Exit())
+        self._send(Exit())
 
     def close(self) -> None:
         """Close the socket and the arenas.  Reported to the owner once."""

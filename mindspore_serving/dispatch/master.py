@@ -70,7 +70,8 @@ class Master:
 
     def _num_extra_workers(self, deployment: Deployment) -> int:
         number = deployment.num_extra_workers
-        service = self._any_service(deployment)
+        running = (s for s in self.registry if s.deployment == deployment and s.workers)
+        service = next(running, None)
         if not number or service is None:
             return number
         reports = [method.report for method in service.methods.values()]
@@ -81,12 +82,6 @@ class Master:
             deployment.servable_name,
         )
         return 0
-
-    def _any_service(self, deployment: Deployment) -> Service | None:
-        for service in self.registry:
-            if service.deployment == deployment and service.workers:
-                return service
-        return None
 
     async def _start_all(self, supervisors: list[WorkerSupervisor]) -> None:
         self._supervisors += supervisors

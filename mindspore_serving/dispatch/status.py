@@ -1,15 +1,13 @@
 """What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.metrics import quantiles
-
-ByService: TypeAlias = dict[tuple[str, str], float]  # (servable, version) -> value
 
 
 def describe(service: Service) -> dict[str, Any]:
@@ -63,13 +61,15 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     return list(newest.values())
 
 
-_GAUGES = {  # metric -> number of an engine
+GAUGES = {  # metric -> number of a service
+    "workers": "num_workers",
+    "waiting": "num_waiting_parts",
     "llm_requests_running": "num_running",
     "llm_requests_waiting": "num_waiting",
     "llm_cache_blocks": "num_blocks",
     "llm_cache_blocks_free": "num_free_blocks",
 }
-_COUNTERS = {
+COUNTERS = {
     "llm_steps": "num_steps",
     "llm_prompt_tokens": "num_prompt_tokens",
     "llm_generated_tokens": "num_generated_tokens",
@@ -79,34 +79,20 @@ _COUNTERS = {
 }
 
 
-def gauges(services: Iterable[Service]) -> dict[str, ByService]:
-    """Present values by metric."""
-    services = list(services)
-    return {
-        "workers": {_labels(service): float(len(service.workers)) for service in services},
-        "waiting": {_labels(service): float(num_waiting(service)) for service in services},
-        **_engine_metrics(services, _GAUGES),
-    }
-
-
-def counters(services: Iterable[Service]) -> dict[str, ByService]:
-    """Values that only grow, by metric."""
-    return _engine_metrics(services, _COUNTERS)
-
-
-def _engine_metrics(services: Iterable[Service], names: Mapping[str, str]) -> dict[str, ByService]:
-    """The numbers of all engines by metric of `names`."""
-    found: dict[str, ByService] = {}
+def metrics(
+    services: Iterable[Service], names: Mapping[str, str]
+) -> dict[str, dict[tuple[str, str], float]]:
+    """The numbers of all services by metric of `names` and by (servable, version)."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
     for service in services:
-        numbers = engine(service) if service.card is not None else {}
+        numbers = engine(service)
+        numbers["num_workers"] = len(service.workers)
+        numbers["num_waiting_parts"] = num_waiting(service)
         for metric, name in names.items():
             if name in numbers:
-                found.setdefault(metric, {})[_labels(service)] = float(numbers[name])
+                labels = (service.name, str(service.version))
+                found.setdefault(metric, {})[labels] = float(numbers[name])
     return found
-
-
-def _labels(service: Service) -> tuple[str, str]:
-    return service.name, str(service.version)
 
 
 def engine(service: Service) -> dict[str, int]:

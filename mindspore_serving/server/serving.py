@@ -116,7 +116,7 @@ class Serving:
         in_flight = {("", ""): float(self._master.dispatcher.num_in_flight)}
         return metrics.render(
             lambda: [method.series for s in registry for method in s.methods.values()],
-            lambda: {"requests_in_flight": in_flight, **status.gauges(registry)},
+            lambda: {"requests_in_flight": in_flight, **status.metrics(registry, status.GAUGES)},
             lambda code: Code(code).name.lower(),
-            lambda: status.counters(registry),
+            lambda: status.metrics(registry, status.COUNTERS),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.e2e.harness import config, eventually, in_flight, serving, write_servable
 
 HOUR = 3_600_000  # milliseconds
 
@@ -56,12 +56,6 @@ def threads(serve) -> Iterator[ThreadPoolExecutor]:
 
 def go() -> None:
     Path("go").touch()
-
-
-def in_flight(calls: Calls) -> float:
-    text = calls.http_call("GET", "/metrics")[1].decode()
-    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
-    return float(lines[0].split()[-1])
 
 
 def test_without_a_delay_a_batch_is_whatever_waits(serve, threads):

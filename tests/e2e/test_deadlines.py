@@ -11,7 +11,7 @@ import pytest
 from mindspore_serving import server
 from mindspore_serving.client import messages
 from mindspore_serving.server.master import context
-from tests.e2e.harness import Calls, eventually
+from tests.e2e.harness import Calls, eventually, in_flight
 
 SOURCE = """
 def count_and_wait(x):
@@ -61,12 +61,6 @@ def busy(serve, threads) -> Calls:
 
 def go() -> None:
     Path("go").touch()
-
-
-def in_flight(calls: Calls) -> float:
-    text = calls.http_call("GET", "/metrics")[1].decode()
-    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
-    return float(lines[0].split()[-1])
 
 
 # --- deadlines ----------------------------------------------------------------------------------
