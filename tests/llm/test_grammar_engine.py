@@ -165,7 +165,7 @@ INNER = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(INNER, st.integers(0, 2**32), st.booleans())
 def test_answers_fulfil_any_schema(schema, seed, speculates):
     engine = make(num_speculative_tokens=3 if speculates else 0, min_ngram=1)

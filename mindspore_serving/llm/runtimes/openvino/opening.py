@@ -79,7 +79,7 @@ def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Opt
                 checkpoint.directory.name,
                 config.quantization,
             )
-        elif options.precision == "f32" and config.dtype == "auto":
+        elif not options.has_bf16 and config.dtype == "auto":
             log.warning(
                 "this processor has no bf16: %s computes in f32; `mindspore-serving quantize` to "
                 "int8 halves its memory and its time, to float16 saves a little time alone",
