@@ -36,10 +36,10 @@ from mindspore_serving.errors import (
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Job
 from mindspore_serving.ipc.messages import Setup
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.serving.async_engine import Answering
-from mindspore_serving.llm.tokenization.tokenizer import read_json
 from mindspore_serving.servable.builtins import json_object
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
@@ -185,7 +185,7 @@ class LanguageHost:
 def open_language(spec: LanguageSpec, setup: Setup, wake: Any) -> LanguageHost:
     """Load the servable's language model and start its engine.  Raises StartError."""
     options = dict(spec.options)
-    embeds_only = is_encoder(read_json(Path(spec.path) / "config.json"))
+    embeds_only = is_encoder(find_config(Path(spec.path)))
     options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
     options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
     if "device" not in options and setup.device_type in ("cpu", "gpu"):

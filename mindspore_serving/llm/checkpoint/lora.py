@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
-from mindspore_serving.llm.checkpoint.weights import read_json, to_f32
+from mindspore_serving.llm.checkpoint.weights import to_f32
 
 Matrix = npt.NDArray[np.float32]
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
 from mindspore_serving.llm.step import Vectors
-from mindspore_serving.llm.tokenization.tokenizer import read_json
 
 Starts = npt.NDArray[np.intp]
 
@@ -143,7 +143,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
 
 
 def _modes(path: Path) -> tuple[str, ...]:
-    config = read_json(path)
+    config = read_optional_json(path)
     given = config.get("pooling_mode")
     if given is None:
         modes = tuple(mode for flag, mode in FLAGS.items() if config.get(flag)) or ("mean",)
@@ -159,7 +159,7 @@ def _modes(path: Path) -> tuple[str, ...]:
 
 def _read_dense(directory: Path) -> Dense:
     path = directory / "config.json"
-    config = read_json(path)
+    config = read_optional_json(path)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     odd = [key for key in ("use_residual", "module_input_name") if _is_odd(key, config)]
     if activation not in ACTIVATIONS or odd:
@@ -197,7 +197,8 @@ def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
 
 def _warn_of_prompts(directory: Path) -> None:
     """What the library would do to texts, and is not done here."""
-    name = read_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
+    config = read_optional_json(directory / "config_sentence_transformers.json")
+    name = config.get("default_prompt_name")
     if name:
         log.warning(
             "%s has default_prompt_name %r: texts are embedded as they are given; put the prompt "
@@ -208,10 +209,10 @@ def _warn_of_prompts(directory: Path) -> None:
 def longest_prompt(directory: Path) -> int | None:
     """The most tokens that the directory says are good for a prompt; None if it says nothing."""
     for path in sorted(directory.glob("sentence_*_config.json")):
-        found = read_json(path).get("max_seq_length")
+        found = read_optional_json(path).get("max_seq_length")
         if found is not None:
             if type(found) is not int or found < 1:
                 raise StartError(f"{path} has max_seq_length {found!r}, expected an int over 0")
             return found
-    found = read_json(directory / "tokenizer_config.json").get("model_max_length")
+    found = read_optional_json(directory / "tokenizer_config.json").get("model_max_length")
     return found if type(found) is int and found > 0 else None

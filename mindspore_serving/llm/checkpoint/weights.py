@@ -4,7 +4,6 @@ Knows no model, but for one fused layout that no runtime could cut cheaply, and 
 unpickles.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from math import prod
@@ -17,13 +16,13 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
+from mindspore_serving.llm.checkpoint.model_files import read_config, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, read_safetensors
 
 Array = npt.NDArray[Any]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-MAX_JSON_BYTES = 64 * 2**20  # of config.json and of an index
 
 
 class Checkpoint:
@@ -35,9 +34,7 @@ class Checkpoint:
 
     def __init__(self, directory: Path, tensors: dict[str, StoredTensor]) -> None:
         self.directory = directory
-        self.config = read_json(directory / "config.json")
-        path = directory / "generation_config.json"
-        self.generation_config: dict[str, Any] = read_json(path) if path.exists() else {}
+        self.config = read_config(directory)
         is_fused = self.config.get("architectures") == ["InternLM2ForCausalLM"]
         self._tensors = _cut_wqkv(self.config, tensors) if is_fused else tensors
 
@@ -106,21 +103,6 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
     if dtype == "F16":
         return bits.view(np.float16).astype(np.float32)
     return bits.astype(np.float32, copy=False)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise StartError(f"{path.parent} has no {path.name}") from None
-    except ValueError as error:
-        raise StartError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
 
 
 def _read_files(directory: Path) -> dict[str, StoredTensor]:

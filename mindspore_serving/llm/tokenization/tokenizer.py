@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
 from mindspore_serving.llm.tokenization.decoders import Config, make_stages
 from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
 from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
@@ -69,7 +70,7 @@ class Tokenizer:
             inner = Inner.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
             raise StartError(f"{path} cannot be read: {error}") from error
-        return cls(inner, _special_tokens(directory), _eos_ids(directory))
+        return cls(inner, _special_tokens(directory), read_eos_ids(directory))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """The ids of `text`; `add_special` puts the likes of <s> where the model wants them."""
@@ -141,49 +142,10 @@ def _special_tokens(directory: Path) -> dict[str, str]:
     """tokenizer_config.json is asked first, then special_tokens_map.json, which is older."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = read_json(directory / name)
+        config = read_optional_json(directory / name)
         for key in _SPECIAL_NAMES:
             token = config.get(key)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 found[key] = text
     return found
-
-
-def _eos_ids(directory: Path) -> list[int]:
-    for name in ("generation_config.json", "config.json"):
-        path = directory / name
-        ids = read_json(path).get("eos_token_id")
-        if ids is None:
-            continue
-        ids = ids if isinstance(ids, list) else [ids]
-        if not all(type(token_id) is int for token_id in ids):
-            raise StartError(f"{path}: eos_token_id is {ids!r}, expected an int or a list of ints")
-        return ids
-    return []
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`; empty if there is no such file.  Raises StartError if it is broken."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"{path} cannot be read: {error}") from error
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise StartError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise StartError(f"{path} holds {type(found).__name__}, expected an object")
-    return found
-
-
-def stated_eos_ids(directory: Path) -> tuple[int, ...]:
-    """The end tokens of a model whose tokenizer is not there."""
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(directory / name).get("eos_token_id")
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (found,)
-    return ()

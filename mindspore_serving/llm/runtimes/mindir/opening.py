@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import read_json
+from mindspore_serving.llm.checkpoint.model_files import read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
@@ -42,7 +42,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
             names = " or ".join(map(repr, accepted))
             raise StartError(f"{option} is {value!r}, but the mindir runtime accepts {names}")
     directory = Path(directory)
-    spec = exportable(read_json(directory / "config.json"))
+    spec = exportable(read_config(directory))
     use_cpu()
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
