@@ -19,6 +19,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.quantize import NOT_COPIED
@@ -37,7 +38,7 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
     source, target = Path(source), Path(target)
     if target.exists():
         raise StartError(f"{target} exists; give a directory that does not")
-    checkpoint = Checkpoint.open(source)
+    checkpoint = open_arranged(source)
     spec = exportable(checkpoint.config)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".exporting-", dir=target.parent) as unfinished:

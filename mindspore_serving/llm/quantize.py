@@ -25,7 +25,7 @@ from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack, pac
 from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.progress import progress
 
 MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
@@ -50,7 +50,7 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
         raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
     if target.exists():
         raise StartError(f"{target} exists; give a directory that does not")
-    checkpoint = arranged(Checkpoint.open(source))
+    checkpoint = open_arranged(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)

@@ -201,36 +201,6 @@ def test_a_directory_must_have_weights_and_a_configuration(tmp_path):
         Checkpoint.open(tmp_path)
 
 
-def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path):
-    """Two key-value heads with two queries each and head size 1: q q k v, q q k v."""
-    config = {
-        "architectures": ["InternLM2ForCausalLM"],
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "hidden_size": 4,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    rows = np.array([[10], [11], [20], [30], [12], [13], [21], [31]], np.float32)
-    name = "model.layers.0.attention.wqkv.weight"
-    numpy_library.save_file({name: rows}, tmp_path / "model.safetensors")
-    checkpoint = Checkpoint.open(tmp_path)
-    cut = {kind: checkpoint.f32(f"model.layers.0.attention.{kind}.weight") for kind in
-           ("wq", "wk", "wv")}  # fmt: skip
-    assert cut["wq"].tolist() == [[10], [11], [12], [13]]
-    assert cut["wk"].tolist() == [[20], [21]]
-    assert cut["wv"].tolist() == [[30], [31]]
-    assert not checkpoint.has(name)
-
-
-def test_fused_rows_of_another_count_are_refused(tmp_path):
-    config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
-    numpy_library.save_file(fused, tmp_path / "model.safetensors")
-    with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
-        Checkpoint.open(tmp_path)
-
-
 def resident(path):
     """Kilobytes of the mapped `path` that this process has in its page table."""
     found, is_wanted = 0, False

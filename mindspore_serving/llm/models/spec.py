@@ -50,7 +50,6 @@ class ModelSpec:
     experts_per_token: int
     normalize_experts: bool
     sparse_layers: frozenset[int]
-    eos_ids: tuple[int, ...]
 
     @property
     def q_size(self) -> int:
@@ -59,9 +58,6 @@ class ModelSpec:
     @property
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
-
-    def inv_freq(self) -> tuple[float, ...]:
-        return self.rope.inv_freq
 
     def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
         return AttentionSpec(
@@ -120,7 +116,6 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         experts_per_token=size(config, "num_experts_per_tok", default=0),
         normalize_experts=bool(config.get("norm_topk_prob", False)),
         sparse_layers=_sparse_layers(config, num_layers) if num_experts else frozenset(),
-        eos_ids=_token_ids(config.get("eos_token_id")),
     )
 
 
@@ -224,8 +219,3 @@ def _sparse_layers(config: Config, num_layers: int) -> frozenset[int]:
 def _activation(config: Config) -> str:
     names = ("hidden_activation", "hidden_act", "activation_function")
     return next((str(config[name]) for name in names if config.get(name)), "silu")
-
-
-def _token_ids(value: object) -> tuple[int, ...]:
-    values = value if isinstance(value, list) else [value]
-    return tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))

@@ -15,8 +15,8 @@ import numpy as np
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
@@ -35,7 +35,7 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
 
     Raises StartError: a broken checkpoint or one that is not shaped like Llama, no memory.
     """
-    checkpoint = Checkpoint.open(directory)
+    checkpoint = open_arranged(directory)
     spec = exportable(checkpoint.config, config.max_model_len)
     use_device(target)
     try:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder, load_definition
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
@@ -55,7 +54,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
 
         return open_graphs(directory, config, target)
-    checkpoint = arranged(Checkpoint.open(directory))
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     use_device(target)
     model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])

@@ -20,7 +20,7 @@ from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition, quantization_of
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import free_main_memory
@@ -52,7 +52,7 @@ def open_runner(
     """
     check_paged_attention()
     options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-    checkpoint = arranged(Checkpoint.open(directory))
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if (config.max_model_len or 0) > spec.max_position_embeddings:
         raise StartError(

@@ -16,10 +16,9 @@ import torch
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
 from mindspore_serving.llm.runtimes.layout import Limits
@@ -55,7 +54,7 @@ def open_model(directory: str | Path, config: EngineConfig) -> Model:
         )
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    checkpoint = arranged(Checkpoint.open(directory))
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
