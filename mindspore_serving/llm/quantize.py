@@ -9,10 +9,7 @@ Round to nearest, numpy alone, a tensor at a time; no runtime.
 """
 
 import argparse
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.conversion import (
+    check_is_new,
+    new_directory,
+    write_other_files,
+)
 from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack, packed_form
 from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -32,8 +34,6 @@ MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
 # Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
 TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
 TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
-NOT_COPIED = (*WEIGHTS, ".index.json")
 
 Layout = dict[str, tuple[str, Sequence[int]]]
 
@@ -48,24 +48,17 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
     source, target = Path(source), Path(target)
     if mode not in MODES:
         raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
-    if target.exists():
-        raise StartError(f"{target} exists; give a directory that does not")
+    check_is_new(target)
     checkpoint = open_arranged(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)
     is_float = MODES[mode] == 16
     plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=target.parent) as unfinished:
-        directory = Path(unfinished) / target.name
-        directory.mkdir()
+    config = (_float_config if is_float else _config)(checkpoint.config, mode)
+    with new_directory(target) as directory:
         _write_weights(directory / "model.safetensors", checkpoint, plan, mode)
-        _copy_files(source, directory)
-        made = _float_config if is_float else _config
-        config = json.dumps(made(checkpoint.config, mode), indent=2)
-        (directory / "config.json").write_text(config + "\n")
-        directory.rename(target)
+        write_other_files(source, directory, config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -143,12 +136,6 @@ def _packed_layout(name: str, shape: tuple[int, ...], bits: int) -> Layout:
     bits, group = packed_form(inputs, bits)
     values = ("I8", (outputs, inputs)) if bits == 8 else ("U8", (outputs, inputs // 2))
     return {name: values, f"{name}.scale": ("F16", (outputs, inputs // group))}
-
-
-def _copy_files(source: Path, directory: Path) -> None:
-    for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != "config.json":
-            shutil.copyfile(path, directory / path.name)
 
 
 def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
