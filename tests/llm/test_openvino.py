@@ -184,7 +184,7 @@ def test_a_small_cache_lowers_the_longest_sequence(directory):
 
 def test_no_room_for_one_sequence_is_an_error(directory):
     config = EngineConfig(**{**OPTIONS, "kv_cache_memory": BLOCK_BYTES - 1})
-    with pytest.raises(StartError, match=f"hold no sequence: .* takes {BLOCK_BYTES}; raise"):
+    with pytest.raises(StartError, match=f"hold no block: .* takes {BLOCK_BYTES} bytes; raise"):
         open_runner(directory, "openvino", config)
 
 

@@ -56,7 +56,7 @@ def changed(directory, tmp_path, *, config=None, tensors=None, without=()):
         ({"dtype": "f16"}, "dtype is 'f16', the openvino runtime accepts auto, f32 and bf16"),
         ({"quantization": "int3"}, "quantization is 'int3', expected one of int8, int4"),
         ({"kv_cache_dtype": "bf16", "dtype": "f32"}, "kv_cache_dtype is 'bf16', expected auto or"),
-        ({"max_model_len": 513}, "max_model_len is 513, expected at most the model's 512"),
+        ({"max_model_len": 513}, "max_model_len is 513, but the model has 512 positions"),
     ],
 )
 def test_an_option_that_this_runtime_has_not_is_refused(directory, options, text):

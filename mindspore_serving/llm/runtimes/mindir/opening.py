@@ -11,8 +11,8 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
 from mindspore_serving.llm.runtimes.mindir.library import use_cpu
@@ -46,14 +46,13 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     use_cpu()
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return DenseRunner(spec, graphs, limits)
 
 
 def _compile(spec: ModelSpec, graphs: Graphs) -> None:
     """Compile both graphs by computing a text; StartError if they do not fit config.json."""
-    runner = DenseRunner(spec, graphs, Limits(2, 2, spec.vocab_size, 3))
+    runner = DenseRunner(spec, graphs, RunnerLimits(2, 2, spec.vocab_size, 3))
     steps: Sequence[Row] = (Row([0, 0], 0, [0], 1), Row([0], 2, [0, 1], 1))
     for row in steps:
         try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, Call
 from mindspore_serving.llm.step import Logits, Step
 
@@ -31,7 +31,7 @@ class DenseGraphs(Protocol):
 class DenseRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: Limits) -> None:
+    def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         self._limits = limits
         self._window = spec.windows[0]
         self._graphs: DenseGraphs | None = graphs

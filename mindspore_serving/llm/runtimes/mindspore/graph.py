@@ -19,8 +19,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Layout, Limits
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.layout import Layout
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
@@ -45,9 +45,8 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
         raise
     except (ValueError, TypeError, RuntimeError) as error:
         raise StartError(f"the weights do not fit config.json: {words(error)}") from error
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    graphs = CompiledGraphs(decoder, spec, buckets(config, held.max_model_len))
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
+    graphs = CompiledGraphs(decoder, spec, buckets(config, limits.max_model_len))
     return DenseRunner(spec, graphs, limits)
 
 

@@ -17,8 +17,8 @@ from mindspore_serving.llm.models import Decoder, load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
 from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
@@ -59,8 +59,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     use_device(target)
     model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])
     _load(model)
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return MindSporeRunner(model, limits)
 
 
@@ -77,7 +76,7 @@ class Model:
 class MindSporeRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    def __init__(self, model: Model, limits: Limits) -> None:
+    def __init__(self, model: Model, limits: RunnerLimits) -> None:
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
@@ -129,7 +128,7 @@ def _indices(array: np.ndarray[Any, Any]) -> Any:
 def _load(model: Model) -> None:
     """Load every weight by computing one token; StartError if the checkpoint does not fit."""
     spec = model.spec
-    runner = MindSporeRunner(model, Limits(1, 1, spec.vocab_size, 1))
+    runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))
     try:
         logits = runner.run(Step((Row([0], 0, [0], 1),)))
     except StartError:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.runtimes.layout import Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.step import Row, Step
 
 Ints = npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ class Buffers:
 class Feed:
     """Fills the inputs of `request`; `names` are those that its graph has."""
 
-    def __init__(self, request: Any, names: Sequence[str], limits: Limits) -> None:
+    def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
         self._request = request
         self._names = names
         self._limits = limits

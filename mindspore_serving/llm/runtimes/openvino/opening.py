@@ -23,8 +23,12 @@ from mindspore_serving.llm.models import load_definition, quantization_of
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.capacity import free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import (
+    free_main_memory,
+    longest_sequence,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
@@ -54,11 +58,7 @@ def open_runner(
     options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    if (config.max_model_len or 0) > spec.max_position_embeddings:
-        raise StartError(
-            f"max_model_len is {config.max_model_len}, expected at most the model's "
-            f"{spec.max_position_embeddings}"
-        )
+    longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
     ops = OpenVINOOps(weights)
@@ -120,17 +120,13 @@ class OpenVINORunner:
             name for name in (port.get_any_name() for port in compiled.inputs)
             if "_cache." not in name
         ]  # fmt: skip
-        longest = config.max_model_len or spec.max_position_embeddings
-        self._allocate(1, longest)
+        longest = longest_sequence(config, spec)
+        self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
         # Only now the weights are packed, and what is free is known.
-        num_blocks = self._affordable(config, longest)
-        self._allocate(num_blocks, min(longest, num_blocks * BLOCK_SIZE))
-        if self.max_model_len < longest:
-            log.warning(
-                "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
-                "raises it", num_blocks * BLOCK_SIZE, self.max_model_len, longest,
-            )  # fmt: skip
+        free = min(free_main_memory(), MAX_DEFAULT_CACHE)
+        block_bytes = sum(cache.block_bytes for cache in self._caches)
+        self._allocate(runner_limits(config, spec, block_bytes, free_memory=free))
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
@@ -162,26 +158,11 @@ class OpenVINORunner:
         self._caches = []
         self._kept = []
 
-    def _affordable(self, config: EngineConfig, longest: int) -> int:
-        block_bytes = sum(cache.block_bytes for cache in self._caches)
-        if config.kv_cache_memory is not None:
-            memory = config.kv_cache_memory
-        else:
-            wanted = config.max_num_seqs * -(-longest // BLOCK_SIZE) * block_bytes
-            memory = min(free_main_memory(), MAX_DEFAULT_CACHE, wanted)
-        if memory < block_bytes:
-            raise StartError(
-                f"{memory} bytes for keys and values hold no sequence: a block of {BLOCK_SIZE} "
-                f"tokens takes {block_bytes}; raise kv_cache_memory"
-            )
-        return memory // block_bytes
-
-    def _allocate(self, num_blocks: int, max_model_len: int) -> None:
-        self.num_blocks = num_blocks
-        self.max_model_len = max_model_len
+    def _allocate(self, limits: RunnerLimits) -> None:
+        self.num_blocks = limits.num_blocks
+        self.max_model_len = limits.max_model_len
         for cache in self._caches:
-            cache.allocate(self._request, num_blocks)
-        limits = Limits(BLOCK_SIZE, num_blocks, self.vocab_size, max_model_len)
+            cache.allocate(self._request, limits.num_blocks)
         self._feed = Feed(self._request, self._names, limits)
 
     def _warm_up(self, config: EngineConfig) -> None:

@@ -20,8 +20,12 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import (
+    cache_block_bytes,
+    free_main_memory,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
@@ -69,16 +73,15 @@ def start_runner(model: Model, config: EngineConfig) -> TorchRunner:
 
     Raises StartError: weights that do not fit the model, no memory.
     """
-    spec, num_adapters, block_size = model.spec, len(config.adapters), config.block_size
-    layers = _load(model, num_adapters)
+    spec = model.spec
+    layers = _load(model, len(config.adapters))
     kernels = None
     if model.device != "cpu":
-        setting = Setting(model.dtype, model.kv_dtype, block_size, model.device)
+        setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
-    free, width = _free_memory(model.device), model.kv_dtype.itemsize
-    held = capacity(config, spec, element_size=width, free_memory=free)
-    limits = Limits(block_size, held.num_blocks, spec.vocab_size, held.max_model_len, num_adapters)
+    block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
+    limits = runner_limits(config, spec, block_bytes, free_memory=_free_memory(model.device))
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     if model.device != "cpu":
         _warm_up(runner, model, config, can_capture=kernels is not None)
@@ -88,7 +91,7 @@ def start_runner(model: Model, config: EngineConfig) -> TorchRunner:
 def _load(model: Model, num_adapters: int) -> set[AttentionSpec]:
     """Load every weight by computing one token without and one with each adapter; what attention
     there is.  StartError if the checkpoint does not fit, or an adapter."""
-    runner = TorchRunner(model, Limits(1, 1, model.spec.vocab_size, 1, num_adapters))
+    runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1, num_adapters))
     try:
         logits = runner.run(Step(tuple(Row([0], 0, [0], 1, i) for i in range(num_adapters + 1))))
         model.adapters.check_used()

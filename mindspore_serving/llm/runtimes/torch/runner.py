@@ -14,7 +14,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import (
     BEGIN,
     AttentionPath,
@@ -57,7 +57,12 @@ class TorchRunner:
     what pads a batch.  `path` None gathers; up to `num_rows` logits come back by pinned memory."""
 
     def __init__(
-        self, model: Model, limits: Limits, path: AttentionPath | None = None, *, num_rows: int = 1
+        self,
+        model: Model,
+        limits: RunnerLimits,
+        path: AttentionPath | None = None,
+        *,
+        num_rows: int = 1,
     ) -> None:
         spec = model.spec
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
