@@ -9,9 +9,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.core.vectors import Vectors
+
 Tokens = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
-Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class Runner(Protocol):
     num_blocks: int
     vocab_size: int
     max_model_len: int
+    num_adapters: int  # LoRA adapters that rows may name: 1 to this
+    hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
@@ -64,8 +67,6 @@ class Runner(Protocol):
 
 class EmbeddingRunner(Runner, Protocol):
     """A runner that also gives what the logits are computed from."""
-
-    hidden_size: int
 
     def embed(self, step: Step) -> Vectors:
         """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],

@@ -258,7 +258,7 @@ def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:
         load_definition(config)
     with pytest.raises(StartError, match="expected one of openvino, torch for a model that embeds"):
         LLM(bert, "mindspore")
-    with pytest.raises(StartError, match="adapters are for models that generate"):
+    with pytest.raises(StartError, match="adapters is an option of models that generate"):
         LLM(bert, adapters={"a": bert})
     change(bert / "config.json", architectures=["BertForSequenceClassification"])
     with pytest.raises(StartError, match=r"expected one of .*BertModel"):

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
-from mindspore_serving.llm.step import Vectors
 
 Starts = npt.NDArray[np.intp]
 
@@ -70,14 +70,7 @@ class Pooling:
         vectors = np.concatenate([_pool(mode, states, starts, counts) for mode in self.modes], 1)
         for dense in self.denses:
             vectors = dense.apply(vectors)
-        return unit(vectors) if self.normalizes else vectors
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """The same directions, with length 1."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return scaled
+        return unit_vectors(vectors) if self.normalizes else vectors
 
 
 def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Vectors:

@@ -11,11 +11,12 @@ from typing import cast
 import numpy as np
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.request import Limits, check_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
+from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
+from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
 
@@ -24,7 +25,7 @@ class Embedder:
     """Embeds with the runner and out of the blocks of an engine, between its steps."""
 
     def __init__(
-        self, runner: Runner, pool: BlockPool, limits: Limits, config: EngineConfig
+        self, runner: Runner, pool: BlockPool, limits: ModelLimits, config: EngineConfig
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -65,7 +66,7 @@ class Embedder:
         for request_id in ids:
             del self._waiting[request_id]
         try:
-            vectors = _unit(self._compute(self._open_runner(), batch))
+            vectors = unit_vectors(self._compute(self._open_runner(), batch))
         except Exception as error:  # whatever a runtime raises must not end the other requests
             log.error("a step of %d prompts failed: %s", len(batch), error, exc_info=True)
             problem = ServingError("the model failed; see the log")
@@ -74,7 +75,7 @@ class Embedder:
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
-        return check_prompt(prompt_ids, self._limits)
+        return check_generation_prompt(prompt_ids, self._limits)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """float32 [len(prompts), hidden_size] of prompts that `check` has passed.
@@ -89,10 +90,10 @@ class Embedder:
             batch = self._fitting(prompts, begin)
             vectors[begin : begin + len(batch)] = self._compute(runner, batch)
             begin += len(batch)
-        return _unit(vectors)
+        return unit_vectors(vectors)
 
     def _open_runner(self) -> EmbeddingRunner:
-        if not hasattr(self._runner, "embed"):
+        if not self._runner.hidden_size:
             raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
         return cast(EmbeddingRunner, self._runner)
 
@@ -128,9 +129,3 @@ class Embedder:
 
     def _blocks_for(self, prompt: list[int]) -> int:
         return -(-len(prompt) // self._runner.block_size)
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return unit

@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.request import to_token_ids
+from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.runtimes import open_encoder
-from mindspore_serving.llm.step import EncoderRunner, Vectors
+from mindspore_serving.llm.step import EncoderRunner
 
 MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
 WINDOW = 1024  # of the oldest that wait are looked at for a step
@@ -53,21 +54,7 @@ class Encoder:
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
-        prompt = to_token_ids(prompt_ids)
-        most, vocab_size = self.runner.max_model_len, self.runner.vocab_size
-        if not prompt:
-            raise InvalidInputs("the prompt is empty, expected at least one token")
-        if len(prompt) > most:
-            raise InvalidInputs(
-                f"the prompt has {len(prompt)} tokens, expected at most {most} (max_model_len)"
-            )
-        low, high = min(prompt), max(prompt)
-        if low < 0 or high >= vocab_size:
-            raise InvalidInputs(
-                f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
-                f"{vocab_size - 1}"
-            )
-        return prompt
+        return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
 
     def compute(self, prompts: Sequence[list[int]]) -> Vectors:
         """One step: float32 [len(prompts), embedding_size] of prompts that `check` has passed."""

@@ -18,7 +18,7 @@ from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.plan import Scheduled
 from mindspore_serving.llm.engine.readout import PROMPT, Readout
-from mindspore_serving.llm.engine.request import Limits, check_place, make_request
+from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import Roster
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Sequence
@@ -40,8 +40,7 @@ class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner: computes the steps; the engine closes it.  If it has `num_adapters`, so many LoRA
-            adapters may be asked for.
+        runner: computes the steps; the engine closes it.
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: what the operator chose.
         eos_ids: the model's end tokens.
@@ -63,10 +62,10 @@ class Engine:
         self.max_model_len = min(longest, config.max_model_len or longest)
         self.config = config
         self.runner = runner
-        self._limits = Limits(
+        self._limits = ModelLimits(
             vocab_size=runner.vocab_size,
             max_model_len=self.max_model_len,
-            num_adapters=getattr(runner, "num_adapters", 0),
+            num_adapters=runner.num_adapters,
             eos_ids=tuple(eos_ids),
             tokenizer=tokenizer,
         )
@@ -88,7 +87,7 @@ class Engine:
     @property
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
-        return getattr(self.runner, "hidden_size", 0) if hasattr(self.runner, "embed") else 0
+        return self.runner.hidden_size
 
     def describe(self) -> str:
         """What was chosen, and what it can hold."""

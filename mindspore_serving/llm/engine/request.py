@@ -16,7 +16,7 @@ _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ModelLimits:
     """What a model and its cache can do."""
 
     vocab_size: int
@@ -74,7 +74,7 @@ def make_request(
     request_id: str,
     prompt_ids: Iterable[int],
     params: SamplingParams,
-    limits: Limits,
+    limits: ModelLimits,
     grammar: CompiledGrammar | None = None,
 ) -> Request:
     """A request within `limits`.  A missing seed is drawn.
@@ -85,7 +85,7 @@ def make_request(
         raise InvalidInputs(f"request_id is {request_id!r}, expected a text that is not empty")
     if not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
-    prompt = check_prompt(prompt_ids, limits)
+    prompt = check_generation_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
     if grammar is not None:
         _check_grammar(grammar, limits)
@@ -111,7 +111,7 @@ def to_token_ids(prompt: Iterable[int]) -> list[int]:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
 
 
-def _check_grammar(grammar: CompiledGrammar, limits: Limits) -> None:
+def _check_grammar(grammar: CompiledGrammar, limits: ModelLimits) -> None:
     if not isinstance(grammar, CompiledGrammar):
         raise InvalidInputs(f"grammar is {type(grammar).__name__}, expected a CompiledGrammar")
     if grammar.vocab_size != limits.vocab_size:
@@ -121,7 +121,7 @@ def _check_grammar(grammar: CompiledGrammar, limits: Limits) -> None:
         )
 
 
-def check_place(priority: int, cache_salt: str, adapter: int, limits: Limits) -> None:
+def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
     """Where a request is to run.  Raises InvalidInputs naming what cannot be."""
     if not _is_int(priority):
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
@@ -136,21 +136,28 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_prompt(prompt_ids: Iterable[int], limits: Limits) -> list[int]:
-    """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
+def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> list[int]:
+    """As `check_prompt`, leaving room for one token of an answer."""
+    most = limits.max_model_len
+    room = f": prompt and answer have room for {most} (max_model_len)"
+    return check_prompt(prompt_ids, limits.vocab_size, most - 1, room)
+
+
+def check_prompt(
+    prompt_ids: Iterable[int], vocab_size: int, most: int, why: str = " (max_model_len)"
+) -> list[int]:
+    """The prompt as a list.  Raises InvalidInputs: empty, longer than `most` (with `why` in the
+    text), an id out of range."""
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")
-    if len(prompt) >= limits.max_model_len:
-        raise InvalidInputs(
-            f"the prompt has {len(prompt)} tokens, expected at most {limits.max_model_len - 1}: "
-            f"prompt and answer have room for {limits.max_model_len} (max_model_len)"
-        )
+    if len(prompt) > most:
+        raise InvalidInputs(f"the prompt has {len(prompt)} tokens, expected at most {most}{why}")
     low, high = min(prompt), max(prompt)
-    if low < 0 or high >= limits.vocab_size:
+    if low < 0 or high >= vocab_size:
         raise InvalidInputs(
             f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
-            f"{limits.vocab_size - 1}"
+            f"{vocab_size - 1}"
         )
     return prompt
 

@@ -42,6 +42,7 @@ class ToyRunner:
     """A `Runner`.  Logits fall by 1/2 per step from the likeliest token upwards, circularly."""
 
     num_adapters = 8
+    hidden_size = 0
 
     def __init__(
         self,

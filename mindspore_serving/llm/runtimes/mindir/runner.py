@@ -31,6 +31,9 @@ class DenseGraphs(Protocol):
 class DenseRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
+    num_adapters = 0
+    hidden_size = 0
+
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         self._limits = limits
         self._window = spec.windows[0]

@@ -76,6 +76,9 @@ class Model:
 class MindSporeRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
+    num_adapters = 0
+    hidden_size = 0
+
     def __init__(self, model: Model, limits: RunnerLimits) -> None:
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)

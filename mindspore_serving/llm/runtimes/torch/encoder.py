@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
@@ -20,7 +21,6 @@ from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
-from mindspore_serving.llm.step import Vectors
 
 
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
