@@ -23,8 +23,8 @@ from mindspore_serving.llm.checkpoint.conversion import (
     new_directory,
     write_other_files,
 )
-from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack, packed_form
-from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
 from mindspore_serving.llm.models.layouts import open_arranged
@@ -34,8 +34,6 @@ MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
 # Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
 TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
 TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
-
-Layout = dict[str, tuple[str, Sequence[int]]]
 
 
 def quantize(source: str | Path, target: str | Path, mode: str) -> None:
@@ -57,7 +55,7 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
     plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
     config = (_float_config if is_float else _config)(checkpoint.config, mode)
     with new_directory(target) as directory:
-        _write_weights(directory / "model.safetensors", checkpoint, plan, mode)
+        write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": QUANT_METHOD})
         write_other_files(source, directory, config)
 
 
@@ -93,27 +91,21 @@ def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str,
     return plan
 
 
-def _write_weights(
-    path: Path, checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
-) -> None:
+def _tensors(
+    checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
+) -> Iterator[tuple[str, StoredTensor]]:
     bits = MODES[mode]
-    layout: Layout = {}
-    for name, (read, is_rounded) in plan.items():
-        dtype, shape, _ = checkpoint.raw(read)
-        layout |= _packed_layout(name, shape, bits) if is_rounded else {name: (dtype, shape)}
-
-    def tensors() -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
-            if is_rounded and bits == 16:
-                yield name, _halves(checkpoint, read)
-            elif is_rounded:
-                packed = pack(checkpoint.f32(read), bits)
-                yield name, packed.values
-                yield f"{name}.scale", packed.scales.view(np.uint16)
-            else:
-                yield name, checkpoint.raw(read)[2]
-
-    write_safetensors(path, layout, tensors(), {"format": QUANT_METHOD})
+    for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
+        if not is_rounded:
+            yield name, StoredTensor(*checkpoint.raw(read))
+        elif bits == 16:
+            halves = _halves(checkpoint, read)
+            yield name, StoredTensor("F16", halves.shape, halves)
+        else:
+            packed = pack(checkpoint.f32(read), bits)
+            values, scales = packed.values, packed.scales
+            yield name, StoredTensor("I8" if packed.bits == 8 else "U8", values.shape, values)
+            yield f"{name}.scale", StoredTensor("F16", scales.shape, scales)
 
 
 def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
@@ -127,15 +119,6 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
             "65504; take int8, or the checkpoint as it is"
         )
     return halves.view(np.uint16)
-
-
-def _packed_layout(name: str, shape: tuple[int, ...], bits: int) -> Layout:
-    if bits == 16:
-        return {name: ("F16", shape)}
-    outputs, inputs = shape
-    bits, group = packed_form(inputs, bits)
-    values = ("I8", (outputs, inputs)) if bits == 8 else ("U8", (outputs, inputs // 2))
-    return {name: values, f"{name}.scale": ("F16", (outputs, inputs // group))}
 
 
 def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import safetensors
 from mindspore_serving.llm.checkpoint.safetensors import (
     BITS,
+    StoredTensor,
     map_now,
     read_safetensors,
     write_safetensors,
@@ -62,18 +63,42 @@ def test_what_the_library_writes_is_read_bit_for_bit(directory):
 
 def test_bfloat16_is_the_upper_half_of_float32(directory):
     bits = np.array([0x3F80, 0xC020, 0x0000, 0x7F80], np.uint16)
-    layout = {"w": ("BF16", (4,))}
-    write_safetensors(directory / "model.safetensors", layout, iter([("w", bits)]), {})
+    write_safetensors(directory, [("w", StoredTensor("BF16", (4,), bits))], {})
     np.testing.assert_array_equal(Checkpoint.open(directory).f32("w"), [1.0, -2.5, 0.0, np.inf])
 
 
 def test_what_we_write_is_read_by_the_library(tmp_path):
     arrays = {"x": np.arange(3, dtype=np.int8), "y": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    layout = {"x": ("I8", (3,)), "y": ("F32", (2, 3))}
-    write_safetensors(tmp_path / "f.safetensors", layout, iter(arrays.items()), {"made": "here"})
-    read = numpy_library.load_file(tmp_path / "f.safetensors")
+    stored = {"x": StoredTensor("I8", (3,), arrays["x"])}
+    stored["y"] = StoredTensor("F32", (2, 3), arrays["y"])
+    write_safetensors(tmp_path, stored.items(), {"made": "here"})
+    read = numpy_library.load_file(tmp_path / "model.safetensors")
     for name, array in arrays.items():
         np.testing.assert_array_equal(read[name], array)
+
+
+def test_large_checkpoints_are_written_as_several_files(directory, monkeypatch):
+    """All tensors of a file are in memory when it is written."""
+    monkeypatch.setattr(safetensors, "SHARD_BYTES", 100)
+    arrays = {name: np.full(size, size, np.uint8) for name, size in
+              (("a", 60), ("b", 30), ("c", 20), ("d", 200), ("e", 1))}  # fmt: skip
+    tensors = ((n, StoredTensor("U8", array.shape, array)) for n, array in arrays.items())
+    write_safetensors(directory, tensors, {})
+    sizes = [sum(t.bits.size for t in read_safetensors(path).values())
+             for path in sorted(directory.glob("*.safetensors"))]  # fmt: skip
+    assert sizes == [90, 20, 200, 1]
+    checkpoint = Checkpoint.open(directory)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(checkpoint.raw(name)[2], array)
+
+
+@pytest.mark.parametrize("kind", list(BITS))
+def test_every_type_that_is_read_can_be_written(directory, kind):
+    bits = np.ones((2, 3), BITS[kind])
+    write_safetensors(directory, [("w", StoredTensor(kind, bits.shape, bits))], {})
+    dtype, shape, read = Checkpoint.open(directory).raw("w")
+    assert (dtype, shape) == (kind, (2, 3))
+    np.testing.assert_array_equal(read, bits)
 
 
 def test_a_float32_tensor_is_a_view_of_the_file(directory):

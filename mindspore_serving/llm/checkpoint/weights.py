@@ -16,7 +16,7 @@ from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
 from mindspore_serving.llm.checkpoint.model_files import read_config, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, read_safetensors
+from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
 Array = npt.NDArray[Any]
 
@@ -106,7 +106,7 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
 
 
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
-    index = directory / "model.safetensors.index.json"
+    index = directory / INDEX
     if index.exists():
         return _read_shards(directory, index)
     files = sorted(directory.glob("*.safetensors"))
