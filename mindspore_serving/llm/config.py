@@ -1,4 +1,4 @@
-"""What an operator may choose about a language-model engine.  Frozen data; it knows no runtime."""
+"""The options of a language-model engine.  Frozen data; knows no runtime."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class EngineConfig:
             A cache that cannot hold so many lowers it.
         max_num_seqs: sequences computed in one step at most.
         max_num_batched_tokens: tokens computed in one step at most.  A longer prompt is computed
-            in several steps, so this bounds how long one step holds up the sequences that decode.
+            in several steps, so this bounds how long sequences that decode wait for a step.
         max_num_waiting: requests that may wait for room; None any number.
         max_num_waiting_tokens: tokens that they may have together; None any number.
         kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
@@ -33,8 +33,8 @@ class EngineConfig:
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
         generation_config: "auto" takes the sampling that the model's generation_config.json
-            recommends where OpenAI's routes or the offline interface are told nothing else;
-            "ignore" does not.
+            recommends as the default of OpenAI's routes and of the offline interface; "ignore"
+            does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """

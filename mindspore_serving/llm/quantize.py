@@ -122,7 +122,7 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
 
 
 def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """In the words that other software knows, so that it refuses the integers by name."""
+    """With `quantization_config`, so that other software refuses the integers by that name."""
     method = {"quant_method": QUANT_METHOD, "mode": mode}
     result = {**config, "tie_word_embeddings": False, "quantization_config": method}
     if mode == "int4":
@@ -133,7 +133,7 @@ def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
 
 
 def _float_config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """The same, saying under either of its names what the matrices are."""
+    """With the new dtype, under each name that config.json has for it."""
     names = [name for name in ("dtype", "torch_dtype") if name in config] or ["torch_dtype"]
     return {**config, **dict.fromkeys(names, mode)}
 

@@ -1,5 +1,5 @@
 """What one step of the engine computes: which new tokens of which sequences, and where their
-keys and values go.  Plain data between the scheduler, which makes it, and a runner, which runs it.
+keys and values go.  Plain data that the scheduler makes and a runner computes.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Row:
 
     `tokens` are at positions `start` .. `start + len(tokens) - 1`; what is before `start` is in
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
-    every position.  The logits of the last `num_logits` tokens are wanted; 0 while a prompt's
-    chunk is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
+    every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
+    prompt that is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
     """
 
     tokens: Sequence[int]

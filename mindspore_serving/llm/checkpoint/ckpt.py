@@ -2,8 +2,8 @@
 
 The file is a protobuf message: Checkpoint { repeated Value value = 1 }, Value { tag = 1,
 tensor = 2 }, tensor { dims = 1, tensor_type = 2, tensor_content = 3 }.  These few fields are read
-here, because the protobuf library copies all contents and ends at 2 GiB.  Knows the format alone:
-neither MindSpore nor what the tensors mean.
+here, because the protobuf library copies all contents and ends at 2 GiB.  Knows neither MindSpore
+nor what the tensors mean.
 """
 
 import zlib

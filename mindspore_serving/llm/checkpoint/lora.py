@@ -21,7 +21,7 @@ Matrix = npt.NDArray[np.float32]
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-# What changes the sum above, and the only value of it that is accepted.
+# Options that change the sum above, and the only accepted value of each.
 PLAIN: dict[str, Any] = {
     "use_dora": False,
     "bias": "none",

@@ -1,5 +1,5 @@
 """From the hidden states of a prompt's tokens to its vector, as a sentence-transformers directory
-says it: modules.json, and a directory for each module.  Knows no runtime.
+describes it: modules.json, and a directory for each module.  Knows no runtime.
 """
 
 import json
@@ -189,7 +189,7 @@ def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
 
 
 def _warn_of_prompts(directory: Path) -> None:
-    """What the library would do to texts, and is not done here."""
+    """The library would put a prompt in front of texts; here that is not done."""
     config = read_optional_json(directory / "config_sentence_transformers.json")
     name = config.get("default_prompt_name")
     if name:
@@ -200,7 +200,7 @@ def _warn_of_prompts(directory: Path) -> None:
 
 
 def longest_prompt(directory: Path) -> int | None:
-    """The most tokens that the directory says are good for a prompt; None if it says nothing."""
+    """Most tokens of a prompt that the directory recommends; None if it does not say."""
     for path in sorted(directory.glob("sentence_*_config.json")):
         found = read_optional_json(path).get("max_seq_length")
         if found is not None:

@@ -52,7 +52,7 @@ MADV_POPULATE_READ = 22  # since Linux 5.14; Python has no name for it
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies: `bits` is a view of the mapped file that reshapes to `shape`."""
+    """A tensor as stored; `bits`, often a view of the mapped file, reshapes to `shape`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -60,10 +60,10 @@ class StoredTensor:
 
 
 def map_now(arrays: Iterable[Array]) -> None:
-    """Read and map the files behind `arrays` whole, in place of some pages whenever one is touched.
+    """Read and map the files behind `arrays` whole, instead of page by page at first use.
 
-    For arrays that are read in every step where they lie: those are then read 1 to 3 % faster.
-    Older kernels do without.
+    For arrays that are read in place in every step, which then are read 1 to 3 % faster.  Older
+    kernels cannot do it; then nothing happens.
     """
     mappings = {id(found): found for found in map(_mapping, arrays) if found is not None}
     for mapping in mappings.values():

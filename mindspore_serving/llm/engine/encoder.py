@@ -1,7 +1,7 @@
 """Models that embed and do not generate: prompts in, one vector for each out.
 
-Every step computes whole prompts, as many as fit: of the oldest one that waits and those nearest to
-it in length, whoever asked for them.  It has no thread, clock or socket.
+Every step computes whole prompts, as many as fit: the one that has waited longest and those nearest
+to it in length, of any request.  It has no thread, clock or socket.
 """
 
 from collections.abc import Iterable, Sequence
@@ -84,7 +84,7 @@ class EncoderEngine:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.started: list[str] = []  # always: nobody asks how long a prompt has waited
+        self.started: list[str] = []  # stays empty: the waiting of prompts is not measured
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
@@ -120,7 +120,7 @@ class EncoderEngine:
         raise InvalidInputs(GENERATES_NOTHING)
 
     def abort(self, request_id: str) -> bool:
-        """Forget a request, of which nothing is said any more.  False if there is none such."""
+        """Drop a request, which then has no output.  False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
         self._num_waiting_tokens -= len(prompt or ())
         return prompt is not None
@@ -144,7 +144,7 @@ class EncoderEngine:
         return list(zip(chosen, vectors, strict=True))
 
     def describe(self) -> str:
-        """What was chosen, and what it can hold."""
+        """In words: the options, and how long prompts may be."""
         config = self.config
         return (
             f"weights {config.quantization or 'as stored'}; vectors of {self.embedding_size} for "

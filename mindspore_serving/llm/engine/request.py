@@ -1,4 +1,4 @@
-"""What is asked of an engine, checked before it is taken: afterwards nobody checks again."""
+"""A request to an engine, checked when it is made and not again."""
 
 import operator
 import secrets
@@ -17,7 +17,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model and its cache can do."""
+    """What a model and its cache have room for."""
 
     vocab_size: int
     max_model_len: int  # tokens of a prompt and its answer
@@ -41,8 +41,8 @@ class Request:
     grammar: CompiledGrammar | None = None  # of each answer
     continues: bool = False  # the answer's text goes on behind the prompt's: keep a first space
     open: set[int] = field(init=False)  # the answers that are not finished, by index
-    num_to_fork: int = field(init=False)  # answers that begin when the prompt is read
-    num_scored: int = 0  # tokens of the prompt whose log-probabilities were told
+    num_to_fork: int = field(init=False)  # pending answers, which begin when the prompt is computed
+    num_scored: int = 0  # tokens of the prompt whose log-probabilities were given
 
     def __post_init__(self) -> None:
         self.open = set(range(self.params.n))
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def is_to_score(self) -> bool:
-        """Whether log-probabilities of the prompt are wanted that were not told yet."""
+        """Whether log-probabilities of the prompt are wanted and not all given yet."""
         is_wanted = self.params.prompt_logprobs is not None
         return is_wanted and self.num_scored < len(self.prompt_ids)
 
@@ -122,7 +122,7 @@ def _check_grammar(grammar: CompiledGrammar, limits: ModelLimits) -> None:
 
 
 def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
-    """Where a request is to run.  Raises InvalidInputs naming what cannot be."""
+    """Check how a request is scheduled.  Raises InvalidInputs naming what is wrong."""
     if not _is_int(priority):
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
     if not isinstance(cache_salt, str):

@@ -1,8 +1,8 @@
-"""What an architecture has that its config.json need not say.  Plain tables."""
+"""Values of an architecture that config.json may leave out.  Plain tables."""
 
 from typing import Any
 
-# What config.json may leave out, because the architecture's own default differs from Llama's.
+# Where the architecture's default differs from Llama's.
 DEFAULTS: dict[str, dict[str, Any]] = {
     "GPT2LMHeadModel": {
         "tie_word_embeddings": True,

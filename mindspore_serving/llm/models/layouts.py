@@ -29,7 +29,7 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint` with the tensors that its definition asks for; itself if it has them."""
+    """`checkpoint` with the tensors that its definition uses; itself if it has them."""
     architectures = checkpoint.config.get("architectures") or [None]
     arrange = ARRANGEMENTS.get(architectures[0])
     if arrange is None:

@@ -1,7 +1,7 @@
 """Llama and what is shaped like it: Llama 1 to 3, Mistral, Qwen2, Qwen3, InternLM 1 and 2, Phi-3.
 
-They differ by numbers of the spec and by what the checkpoint calls its tensors.  InternLM2's wqkv
-is cut into three by the checkpoint already.
+They differ by numbers of the spec and by the names of the tensors; `layouts` has cut InternLM2's
+fused matrix.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""What a model is, in numbers: read from its config.json once and checked there, so that the
-definitions and runtimes need not look into dictionaries.  Knows no tensor and no runtime.
+"""A model's sizes and options, read from config.json once and checked, so that definitions and
+runtimes read no dictionaries.  Knows no tensor and no runtime.
 """
 
 import math
@@ -17,10 +17,10 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One model's sizes and habits.
+    """One model's sizes and options.
 
-    `windows` has, for each layer, how many tokens back it looks (the current one counts); 0 is
-    all.  `local_rope` is what layers with a window use, where that differs.  `sparse_layers` has
+    `windows` has, for each layer, how many tokens it attends to, the current one among them; 0 is
+    all.  `local_rope` is for layers with a window, where that differs.  `sparse_layers` has
     the layers that are mixtures of `num_experts`.  `activation` is the name in config.json.
     """
 
@@ -74,8 +74,8 @@ class ModelSpec:
 def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpec:
     """The spec of the model that `config` (config.json) describes.
 
-    `max_model_len` is the longest text to be served, by default the model's own limit; it matters
-    to rotary scalings that depend on the length.  Raises StartError naming a key that is missing
+    `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
+    scalings depend on it.  Raises StartError naming a key that is missing
     or out of range.
     """
     config = _flat(config)

@@ -1,6 +1,6 @@
-"""Where each token of a step lies: its position, its slot in the cache, its sequence's blocks.
+"""The layout of a step: each token's position, its slot in the cache, its sequence's blocks.
 
-Plain arrays that a runtime hands to its device.  A step that does not fit the cache or the model
+Plain arrays that a runtime gives to its device.  A step that does not fit the cache or the model
 is refused here, before anything is computed.  Knows no runtime.
 """
 

@@ -1,8 +1,8 @@
-"""A runner that computes by arithmetic, so that every answer can be worked out by hand.
+"""A runner for tests that computes by arithmetic, so that every answer can be worked out by hand.
 
 The cache holds one integer per token.  The next token is a function of all tokens up to it *as
-they are found through the row's block table*, and of the adapter: whoever gives a wrong table,
-forgets a copy or reads what was never written gets a wrong answer.  It knows no schedule.
+they are found through the row's block table*, and of the adapter: a wrong table, a missing copy or
+a read of what was never written gives a wrong answer.
 """
 
 from pathlib import Path

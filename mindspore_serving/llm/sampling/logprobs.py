@@ -1,6 +1,6 @@
 """Log-probabilities of tokens under the model's own distribution, and their ranks.
 
-Knows nothing of temperature, filters or penalties: they are not the model's.
+Temperature, filters and penalties do not change them.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Choosing the next token of every sequence of a batch, each with its own parameters.
 
 The order is that of `SamplingParams`: penalties and biases, bans, temperature, filters.  A token
-depends on its row's logits, parameters, seed and position, never on the batch.  Knows no sequence,
-no text and no clock.
+depends on its row's logits, parameters, seed and position, not on the batch.  Knows no text.
 """
 
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ class Sampled:
     token_id: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
-    is_barred: bool = False  # because each is forbidden
+    is_barred: bool = False  # the error is that every token is forbidden
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:

@@ -1,35 +1,61 @@
-"""The decoders of the `tokenizers` library, done token by token.
+"""The decoders of the `tokenizers` library, computed token by token.
 
-Each is a stage of a chain: tokens go in, and tokens, or pieces of the only token that is left, come
-out as soon as later ones cannot change them.  Knows neither ids nor special tokens.
+Each is a stage of a chain: it takes tokens, and gives tokens (after a stage that joins them, pieces
+of the joined text) as soon as later ones cannot change them.  Knows neither ids nor special tokens.
 """
 
 import codecs
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 Config = Mapping[str, Any]
 
 _REPLACEMENT = "\ufffd"
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _spell_byte_level() -> dict[str, int]:
+    """The printable character of each byte: itself, or the next free one from U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    table = {chr(byte): byte for byte in plain}
+    return table | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF = _spell_byte_level()
+
+
+def byte_level_bytes(token: str) -> bytes:
+    """A byte-level token's bytes; an added token, with any other character, stands for itself."""
+    try:
+        return bytes([_BYTE_OF[char] for char in token])
+    except KeyError:
+        return token.encode()
+
+
+def fallback_byte(token: str) -> bytes | None:
+    """The byte of a byte-fallback token; None if it is not one."""
+    match = _BYTE_TOKEN.fullmatch(token) if token.startswith("<0x") else None
+    return bytes([int(match[1], 16)]) if match else None
 
 
 class Stage(Protocol):
-    """One decoder of the chain: tokens in, tokens (or pieces of the only one) out."""
+    """One decoder of the chain."""
 
     def push(self, token: str) -> list[str]: ...
 
     def end(self) -> list[str]:
-        """What is still inside.  Called once, in the order of the chain."""
+        """What was held back.  Called once, in the order of the chain."""
         ...
 
 
 def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Stage]:
     """Raises StartError if a decoder, or its place in the chain, is not supported."""
     stages: list[Stage] = []
-    is_fused = False  # one token is left, and what passes are its pieces
+    is_fused = False  # a stage before has joined the tokens
     for config in decoders:
         kind = config["type"]
         make = (_FUSED if is_fused else _DECODERS).get(kind)
@@ -45,7 +71,7 @@ def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Sta
 
 
 class _PerToken:
-    """A decoder that looks at each token alone; `first` is for the first, if it is another."""
+    """Converts each token by itself, the first one by `first` if that is given."""
 
     def __init__(self, convert: Callable[[str], str], first: Callable[[str], str] | None) -> None:
         self._convert = convert
@@ -109,7 +135,7 @@ class _WordEnds:
 
 
 class _StripStart:
-    """Drops up to `count` of `char` from the start of the only token, whose pieces come here."""
+    """Drops up to `count` of `char` from the start of the joined text."""
 
     def __init__(self, char: str, count: int) -> None:
         self._char = char

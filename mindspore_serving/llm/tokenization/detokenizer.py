@@ -1,13 +1,13 @@
-"""Turning tokens into text as they come, never half a character.
+"""Turning tokens into text one by one, never half a character.
 
-The pieces together are what the `tokenizers` library makes of all the tokens at once.  To that end
-the decoders that models use are done here token by token, following their configuration in
-tokenizer.json; one that is not known is refused when the tokenizer is opened.  Knows no stop
-strings.
+The pieces together are what the `tokenizers` library decodes from all tokens at once: `decoders`
+follows its configuration in tokenizer.json.  Held back are bytes of a character that is not
+complete; and, with byte fallback, a run of byte tokens until another token ends it, because the
+library replaces every byte of a run that is not valid as a whole.  Knows no stop strings.
 
-What is held back: bytes of a character that is not complete; and, with byte fallback, a run of
-byte tokens until another token ends it, because the library replaces every byte of a run that is
-not valid as a whole.
+The library's own `DecodeStream` takes 0.6 to 1.1 microseconds per token, this 0.7 to 2.0; but it
+raises "Invalid prefix" on bytes that are no character, which sampling does give, and it never
+returns what it holds back when the text ends.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from mindspore_serving.llm.tokenization.decoders import Config, Stage, make_stag
 
 
 class TokenSource(Protocol):
-    """What a detokenizer needs; a `Tokenizer` is one."""
+    """What a detokenizer needs of a `Tokenizer`."""
 
     decoders: Sequence[Config]  # as in tokenizer.json, sequences flattened
 
@@ -32,9 +32,9 @@ class Detokenizer:
     """The text of one sequence, piece by piece.
 
     Args:
-        tokenizer: whose tokens they are.
-        skip_special_tokens: leave out the likes of <|im_end|>.
-        continues: the text goes on after another, so the first token's space is kept where the
+        tokenizer: of the tokens.
+        skip_special_tokens: leave out special tokens such as <|im_end|>.
+        continues: the text follows another one, so the space of its first token is kept where the
             decoder would drop it.
     """
 
@@ -46,14 +46,14 @@ class Detokenizer:
         self._stages = make_stages(tokenizer.decoders, continues)
 
     def append(self, token_id: int) -> str:
-        """What the token makes showable; "" for an unknown or skipped one."""
+        """The text that is complete with this token; "" for an unknown or skipped one."""
         token = self._tokenizer.token(token_id)
         if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
             return ""
         return "".join(_run(self._stages, [token]))
 
     def flush(self) -> str:
-        """What was held back; bytes that never became a character show as U+FFFD."""
+        """What was held back; bytes that are no complete character become U+FFFD."""
         pieces: list[str] = []
         for index, stage in enumerate(self._stages):
             pieces += _run(self._stages[index + 1 :], stage.end())

@@ -10,9 +10,13 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
-from mindspore_serving.llm.tokenization.decoders import Config, make_stages
+from mindspore_serving.llm.tokenization.decoders import (
+    Config,
+    byte_level_bytes,
+    fallback_byte,
+    make_stages,
+)
 from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
-from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -22,8 +26,8 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer, of the tokenizer's eos_token and of
-            generation_config.json or else config.json.
+        eos_ids: the tokens that end an answer: the tokenizer's eos_token and those of
+            `read_eos_ids`.
         special_tokens: by the name a chat template gives them ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """
@@ -73,7 +77,7 @@ class Tokenizer:
         return cls(inner, _special_tokens(directory), read_eos_ids(directory))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """The ids of `text`; `add_special` puts the likes of <s> where the model wants them."""
+        """The ids of `text`; `add_special` adds the special tokens that the model expects (<s>)."""
         # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
         (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
         ids: list[int] = encoding.ids
@@ -114,7 +118,7 @@ class Tokenizer:
         return detokenizer.append(token_id) + detokenizer.flush()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The same as bytes, which for part of a character are those it has."""
+        """The bytes of one token inside a text, also where they are part of a character."""
         token = self.token(token_id)
         if token is None:
             return b""
@@ -139,7 +143,7 @@ def _flatten(config: Config) -> list[Config]:
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:
-    """tokenizer_config.json is asked first, then special_tokens_map.json, which is older."""
+    """Of tokenizer_config.json, or else of special_tokens_map.json, which is older."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         config = read_optional_json(directory / name)

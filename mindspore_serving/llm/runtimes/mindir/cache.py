@@ -1,6 +1,6 @@
 """Keys and values in blocks, and how a step's sequences are put into calls of a dense graph.
 
-Plain arrays.  Knows neither MindSpore nor the model's graph, but for the shapes of its inputs.
+Plain arrays.  Knows the shapes of the graph's inputs, and no MindSpore.
 """
 
 from collections import defaultdict

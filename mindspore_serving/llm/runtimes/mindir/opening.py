@@ -1,4 +1,4 @@
-"""Language models as MindIR files, on CPUs in float32: what `llm.export_mindir` writes.
+"""Language models as MindIR files, which `llm.export_mindir` writes, on CPUs in float32.
 
 Sequences with one new token go into one call of the decode graph, the others into calls of the
 prefill graph, by their number of new tokens.
@@ -33,8 +33,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     """The MindIR files in `directory`, loaded and compiled, ready to run.
 
     Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
-    Raises StartError: an option it has not, files that are missing, broken or not of config.json,
-    no memory.
+    Raises StartError: an option that it does not have, files that are missing, broken or do not fit
+    config.json, no memory.
     """
     for option, accepted in ACCEPTED.items():
         value = getattr(config, option)

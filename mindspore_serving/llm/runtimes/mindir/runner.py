@@ -1,7 +1,7 @@
-"""A runner over graphs that have no state: exported ones, and those compiled in this process.
+"""A runner over graphs without state: exported ones, and those compiled in this process.
 
-Keys and values are kept here in blocks.  Those of a call's sequences are gathered from their
-blocks into its inputs, and what the call computed is written back.  Knows no MindSpore.
+Keys and values are kept here in blocks.  Those of a call's sequences are gathered into its inputs,
+and its outputs are written back.  Knows no MindSpore.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ class DenseRunner:
         inputs: list[I32 | F32] = [
             call.pick(layout.token_ids),
             call.pick(layout.positions),
-            # The graph wants a row, so where no logits are wanted, those of one are dropped.
+            # The graph needs a row: where no logits are wanted, those of one are dropped.
             rows if len(rows) else np.zeros(1, np.int32),
             call.mask(self.block_size, self._window),
             *self._cache.gather(call.blocks(self.block_size)),

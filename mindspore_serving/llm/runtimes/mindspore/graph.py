@@ -1,9 +1,8 @@
 """Language models as MindSpore's static graphs, compiled in this process when they are opened.
 
-The graph is `export_cell.DecoderCell`, what MindIR files hold, compiled once for every bucket of
-sequences and new tokens over one copy of the weights.  The past alone is open in its shape: its
-buckets would multiply the graphs, and padding it would copy cache that is not there.  On a device
-other than a CPU it has not been run.
+The graph is `export_cell.DecoderCell`, as in MindIR files, compiled once for every bucket of
+sequences and new tokens over one copy of the weights.  Only the length of the past is dynamic:
+buckets of it would multiply the graphs.  It has been run on CPUs only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -62,7 +61,7 @@ class BucketCell(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class CompiledGraphs:
-    """`mindir_runner.DenseGraphs`: a graph for each shape of `buckets`, compiled when made."""
+    """`DenseGraphs`: a graph for each shape of `buckets`, compiled when made."""
 
     def __init__(self, decoder: DecoderCell, spec: ModelSpec, buckets: Buckets) -> None:
         """Raises StartError if the weights do not fit `spec`."""

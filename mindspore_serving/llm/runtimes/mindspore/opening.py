@@ -1,6 +1,6 @@
 """Language models in MindSpore, in float32: eagerly here, as static graphs in `graph`.
 
-For models that have to run where MindSpore does.  Operators are launched one by one, and attention
+For machines where MindSpore is what there is.  Operators are launched one by one, and attention
 is composed of them, so it is slower than the openvino runtime.  On Ascend the operators are those
 of `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
 """
@@ -42,7 +42,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
     models shaped like Llama can be.  A quantised checkpoint is computed with as floats.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
     for option, accepted in ACCEPTED.items():
         value = getattr(config, option)

@@ -1,7 +1,7 @@
 """Language models on CPUs by OpenVINO: the default runtime.
 
-A definition is built into one graph with paged attention; weights stay in the mapped checkpoint
-until the plugin packs them at the first pass; keys and values live in arrays of ours.
+A definition is built into one graph with paged attention.  Weights stay in the mapped checkpoint
+until the plugin packs them at the first pass; keys and values are in numpy arrays.
 """
 
 import time
@@ -39,7 +39,7 @@ from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
-WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights and takes what it takes
+WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
 def open_runner(
@@ -47,13 +47,13 @@ def open_runner(
 ) -> "OpenVINORunner":
     """The model in `directory`, compiled, its weights packed and its common sizes warmed up.
 
-    Of `config`: `dtype` and `kv_cache_dtype` as `options` says; `quantization` "int8" or
-    "int4" for a float checkpoint (one quantised before needs none, and takes half the memory to
-    load); `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what
-    `max_num_seqs` longest sequences need.  `properties` go to the plugin last.
+    Of `config`: `dtype` and `kv_cache_dtype` as `options_from` says; `quantization` "int8" or
+    "int4" for a float checkpoint (one that is quantised already takes half the memory to load);
+    `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what `max_num_seqs`
+    longest sequences need.  `properties` override those of the plugin.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory, an openvino
-    whose paged attention computes something else.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory,
+    an openvino whose paged attention computes something else.
     """
     check_paged_attention()
     options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
@@ -65,7 +65,7 @@ def open_runner(
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     if weights.group:
-        map_now(weights.kept)  # of integers the plugin makes no copy
+        map_now(weights.kept)  # the plugin makes no copy of integers
     compiled = _compile(model, {**options.properties(weights.group), **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
@@ -103,7 +103,7 @@ def _compile(model: ov.Model, properties: Mapping[str, Any]) -> Any:
 
 
 class OpenVINORunner:
-    """A `Runner`.  `kept` are the arrays that the compiled model's constants lie in."""
+    """A `Runner`.  `kept` are the arrays that the compiled model's constants refer to."""
 
     block_size = BLOCK_SIZE
     num_adapters = 0
@@ -190,7 +190,7 @@ def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
 
 
 class _Cache:
-    """One layer's keys or values: an array of ours that the request reads and writes."""
+    """One layer's keys or values: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()

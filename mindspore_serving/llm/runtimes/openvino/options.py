@@ -35,12 +35,12 @@ class Options:
     num_threads: int | None
 
     def properties(self, group: int) -> dict[str, Any]:
-        """Of the plugin; `group` is how many weights share a scale, 0 with floats."""
+        """The plugin's properties; `group` is how many weights share a scale, 0 with floats."""
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
             "KV_CACHE_PRECISION": self.cache_precision,
             "PERFORMANCE_HINT": "LATENCY",
-            # Pinned, two models on a machine take the same cores and halve each other.
+            # Pinned threads of two models on a machine take the same cores.
             "ENABLE_CPU_PINNING": False,
         }
         if self.num_threads is not None:

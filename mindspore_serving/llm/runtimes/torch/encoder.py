@@ -26,10 +26,10 @@ from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     """The encoder in `directory`, its weights loaded.
 
-    Of `config`: `device` and `dtype` as the torch runtime of language models takes them, but that
-    "auto" is f32 everywhere; `num_threads`, `max_model_len`.
+    Of `config`: `device` and `dtype` as for language models, but "auto" is f32 on every device;
+    `num_threads`, `max_model_len`.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint.
     """
     if config.quantization is not None:
         raise StartError(

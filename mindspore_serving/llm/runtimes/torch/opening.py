@@ -1,4 +1,4 @@
-"""Language models in PyTorch: the check of every other runtime, and the way to CUDA.
+"""Language models in PyTorch: the reference for the other runtimes, and the runtime for CUDA.
 
 On a CPU it computes in float32, operation by operation.  On a CUDA device it computes in bfloat16,
 by the same operations but for attention, which reads the paged cache by Triton kernels
@@ -44,7 +44,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     "auto" (f32 on a CPU, bf16 on CUDA), "f32", "f16", "bf16"; `kv_cache_dtype` the same, "auto"
     being `dtype`.  A quantised checkpoint is computed with as floats.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
     return start_runner(open_model(directory, config), config)
 

@@ -1,5 +1,5 @@
-"""A language model that is computed by PyTorch, step by step: see `torch` for what it is computed
-on and in.
+"""A language model computed by PyTorch, step by step; `opening` says on which devices and in which
+dtypes.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,8 +54,9 @@ class Model:
 
 
 class TorchRunner:
-    """A `Runner`.  Its cache is allocated when it is made, with a block more than it tells, for
-    what pads a batch.  `path` None gathers; up to `num_rows` logits come back by pinned memory."""
+    """A `Runner`.  Its cache is allocated when it is made, with one block more than `num_blocks`,
+    for the padding of a batch.  `path` None gathers; up to `num_rows` logits come back through
+    pinned memory."""
 
     def __init__(
         self,
