@@ -79,24 +79,29 @@ class EngineConfig:
 
 
 def _check_counts(config: EngineConfig) -> None:
-    rows: list[tuple[str, int | None, int, int | None]] = [
-        ("max_num_seqs", config.max_num_seqs, 1, 4096),
-        ("max_num_batched_tokens", config.max_num_batched_tokens, 1, None),
-        ("block_size", config.block_size, 1, 4096),
-        ("num_speculative_tokens", config.num_speculative_tokens, 0, 16),
-        ("max_ngram", config.max_ngram, 1, 32),
-        ("min_ngram", config.min_ngram, 1, 32),
-    ]
-    optional: list[tuple[str, int | None, int, int | None]] = [
-        ("max_model_len", config.max_model_len, 2, None),
-        ("max_num_waiting", config.max_num_waiting, 1, None),
-        ("max_num_waiting_tokens", config.max_num_waiting_tokens, 1, None),
-        ("kv_cache_memory", config.kv_cache_memory, 1, None),
-        ("num_threads", config.num_threads, 1, None),
-    ]
-    rows += [row for row in optional if row[1] is not None]
-    for name, value, low, high in rows:
+    for name, (low, high) in _COUNTS.items():
+        value = getattr(config, name)
+        if value is None and name in _OPTIONAL:
+            continue
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        if not is_int or value is None or value < low or (high is not None and value > high):
+        if not is_int or value < low or (high is not None and value > high):
             accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
+
+
+_OPTIONAL: dict[str, tuple[int, int | None]] = {
+    "max_model_len": (2, None),
+    "max_num_waiting": (1, None),
+    "max_num_waiting_tokens": (1, None),
+    "kv_cache_memory": (1, None),
+    "num_threads": (1, None),
+}
+_COUNTS: dict[str, tuple[int, int | None]] = {
+    "max_num_seqs": (1, 4096),
+    "max_num_batched_tokens": (1, None),
+    "block_size": (1, 4096),
+    "num_speculative_tokens": (0, 16),
+    "max_ngram": (1, 32),
+    "min_ngram": (1, 32),
+    **_OPTIONAL,
+}

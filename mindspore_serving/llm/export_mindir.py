@@ -8,7 +8,6 @@ has beside its weights.  A model over 1 GiB is written as prefill_graph.mindir w
 prefill_variables/, and decode likewise.  The runtime "mindir" serves such a directory.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.conversion import (
     check_is_new,
     new_directory,
+    run_command,
     write_other_files,
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -48,19 +48,7 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mindspore_serving.llm.export_mindir",
-        description="Write a language model's checkpoint as MindIR files.",
-    )
-    parser.add_argument("source", help="directory with config.json and *.safetensors")
-    parser.add_argument("target", help="directory to make")
-    given = parser.parse_args(arguments)
-    try:
-        export_mindir(given.source, given.target)
-    except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(export_mindir, arguments)
 
 
 def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> None:

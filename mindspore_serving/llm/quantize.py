@@ -8,7 +8,6 @@ bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to mu
 Round to nearest, numpy alone, a tensor at a time; no runtime.
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.conversion import (
     check_is_new,
     new_directory,
+    run_command,
     write_other_files,
 )
 from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack
@@ -61,20 +61,7 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mindspore_serving.llm.quantize",
-        description="Round a checkpoint's matrices to integers or to float16.",
-    )
-    parser.add_argument("source", help="directory with config.json and *.safetensors")
-    parser.add_argument("target", help="directory to make")
-    parser.add_argument("mode", choices=MODES)
-    given = parser.parse_args(arguments)
-    try:
-        quantize(given.source, given.target, given.mode)
-    except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(quantize, arguments, MODES)
 
 
 def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str, tuple[str, bool]]:

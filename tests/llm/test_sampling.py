@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.sampling.draw import Uniforms, draw
-from mindspore_serving.llm.sampling.sampler import SampleRow, sample
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import sample
 
 GREEDY = SamplingParams(temperature=0.0)
 

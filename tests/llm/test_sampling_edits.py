@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.sampling.sampler import SampleRow, check_ids, sample
+from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
+from mindspore_serving.llm.sampling.sampler import sample
 
 INF = np.inf
 

@@ -1,9 +1,14 @@
-"""Making a model directory out of another one.  Knows no tensor and no format of weights."""
+"""Making a model directory out of another one, and the command line for it.
 
+Knows no tensor and no format of weights.
+"""
+
+import argparse
 import json
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,3 +43,24 @@ def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) 
         if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != CONFIG:
             shutil.copyfile(path, directory / path.name)
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def run_command(
+    convert: Callable[..., None], arguments: Sequence[str] | None, modes: Iterable[str] = ()
+) -> int:
+    """Call `convert` with the source, the target and, if there are `modes`, the mode that the
+    command line gives; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m mindspore_serving.llm.{convert.__name__}",
+        description=(convert.__doc__ or "").split("\n\n")[0],
+    )
+    parser.add_argument("source", help="directory with config.json and *.safetensors")
+    parser.add_argument("target", help="directory to make")
+    if modes:
+        parser.add_argument("mode", choices=list(modes))
+    try:
+        convert(**vars(parser.parse_args(arguments)))
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

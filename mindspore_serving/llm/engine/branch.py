@@ -7,7 +7,8 @@ from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Drafter
 from mindspore_serving.llm.grammar.state import GrammarState
-from mindspore_serving.llm.sampling.sampler import Sampled, SampleRow
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import Sampled
 from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
 from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.generation import Generated
 from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.grammar.state import Constrained
-from mindspore_serving.llm.sampling.sampler import Sampled, SampleRow, prompt_logprobs, sample
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
 
 PROMPT = -1  # the `Generated.index` of a piece of the prompt itself

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
-from mindspore_serving.llm.sampling.sampler import check_ids
+from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _GOLDEN = 0x9E3779B97F4A7C15  # of splitmix64

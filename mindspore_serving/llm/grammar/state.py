@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.sampling.sampler import SampleRow
+from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.step import Logits, Step
 
 Words = npt.NDArray[np.uint32]

@@ -5,41 +5,15 @@ of the joined text) as soon as later ones cannot change them.  Knows neither ids
 """
 
 import codecs
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 Config = Mapping[str, Any]
 
 _REPLACEMENT = "\ufffd"
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def _spell_byte_level() -> dict[str, int]:
-    """The printable character of each byte: itself, or the next free one from U+0100."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    table = {chr(byte): byte for byte in plain}
-    return table | {chr(256 + index): byte for index, byte in enumerate(others)}
-
-
-_BYTE_OF = _spell_byte_level()
-
-
-def byte_level_bytes(token: str) -> bytes:
-    """A byte-level token's bytes; an added token, with any other character, stands for itself."""
-    try:
-        return bytes([_BYTE_OF[char] for char in token])
-    except KeyError:
-        return token.encode()
-
-
-def fallback_byte(token: str) -> bytes | None:
-    """The byte of a byte-fallback token; None if it is not one."""
-    match = _BYTE_TOKEN.fullmatch(token) if token.startswith("<0x") else None
-    return bytes([int(match[1], 16)]) if match else None
 
 
 class Stage(Protocol):
@@ -52,8 +26,34 @@ class Stage(Protocol):
         ...
 
 
-def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Stage]:
-    """Raises StartError if a decoder, or its place in the chain, is not supported."""
+class DecoderChain:
+    """Decodes the tokens of one text.  `continues`: the text follows another one.
+
+    Raises StartError if a decoder, or its place in the chain, is not supported.
+    """
+
+    def __init__(self, decoders: Sequence[Config], continues: bool = False) -> None:
+        self._stages = _stages(decoders, continues)
+
+    def push(self, token: str) -> str:
+        """The text that is complete with this token."""
+        return "".join(_run(self._stages, [token]))
+
+    def flush(self) -> str:
+        """What was held back."""
+        pieces: list[str] = []
+        for index, stage in enumerate(self._stages):
+            pieces += _run(self._stages[index + 1 :], stage.end())
+        return "".join(pieces)
+
+
+def _run(stages: Sequence[Stage], tokens: list[str]) -> list[str]:
+    for stage in stages:
+        tokens = [out for token in tokens for out in stage.push(token)]
+    return tokens
+
+
+def _stages(decoders: Sequence[Config], continues: bool) -> list[Stage]:
     stages: list[Stage] = []
     is_fused = False  # a stage before has joined the tokens
     for config in decoders:

@@ -10,22 +10,8 @@ raises "Invalid prefix" on bytes that are no character, which sampling does give
 returns what it holds back when the text ends.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
-from mindspore_serving.llm.tokenization.decoders import Config, Stage, make_stages
-
-
-class TokenSource(Protocol):
-    """What a detokenizer needs of a `Tokenizer`."""
-
-    decoders: Sequence[Config]  # as in tokenizer.json, sequences flattened
-
-    def token(self, token_id: int) -> str | None:
-        """The token as its vocabulary spells it; None if there is none."""
-        ...
-
-    def is_special(self, token_id: int) -> bool: ...
+from mindspore_serving.llm.tokenization.decoders import DecoderChain
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 
 class Detokenizer:
@@ -39,28 +25,19 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: TokenSource, skip_special_tokens: bool = True, *, continues: bool = False
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, continues: bool = False
     ) -> None:
         self._tokenizer = tokenizer
         self._skips_special = skip_special_tokens
-        self._stages = make_stages(tokenizer.decoders, continues)
+        self._chain = DecoderChain(tokenizer.decoders, continues)
 
     def append(self, token_id: int) -> str:
         """The text that is complete with this token; "" for an unknown or skipped one."""
         token = self._tokenizer.token(token_id)
         if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
             return ""
-        return "".join(_run(self._stages, [token]))
+        return self._chain.push(token)
 
     def flush(self) -> str:
         """What was held back; bytes that are no complete character become U+FFFD."""
-        pieces: list[str] = []
-        for index, stage in enumerate(self._stages):
-            pieces += _run(self._stages[index + 1 :], stage.end())
-        return "".join(pieces)
-
-
-def _run(stages: Sequence[Stage], tokens: list[str]) -> list[str]:
-    for stage in stages:
-        tokens = [out for token in tokens for out in stage.push(token)]
-    return tokens
+        return self._chain.flush()

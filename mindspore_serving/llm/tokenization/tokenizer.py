@@ -10,13 +10,8 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
-from mindspore_serving.llm.tokenization.decoders import (
-    Config,
-    byte_level_bytes,
-    fallback_byte,
-    make_stages,
-)
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.decoders import Config, DecoderChain
+from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
@@ -46,7 +41,7 @@ class Tokenizer:
         inner.no_padding()
         self._inner = inner
         self.decoders: Sequence[Config] = _decoders(inner)
-        make_stages(self.decoders)
+        DecoderChain(self.decoders)  # raises for one that is not supported
         self._special_ids = frozenset(
             token_id
             for token_id, token in inner.get_added_tokens_decoder().items()
@@ -114,8 +109,9 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token inside a text, with its leading space; U+FFFD for part of a
         character; "" if there is no such token."""
-        detokenizer = Detokenizer(self, skip_special_tokens=False, continues=True)
-        return detokenizer.append(token_id) + detokenizer.flush()
+        token = self.token(token_id)
+        chain = DecoderChain(self.decoders, continues=True)
+        return "" if token is None else chain.push(token) + chain.flush()
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token inside a text, also where they are part of a character."""

@@ -12,6 +12,7 @@ from mindspore_serving.llm.checkpoint.model_files import read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_options
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
@@ -25,7 +26,6 @@ ACCEPTED = {
     "kv_cache_dtype": ("auto", "f32"),
     "quantization": (None,),
     "num_threads": (None,),
-    "graph_mode": (False,),  # the files are static graphs already
 }
 
 
@@ -36,11 +36,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     Raises StartError: an option that it does not have, files that are missing, broken or do not fit
     config.json, no memory.
     """
-    for option, accepted in ACCEPTED.items():
-        value = getattr(config, option)
-        if value not in accepted:
-            names = " or ".join(map(repr, accepted))
-            raise StartError(f"{option} is {value!r}, but the mindir runtime accepts {names}")
+    check_options(config, "mindir", ACCEPTED)
     directory = Path(directory)
     spec = exportable(read_config(directory))
     use_cpu()

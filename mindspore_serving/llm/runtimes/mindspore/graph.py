@@ -13,12 +13,13 @@ import numpy as np
 
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import Layout
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
@@ -72,15 +73,9 @@ class CompiledGraphs:
             cell.set_inputs(*decoder_inputs(spec, width, batch))
             # In graph mode, which is not set for the process: other models may be eager.
             self._graphs[batch, width] = cell.compile_and_run
-            try:
+            with first_step():
                 logits, *_ = self.run(_zeros(spec, batch, width))
-            except ServingError as error:
-                raise StartError(f"the weights do not fit config.json: {error}") from error
-            if logits.shape[1] != spec.vocab_size:
-                raise StartError(
-                    f"the output matrix has {logits.shape[1]} rows, but config.json has "
-                    f"vocab_size {spec.vocab_size}"
-                )
+            check_logits(logits, spec)
 
     def calls(self, layout: Layout) -> Iterable[Call]:
         return self._buckets.calls(layout)

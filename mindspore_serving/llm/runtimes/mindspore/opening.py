@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder, load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_logits, check_options, first_step
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
@@ -44,11 +45,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
-    for option, accepted in ACCEPTED.items():
-        value = getattr(config, option)
-        if value not in accepted:
-            names = " or ".join(map(repr, accepted))
-            raise StartError(f"{option} is {value!r}, but the mindspore runtime accepts {names}")
+    check_options(config, "mindspore", ACCEPTED)
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
@@ -132,14 +129,6 @@ def _load(model: Model) -> None:
     """Load every weight by computing one token; StartError if the checkpoint does not fit."""
     spec = model.spec
     runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))
-    try:
+    with first_step():
         logits = runner.run(Step((Row([0], 0, [0], 1),)))
-    except StartError:
-        raise
-    except ServingError as error:
-        raise StartError(f"the weights do not fit config.json: {error}") from error
-    if logits.shape[1] != spec.vocab_size:
-        raise StartError(
-            f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
-            f"{spec.vocab_size}"
-        )
+    check_logits(logits, spec)

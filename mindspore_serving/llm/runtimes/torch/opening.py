@@ -25,6 +25,7 @@ from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
     runner_limits,
 )
+from mindspore_serving.llm.runtimes.checks import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
@@ -51,13 +52,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
 
 def open_model(directory: str | Path, config: EngineConfig) -> Model:
     """What `open_runner` runs.  Its weights are loaded when they are first used."""
-    if config.quantization is not None:
-        raise StartError(
-            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
-            "leave it out, or take the openvino runtime"
-        )
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    prepare(config)
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     device = open_device(config.device)
@@ -92,18 +87,10 @@ def _load(model: Model, num_adapters: int) -> set[AttentionSpec]:
     """Load every weight by computing one token without and one with each adapter; what attention
     there is.  StartError if the checkpoint does not fit, or an adapter."""
     runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1, num_adapters))
-    try:
+    with first_step():
         logits = runner.run(Step(tuple(Row([0], 0, [0], 1, i) for i in range(num_adapters + 1))))
         model.adapters.check_used()
-    except StartError:
-        raise
-    except ServingError as error:
-        raise StartError(f"the weights do not fit config.json, or memory: {error}") from error
-    if logits.shape[1] != model.spec.vocab_size:
-        raise StartError(
-            f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
-            f"{model.spec.vocab_size}"
-        )
+    check_logits(logits, model.spec)
     return runner.attention_specs
 
 
@@ -128,6 +115,17 @@ def _warm_up(runner: TorchRunner, model: Model, config: EngineConfig, *, can_cap
         runner.use_graphs(CudaCapture(model.device), config.max_num_seqs)
     except RuntimeError as error:
         log.warning("no CUDA graphs: they cannot be captured here: %s", error)
+
+
+def prepare(config: EngineConfig) -> None:
+    """Refuse what no model has in this runtime, and set the number of threads."""
+    if config.quantization is not None:
+        raise StartError(
+            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
+            "leave it out, or take the openvino runtime"
+        )
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
 
 
 def open_device(name: str) -> str:
