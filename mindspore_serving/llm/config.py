@@ -1,7 +1,7 @@
 """The options of a language-model engine.  Frozen data; knows no runtime."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs
@@ -81,7 +81,7 @@ class EngineConfig:
 def _check_counts(config: EngineConfig) -> None:
     for name, (low, high) in _COUNTS.items():
         value = getattr(config, name)
-        if value is None and name in _OPTIONAL:
+        if value is None and _DEFAULTS[name] is None:
             continue
         is_int = isinstance(value, int) and not isinstance(value, bool)
         if not is_int or value < low or (high is not None and value > high):
@@ -89,13 +89,7 @@ def _check_counts(config: EngineConfig) -> None:
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
 
 
-_OPTIONAL: dict[str, tuple[int, int | None]] = {
-    "max_model_len": (2, None),
-    "max_num_waiting": (1, None),
-    "max_num_waiting_tokens": (1, None),
-    "kv_cache_memory": (1, None),
-    "num_threads": (1, None),
-}
+_DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}
 _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_seqs": (1, 4096),
     "max_num_batched_tokens": (1, None),
@@ -103,5 +97,9 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "num_speculative_tokens": (0, 16),
     "max_ngram": (1, 32),
     "min_ngram": (1, 32),
-    **_OPTIONAL,
+    "max_model_len": (2, None),
+    "max_num_waiting": (1, None),
+    "max_num_waiting_tokens": (1, None),
+    "kv_cache_memory": (1, None),
+    "num_threads": (1, None),
 }

@@ -19,7 +19,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_recommended,
 )
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import EncoderEngine
+from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.runtimes import open_runner
@@ -94,7 +94,7 @@ def _open_engine(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> Engine | EncoderEngine:
     if is_encoder(find_config(directory)):
-        return EncoderEngine.open(directory, config, runtime)
+        return EncoderEngine(Encoder.open(directory, config, runtime))
     eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
     return Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
 

@@ -38,7 +38,9 @@ BITS: dict[str, np.dtype[Any]] = {
     "F8_E4M3": np.dtype("u1"),
     "F8_E5M2": np.dtype("u1"),
 }
-LIBRARY_NAMES = {
+# What the library calls a type when it writes, where numpy does not call it the same.
+WRITTEN = {
+    "F16": "float16",
     "BF16": "bfloat16",
     "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn",
@@ -193,7 +195,7 @@ def _write_file(
     arrays = {name: np.ascontiguousarray(tensor.bits) for name, tensor in tensors.items()}
     specs = {
         name: TensorSpec(
-            dtype=_library_name(tensor.dtype),
+            dtype=WRITTEN.get(tensor.dtype) or str(BITS[tensor.dtype]),
             shape=list(tensor.shape),
             data_ptr=arrays[name].ctypes.data,
             data_len=arrays[name].nbytes,
@@ -201,9 +203,3 @@ def _write_file(
         for name, tensor in tensors.items()
     }
     serialize_file(specs, path, dict(metadata))
-
-
-def _library_name(dtype: str) -> str:
-    """What the library calls a dtype when it writes: F32 is float32."""
-    kinds = {"F": "float", "I": "int", "U": "uint"}
-    return LIBRARY_NAMES.get(dtype) or kinds[dtype[0]] + dtype[1:]

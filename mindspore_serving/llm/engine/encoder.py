@@ -92,13 +92,6 @@ class EncoderEngine:
         self._waiting: dict[str, list[int]] = {}  # in order of arrival
         self._num_waiting_tokens = self._num_steps = self._num_prompt_tokens = 0
 
-    @classmethod
-    def open(
-        cls, directory: str | Path, config: EngineConfig, runtime: str = "openvino"
-    ) -> "EncoderEngine":
-        """As `Encoder.open`."""
-        return cls(Encoder.open(directory, config, runtime))
-
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""

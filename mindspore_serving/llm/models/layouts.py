@@ -18,6 +18,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.spec import size
 
 Tensors: TypeAlias = dict[str, StoredTensor]
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
@@ -66,11 +67,9 @@ def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     value.  It becomes `attention.wq`, `.wk` and `.wv`, copied when they are read: that is cheaper
     than to split the product in every step."""
     config = checkpoint.config
-    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    kv_heads = config.get("num_key_value_heads") or heads
-    if not (isinstance(kv_heads, int) and isinstance(heads, int) and isinstance(hidden, int)):
-        return tensors  # config.json is refused where the model's sizes are read
-    queries, head_dim = heads // max(kv_heads, 1), hidden // max(heads, 1)
+    heads, hidden = size(config, "num_attention_heads"), size(config, "hidden_size")
+    kv_heads = size(config, "num_key_value_heads", default=heads)
+    queries, head_dim = heads // kv_heads, hidden // heads
     result = {}
     for name, stored in tensors.items():
         before, fused, after = name.partition(".wqkv.")
