@@ -12,7 +12,7 @@ from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Layout
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call, calls
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall, calls
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
 
 
@@ -59,7 +59,7 @@ class Graphs:
             self._prefill.set_inputs(*decoder_inputs(spec, None))
             self._decode.set_inputs(*decoder_inputs(spec, 1))
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         return calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:

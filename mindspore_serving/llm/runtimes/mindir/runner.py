@@ -12,14 +12,14 @@ import numpy as np
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, Call
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.step import Logits, Step
 
 
 class DenseGraphs(Protocol):
     """The graphs of `export_cell.DecoderCell`, for whatever shapes they take."""
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         """The calls that compute `layout`.  Raises ServingError for what no graph takes."""
         ...
 
@@ -66,7 +66,9 @@ class DenseRunner:
         self._graphs = None
         self._cache.clear()
 
-    def _compute(self, graphs: DenseGraphs, layout: Layout, call: Call, logits: Logits) -> None:
+    def _compute(
+        self, graphs: DenseGraphs, layout: Layout, call: GraphCall, logits: Logits
+    ) -> None:
         rows, places = call.wanted(layout.rows)
         inputs: list[I32 | F32] = [
             call.pick(layout.token_ids),

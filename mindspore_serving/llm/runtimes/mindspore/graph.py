@@ -21,7 +21,7 @@ from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
 from mindspore_serving.llm.runtimes.checks import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import Layout
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import computed, decoder_inputs
@@ -77,7 +77,7 @@ class CompiledGraphs:
                 logits, *_ = self.run(_zeros(spec, batch, width))
             check_logits(logits, spec)
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         return self._buckets.calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:

@@ -54,14 +54,14 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     use_device(target)
-    model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])
+    model = MindSporeModel(spec, decoder, Weights(checkpoint), OPERATORS[target])
     _load(model)
     limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return MindSporeRunner(model, limits)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class MindSporeModel:
     """A definition with its weights, and the operators that compute it."""
 
     spec: ModelSpec
@@ -76,7 +76,7 @@ class MindSporeRunner:
     num_adapters = 0
     hidden_size = 0
 
-    def __init__(self, model: Model, limits: RunnerLimits) -> None:
+    def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
@@ -125,7 +125,7 @@ def _indices(array: np.ndarray[Any, Any]) -> Any:
     return tensor(array.astype(np.int32))
 
 
-def _load(model: Model) -> None:
+def _load(model: MindSporeModel) -> None:
     """Load every weight by computing one token; StartError if the checkpoint does not fit."""
     spec = model.spec
     runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))

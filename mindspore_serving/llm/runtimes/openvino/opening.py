@@ -34,7 +34,7 @@ from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import Options, options_from
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step
 
@@ -70,7 +70,9 @@ def open_runner(
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
 
-def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Options) -> int | None:
+def _bits_to_quantise(
+    config: EngineConfig, checkpoint: Checkpoint, options: PluginOptions
+) -> int | None:
     stored = quantization_of(checkpoint.config).get("mode")
     if stored is None:
         if options.bits is not None:

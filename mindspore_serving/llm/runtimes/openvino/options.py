@@ -24,7 +24,7 @@ CACHE_PRECISIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PluginOptions:
     """`precision` is "bf16" or "f32"; `bits` what to quantise to while loading, or None; `has_bf16`
     whether the processor computes bf16."""
 
@@ -51,7 +51,7 @@ class Options:
         return properties
 
 
-def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options:
+def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:
     """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
 
     dtype "auto" is bf16 if the processor computes it and kv_cache_dtype is auto, bf16 or u8; else
@@ -80,7 +80,7 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options
             f"kv_cache_dtype is {wanted!r}, expected auto or one of {', '.join(accepted)} with "
             f"dtype {precision}"
         )
-    return Options(
+    return PluginOptions(
         precision=precision,
         cache_precision=CACHE_PRECISIONS[precision, wanted],
         has_bf16=has_bf16,

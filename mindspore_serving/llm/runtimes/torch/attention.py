@@ -35,7 +35,7 @@ class Attention(Protocol):
         ...
 
 
-class Plan(Protocol):
+class AttentionPlan(Protocol):
     """A step's attention, before its arrays are on the device."""
 
     @property
@@ -51,7 +51,7 @@ class Plan(Protocol):
 class AttentionPath(Protocol):
     """A way of computing attention."""
 
-    def plan(self, layout: Layout) -> Plan: ...
+    def plan(self, layout: Layout) -> AttentionPlan: ...
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         """The attention of a step in which row i of `rows` describes a sequence with one new

@@ -31,7 +31,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.paths import Setting, open_kernels
-from mindspore_serving.llm.runtimes.torch.runner import Model, TorchRunner
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
 from mindspore_serving.llm.step import Row, Step
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -50,7 +50,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     return start_runner(open_model(directory, config), config)
 
 
-def open_model(directory: str | Path, config: EngineConfig) -> Model:
+def open_model(directory: str | Path, config: EngineConfig) -> TorchModel:
     """What `open_runner` runs.  Its weights are loaded when they are first used."""
     prepare(config)
     checkpoint = open_arranged(directory)
@@ -60,10 +60,10 @@ def open_model(directory: str | Path, config: EngineConfig) -> Model:
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
     adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
-    return Model(spec, decoder, weights, adapters, dtype, kv_dtype, device)
+    return TorchModel(spec, decoder, weights, adapters, dtype, kv_dtype, device)
 
 
-def start_runner(model: Model, config: EngineConfig) -> TorchRunner:
+def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     """Load the weights of `model`, allocate its cache and, on CUDA, compile and capture.
 
     Raises StartError: weights that do not fit the model, no memory.
@@ -83,7 +83,7 @@ def start_runner(model: Model, config: EngineConfig) -> TorchRunner:
     return runner
 
 
-def _load(model: Model, num_adapters: int) -> set[AttentionSpec]:
+def _load(model: TorchModel, num_adapters: int) -> set[AttentionSpec]:
     """Load every weight by computing one token without and one with each adapter; what attention
     there is.  StartError if the checkpoint does not fit, or an adapter."""
     runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1, num_adapters))
@@ -94,7 +94,9 @@ def _load(model: Model, num_adapters: int) -> set[AttentionSpec]:
     return runner.attention_specs
 
 
-def _warm_up(runner: TorchRunner, model: Model, config: EngineConfig, *, can_capture: bool) -> None:
+def _warm_up(
+    runner: TorchRunner, model: TorchModel, config: EngineConfig, *, can_capture: bool
+) -> None:
     """Compute the longest piece of a prompt, which finds out whether memory is enough, and capture
     the graphs; without them a warning says why."""
     length = min(config.max_num_batched_tokens, runner.max_model_len)

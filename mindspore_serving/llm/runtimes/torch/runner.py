@@ -41,7 +41,7 @@ Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TorchModel:
     """A definition with its weights, and what it is computed in and on."""
 
     spec: ModelSpec
@@ -60,7 +60,7 @@ class TorchRunner:
 
     def __init__(
         self,
-        model: Model,
+        model: TorchModel,
         limits: RunnerLimits,
         path: AttentionPath | None = None,
         *,
