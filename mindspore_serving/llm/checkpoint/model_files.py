@@ -28,6 +28,14 @@ def find_config(directory: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
+    value = load_json(path)
+    if not isinstance(value, dict):
+        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def load_json(path: Path) -> Any:
+    """Any value in `path`.  Raises StartError naming a file that is missing or no JSON."""
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
@@ -37,12 +45,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"{path} cannot be read: {error}") from None
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StartError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:

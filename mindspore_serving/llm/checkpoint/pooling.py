@@ -2,7 +2,6 @@
 describes it: modules.json, and a directory for each module.  Knows no runtime.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from mindspore_serving import log
 from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.model_files import read_optional_json
+from mindspore_serving.llm.checkpoint.model_files import load_json, read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
 
@@ -124,10 +123,10 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
     """(kind, directory) of each, in order."""
+    entries = load_json(path)
     try:
-        entries = json.loads(path.read_bytes())
         found = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise StartError(f"{path} is no list of modules with type and path: {error}") from None
     for _, place in found:
         if Path(place).is_absolute() or ".." in Path(place).parts:
