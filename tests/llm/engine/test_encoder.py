@@ -225,7 +225,7 @@ def test_the_default_runtime_needs_no_torch(bert: Path) -> None:
         f"LLM({str(bert)!r}).embed([[3, 4, 5]])\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'loaded'\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
 
 
