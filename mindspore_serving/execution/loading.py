@@ -97,13 +97,13 @@ def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.execution.language_service import LanguageService
     from mindspore_serving.execution.language_stage import LanguageStage
+    from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import make_config, open_model
     from mindspore_serving.llm.models import is_encoder
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
-    from mindspore_serving.llm.tokenization.tokenizer import read_json
 
     options = dict(spec.options)
-    embeds_only = is_encoder(read_json(Path(spec.path) / "config.json"))
+    embeds_only = is_encoder(find_config(Path(spec.path)))
     options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
     options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
     if "device" not in options and setup.device_type in ("cpu", "gpu"):

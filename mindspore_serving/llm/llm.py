@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from mindspore_serving import log
 from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -32,7 +33,6 @@ from mindspore_serving.llm.processing.prompts import (
     naming,
 )
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.step import Vectors
 
 __all__ = ["LLM", "Answer", "Completion"]
 

@@ -15,7 +15,7 @@ import jinja2
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
 from mindspore_serving.llm.chat.sandbox import DEADLINE, Refused, Sandbox
-from mindspore_serving.llm.tokenization.tokenizer import read_json
+from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
 Message = Mapping[str, Any]
 
@@ -177,7 +177,7 @@ def _find_sources(directory: Path) -> dict[str, str]:
 
 
 def _configured(path: Path) -> dict[str, str]:
-    config = read_json(path).get("chat_template")
+    config = read_optional_json(path).get("chat_template")
     if config is None:
         return {}
     if isinstance(config, str):

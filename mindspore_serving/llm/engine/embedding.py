@@ -12,11 +12,12 @@ from typing import cast
 import numpy as np
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.request import Limits, check_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
+from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
+from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
 
@@ -35,7 +36,7 @@ class Embedder:
     """Embeds with the runner and out of the blocks of an engine, between its steps."""
 
     def __init__(
-        self, runner: Runner, pool: BlockPool, limits: Limits, config: EngineConfig
+        self, runner: Runner, pool: BlockPool, limits: ModelLimits, config: EngineConfig
     ) -> None:
         self._runner = runner
         self._pool = pool
@@ -76,7 +77,7 @@ class Embedder:
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
-        return check_prompt(prompt_ids, self._limits)
+        return check_generation_prompt(prompt_ids, self._limits)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """float32 [len(prompts), hidden_size] of prompts that `check` has passed, while nothing
@@ -97,7 +98,7 @@ class Embedder:
         return vectors
 
     def _open_runner(self) -> EmbeddingRunner:
-        if not hasattr(self._runner, "embed"):
+        if not self._runner.hidden_size:
             raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
         return cast(EmbeddingRunner, self._runner)
 
@@ -118,7 +119,7 @@ class Embedder:
                 self._runner.run(step)
                 long.start = end
                 return []
-            (vector,) = _unit(self._open_runner().embed(step))
+            (vector,) = unit_vectors(self._open_runner().embed(step))
         except Exception as error:  # whatever a runtime raises must not end the other requests
             self._end_long(long)
             return [(long.request_id, _failure(1, error))]
@@ -138,7 +139,7 @@ class Embedder:
         tables = [self._allocate(prompt) for prompt in batch]
         rows = [Row(prompt, 0, table, 1) for prompt, table in zip(batch, tables, strict=True)]
         try:
-            vectors = _unit(self._open_runner().embed(Step(tuple(rows))))
+            vectors = unit_vectors(self._open_runner().embed(Step(tuple(rows))))
         except Exception as error:  # whatever a runtime raises must not end the other requests
             failure = _failure(len(batch), error)
             return [(request_id, failure) for request_id in ids]
@@ -176,9 +177,3 @@ def _failure(count: int, error: Exception) -> ServingError:
     """What the requests of a step that failed are answered.  `error` is being handled."""
     log.error("a step of %d prompts failed: %s", count, error, exc_info=True)
     return ServingError("the model failed; see the log")
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return unit

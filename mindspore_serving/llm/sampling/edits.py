@@ -1,7 +1,7 @@
-"""What is asked of a token's choice, and the changes to the logits that are exact per token:
-penalties, biases and bans.
+"""What a row of logits is sampled with, and the changes to single logits before that: penalties,
+biases and bans.
 
-Each touches only the tokens concerned, in place.  Knows nothing of probabilities.
+Changes are made in place, to the tokens concerned only.  Knows no probabilities.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,16 +21,16 @@ Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i 
 
 @dataclass(slots=True)
 class SampleRow:
-    """One sequence whose next token is wanted.
+    """The next token of one sequence.
 
-    Keeping it from step to step, with its `output_ids` growing, spares counting the penalised
-    tokens anew; nothing but speed depends on it.
+    A row may be kept from step to step while its `output_ids` grow: then penalised tokens are not
+    counted anew.
 
     Args:
         params: of the request.
-        prompt_ids, output_ids: what is there so far.
+        prompt_ids, output_ids: the tokens before it.
         end_ids: the tokens that may not come before `params.min_tokens`.
-        position: how many tokens were sampled before; with `seed` it makes the random number.
+        position: how many tokens were sampled before; the random number depends on it and `seed`.
         seed: 0 to 2**64 - 1.
         mask: the tokens allowed by a grammar; those past its end are not.  None allows all.
         bad_words_ids: `params.bad_words` as tokens.
@@ -165,7 +165,7 @@ def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
 
 
 def check_ids(params: SamplingParams, vocab_size: int) -> None:
-    """Whether the tokens that `params` names exist.
+    """Check that the tokens that `params` names exist.
 
     Raises InvalidInputs naming the parameter, what was given and what is accepted.
     """

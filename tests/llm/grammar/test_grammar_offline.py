@@ -34,7 +34,7 @@ def directory(tmp_path_factory):
 @pytest.fixture(params=["openvino", pytest.param("torch", marks=pytest.mark.torch)])
 def llm(request, directory):
     pytest.importorskip(request.param)
-    options = {"max_model_len": 320, "block_size": 32, "kv_cache_memory": 2**22}
+    options = {"max_model_len": 320, "block_size": 32, "kv_cache_memory": 2**22, "dtype": "f32"}
     with LLM(directory, request.param, num_speculative_tokens=2, **options) as llm:
         yield llm
 

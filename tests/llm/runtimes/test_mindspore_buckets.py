@@ -5,11 +5,11 @@ import pytest
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindspore.buckets import Buckets, buckets
 from mindspore_serving.llm.step import Row, Step
 
-LIMITS = Limits(block_size=4, num_blocks=60, vocab_size=50, max_model_len=40)
+LIMITS = RunnerLimits(block_size=4, num_blocks=60, vocab_size=50, max_model_len=40)
 BUCKETS = Buckets({1: (1, 2, 4), 16: (1,), 32: (1,)})
 
 

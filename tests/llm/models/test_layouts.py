@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 
 from safetensors.numpy import load_file, save_file
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models.layouts import alibi_slopes, arranged
 from tests.llm import checkpoints
@@ -41,6 +42,36 @@ def test_alibi_slopes_of_a_power_of_two_are_a_geometric_series() -> None:
 def test_alibi_slopes_of_other_numbers_fill_up_from_the_next_power() -> None:
     """As published for 6 heads: four of 4, then the first and the third of 8."""
     assert alibi_slopes(6) == (2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3)
+
+
+def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path: Path) -> None:
+    """Two key-value heads with two queries each and head size 1: q q k v, q q k v."""
+    config = {
+        "architectures": ["InternLM2ForCausalLM"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 4,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = np.array([[10], [11], [20], [30], [12], [13], [21], [31]], np.float32)
+    name = "model.layers.0.attention.wqkv.weight"
+    save_file({name: rows}, tmp_path / "model.safetensors")
+    checkpoint = opened(tmp_path)
+    cut = {kind: checkpoint.f32(f"model.layers.0.attention.{kind}.weight") for kind in
+           ("wq", "wk", "wv")}  # fmt: skip
+    assert cut["wq"].tolist() == [[10], [11], [12], [13]]
+    assert cut["wk"].tolist() == [[20], [21]]
+    assert cut["wv"].tolist() == [[30], [31]]
+    assert not checkpoint.has(name)
+
+
+def test_fused_rows_of_another_count_are_refused(tmp_path: Path) -> None:
+    config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
+    save_file(fused, tmp_path / "model.safetensors")
+    with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
+        opened(tmp_path)
 
 
 def test_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.sampling.sampler import SampleRow, check_ids, sample
+from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
+from mindspore_serving.llm.sampling.sampler import sample
 
 INF = np.inf
 
@@ -120,7 +121,7 @@ def test_a_mask_decides_the_token_of_a_greedy_row_and_of_a_random_one():
 
 
 @pytest.mark.torch
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.lists(st.integers(0, 19), min_size=1, max_size=12),

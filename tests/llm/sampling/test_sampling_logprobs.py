@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.llm.sampling.sampler import SampleRow, prompt_logprobs, sample
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import prompt_logprobs, sample
 
 LOGITS = np.log(np.array([[0.1, 0.4, 0.05, 0.25, 0.2]], np.float32))
 

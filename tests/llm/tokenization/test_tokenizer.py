@@ -114,7 +114,7 @@ def test_a_missing_tokenizer_says_how_to_make_one(tmp_path):
     [
         ("tokenizer.json", "{", "tokenizer.json cannot be read"),
         ("tokenizer_config.json", "{", "tokenizer_config.json is not JSON"),
-        ("config.json", "[]", "config.json holds list, expected an object"),
+        ("config.json", "[]", "config.json holds a list, expected an object"),
         ("config.json", '{"eos_token_id": "x"}', "eos_token_id is ['x'], expected an int or"),
         ("config.json", b"\xff", "config.json cannot be read"),
     ],

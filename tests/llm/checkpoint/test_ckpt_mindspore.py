@@ -108,8 +108,8 @@ def test_a_model_in_a_ckpt_answers_as_the_reference(
     target.mkdir()
     shutil.copy(model / "config.json", target)
     save(target / "model.ckpt", arrays)
-    options = {"kv_cache_dtype": "f32"} if runtime == "openvino" else {"block_size": 32}
-    runner = open_runner(target, runtime, EngineConfig(kv_cache_memory=2**22, **options))
+    config = EngineConfig(dtype="f32", kv_cache_dtype="f32", kv_cache_memory=2**22)
+    runner = open_runner(target, runtime, config)
     prompt = checkpoints.prompts(1)[0]
     row = Row(prompt, 0, list(range(-(-len(prompt) // runner.block_size))), len(prompt))
     expected = checkpoints.logits(model, prompt)

@@ -22,7 +22,7 @@ def of_tokens(kind, *tokens, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 460), max_size=25), st.booleans())
 def test_any_tokens_become_what_the_library_makes_of_them(kind, ids, skips):
     inner = trained(kind)
@@ -31,7 +31,7 @@ def test_any_tokens_become_what_the_library_makes_of_them(kind, ids, skips):
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma", "unigram"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(max_size=30))
 def test_any_text_comes_back_without_half_characters(kind, text):
     inner = trained(kind)
@@ -42,7 +42,7 @@ def test_any_text_comes_back_without_half_characters(kind, text):
         assert not any("\ufffd" in piece for piece in found)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from([0x41, 0x80, 0xBF, 0xC3, 0xE2, 0xED, 0xA0, 0xF0, 0x9F, 0xF5, 0xFF]))
 )
@@ -147,7 +147,7 @@ def test_a_decoder_that_is_not_known_is_refused(decoder, text):
         [decoders.Fuse(), decoders.Strip("▁", 2, 0), decoders.Replace("▁", "_")],
     ],
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(0, 300), max_size=12))
 def test_chains_with_strip_and_replace_are_the_librarys(chain, ids):
     inner = Inner.from_str(trained("metaspace").to_str())

@@ -34,6 +34,7 @@ OPTIONS = {
     "kv_cache_memory": 2**20,
 }
 CONFIG = EngineConfig(**OPTIONS)
+HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 BLOCK_BYTES = 2 * checkpoints.LAYERS * 2 * 16 * 32 * 4  # keys and values, 2 heads of 16, f32
 
 
@@ -183,7 +184,7 @@ def test_a_small_cache_lowers_the_longest_sequence(directory):
 
 def test_no_room_for_one_sequence_is_an_error(directory):
     config = EngineConfig(**{**OPTIONS, "kv_cache_memory": BLOCK_BYTES - 1})
-    with pytest.raises(StartError, match=f"hold no sequence: .* takes {BLOCK_BYTES}; raise"):
+    with pytest.raises(StartError, match=f"hold no block: .* takes {BLOCK_BYTES} bytes; raise"):
         open_runner(directory, "openvino", config)
 
 
@@ -200,6 +201,38 @@ def test_bf16_is_the_default_where_the_processor_has_it():
     assert options_from(EngineConfig(dtype="f32"), ["FP32"]).cache_precision == "f32"
     with pytest.raises(StartError, match="this processor computes in f32 only"):
         options_from(EngineConfig(dtype="bf16"), ["FP32"])
+
+
+@pytest.mark.parametrize(
+    ("cache", "precision"), [("auto", "bf16"), ("bf16", "bf16"), ("u8", "bf16"), ("f16", "f32"),
+                             ("f32", "f32")],
+)  # fmt: skip
+def test_the_default_dtype_is_one_that_the_type_of_the_cache_goes_with(cache, precision):
+    config = EngineConfig(kv_cache_dtype=cache)
+    assert options_from(config, ["FP32", "BF16"]).precision == precision
+    if cache != "bf16":
+        assert options_from(config, ["FP32"]).precision == "f32"
+        return
+    with pytest.raises(StartError, match="kv_cache_dtype is 'bf16', expected auto or one of f32"):
+        options_from(config, ["FP32"])
+
+
+def test_a_float32_cache_makes_the_default_dtype_exact_on_every_processor(directory):
+    config = EngineConfig(kv_cache_dtype="f32", max_num_seqs=4, kv_cache_memory=2**20)
+    runner = open_runner(directory, "openvino", config)
+    assert runner.num_blocks == 2**20 // BLOCK_BYTES
+    prompt = checkpoints.prompts(1)[0]
+    assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 1e-4
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="this processor does not compute bf16")
+@pytest.mark.parametrize(("cache", "bound"), [("auto", 0.05), ("bf16", 0.05), ("u8", 0.1)])
+def test_bf16_is_close_where_the_processor_has_it(directory, cache, bound):
+    config = EngineConfig(dtype="bf16", kv_cache_dtype=cache, max_num_seqs=4, kv_cache_memory=2**20)
+    runner = open_runner(directory, "openvino", config)
+    prompt = checkpoints.prompts(1)[0]
+    error = relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt))
+    assert 1e-4 < error < bound
 
 
 def test_quantised_weights_set_the_group_of_dynamic_quantisation():

@@ -3,10 +3,10 @@
 import pytest
 
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.runtimes.layout import Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.step import Row, Step
 
-LIMITS = Limits(block_size=4, num_blocks=10, vocab_size=50, max_model_len=12)
+LIMITS = RunnerLimits(block_size=4, num_blocks=10, vocab_size=50, max_model_len=12)
 
 
 def test_slots_follow_the_block_table() -> None:

@@ -225,7 +225,7 @@ def test_the_default_runtime_needs_no_torch(bert: Path) -> None:
         f"LLM({str(bert)!r}).embed([[3, 4, 5]])\n"
         "assert not {'torch', 'transformers'} & set(sys.modules), 'loaded'\n"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
 
 
@@ -258,7 +258,7 @@ def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:
         load_definition(config)
     with pytest.raises(StartError, match="expected one of openvino, torch for a model that embeds"):
         LLM(bert, "mindspore")
-    with pytest.raises(StartError, match="adapters are for models that generate"):
+    with pytest.raises(StartError, match="adapters is an option of models that generate"):
         LLM(bert, adapters={"a": bert})
     change(bert / "config.json", architectures=["BertForSequenceClassification"])
     with pytest.raises(StartError, match=r"expected one of .*BertModel"):

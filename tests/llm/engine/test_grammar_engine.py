@@ -165,7 +165,7 @@ INNER = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(INNER, st.integers(0, 2**32), st.booleans())
 def test_answers_fulfil_any_schema(schema, seed, speculates):
     engine = make(num_speculative_tokens=3 if speculates else 0, min_ngram=1)
@@ -334,7 +334,7 @@ def test_a_grammar_that_fails_ends_its_answer_alone():
         engine.add(name, [5, 6, 7], SamplingParams(max_tokens=60, seed=5), grammar=grammar)
     engine.add("free", [5, 6, 7], SamplingParams(max_tokens=60, seed=5))
     first = engine.step()
-    bad = next(b for b in engine._roster.branches.values() if b.request.request_id == "bad")
+    bad = next(b for b in engine._table.branches.values() if b.request.request_id == "bad")
     bad.grammar.matcher.consume_token(EOS)  # what a limit of the library does to it
     said = run(engine)
     assert said["bad", 0][2] is ERROR

@@ -126,7 +126,6 @@ TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
     max_examples=150,
     stateful_step_count=30,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

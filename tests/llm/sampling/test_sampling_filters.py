@@ -77,7 +77,7 @@ def nucleus_by_definition(logits, top_p):
     return sorted(order[: 1 + int(np.sum(cumulative < top_p * cumulative[-1]))].tolist())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([3, 40, 700, 5000]),
@@ -93,7 +93,7 @@ def test_top_p_is_its_definition_whatever_the_distribution(seed, size, spread, p
     assert len(found ^ expected) <= (size > 1000)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.sampled_from([5, 300, 3000]), st.integers(1, 2000))
 def test_top_k_is_its_definition_with_many_equal_logits(seed, size, k):
     logits = np.random.default_rng(seed).integers(-20, 3, size).astype(np.float32)
@@ -102,7 +102,7 @@ def test_top_k_is_its_definition_with_many_equal_logits(seed, size, k):
 
 
 @pytest.mark.torch
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([30, 1000, 4000]),

@@ -21,7 +21,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.runtimes.layout import Limits, lay_out
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch import opening as runtime
 from mindspore_serving.llm.runtimes.torch.graphs import batch_sizes
 from mindspore_serving.llm.runtimes.torch.opening import open_runner
@@ -177,7 +177,7 @@ def test_other_steps_are_eager(llama: Path, step: Step) -> None:
 
 def test_a_row_with_an_adapter_is_eager(llama: Path) -> None:
     runner, capture = captured(llama)
-    limits = Limits(BLOCK, runner.num_blocks, checkpoints.VOCAB, 128, num_adapters=1)
+    limits = RunnerLimits(BLOCK, runner.num_blocks, checkpoints.VOCAB, 128, num_adapters=1)
     assert runner._graphs is not None
     for adapter, is_graph in ((0, True), (1, False)):
         step = Step((Row([3], 0, [0], 1, adapter), Row([4], 0, [1], 1)))
@@ -229,7 +229,7 @@ def test_a_runner_is_warm_before_the_first_request(
     runner, lines = warmed_up(llama, monkeypatch, capture := Capture())
     assert lines == []
     assert len(capture.runs) == len(batch_sizes(MOST))
-    assert capsys.readouterr().err.endswith("] 4/4\n")
+    assert "| 4/4 [" in capsys.readouterr().err
     runner.run(Step(rows([3], [0])))
     assert sum(capture.runs) == 1
 

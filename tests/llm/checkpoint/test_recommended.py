@@ -7,7 +7,7 @@ import pytest
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM
-from mindspore_serving.llm.checkpoint.generation_config import read_recommended
+from mindspore_serving.llm.checkpoint.model_files import read_recommended
 from mindspore_serving.llm.loader import make_config, open_model
 from tests.llm import chatty
 

@@ -45,7 +45,7 @@ def test_int4_takes_the_largest_group_that_divides_and_else_int8(inputs, form):
     assert (packed.bits, packed.group) == form
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrays.arrays(np.float32, (3, 64), elements=st.floats(-1e3, 1e3, width=32)),
     st.sampled_from([8, 4]),

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.llm.sampling.draw import Uniforms, draw
-from mindspore_serving.llm.sampling.sampler import SampleRow, sample
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import sample
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -171,7 +172,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(PARAMS, min_size=2, max_size=6), st.integers(0, 2**32))
 def test_a_row_does_not_depend_on_the_rows_beside_it(params, seed):
     logits = np.random.default_rng(seed).standard_normal((len(params), 300)).astype(np.float32)

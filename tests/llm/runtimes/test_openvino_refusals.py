@@ -10,7 +10,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
@@ -40,11 +40,9 @@ def changed(directory, tmp_path, *, config=None, tensors=None, without=()):
     checkpoint = Checkpoint.open(directory)
     all_tensors = {name: checkpoint.f32(name) for name in checkpoint.names()}
     all_tensors = {k: v for k, v in {**all_tensors, **(tensors or {})}.items() if k not in without}
-    layout = {
-        name: ("F64" if array.dtype == np.float64 else "F32", array.shape)
-        for name, array in all_tensors.items()
-    }
-    write_safetensors(target / "model.safetensors", layout, iter(all_tensors.items()), {})
+    kinds = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
+    stored = [(n, StoredTensor(kinds[a.dtype], a.shape, a)) for n, a in all_tensors.items()]
+    write_safetensors(target, stored, {})
     return target
 
 
@@ -56,7 +54,7 @@ def changed(directory, tmp_path, *, config=None, tensors=None, without=()):
         ({"dtype": "f16"}, "dtype is 'f16', the openvino runtime accepts auto, f32 and bf16"),
         ({"quantization": "int3"}, "quantization is 'int3', expected one of int8, int4"),
         ({"kv_cache_dtype": "bf16", "dtype": "f32"}, "kv_cache_dtype is 'bf16', expected auto or"),
-        ({"max_model_len": 513}, "max_model_len is 513, expected at most the model's 512"),
+        ({"max_model_len": 513}, "max_model_len is 513, but the model has 512 positions"),
     ],
 )
 def test_an_option_that_this_runtime_has_not_is_refused(directory, options, text):

@@ -7,7 +7,11 @@ import pytest
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
-from mindspore_serving.llm.runtimes.capacity import Capacity, capacity, free_main_memory
+from mindspore_serving.llm.runtimes.capacity import (
+    cache_block_bytes,
+    free_main_memory,
+    runner_limits,
+)
 
 # 2 layers * (keys and values) * 2 heads * 8 numbers = 64 numbers per token
 BLOCK_BYTES = 64 * 4 * 16
@@ -29,27 +33,31 @@ def spec() -> ModelSpec:
     )
 
 
-def fitting(free_memory: int = 0, **options: int) -> Capacity:
+def fitting(free_memory: int = 0, **options: int) -> tuple[int, int]:
+    """(blocks, longest sequence)"""
     config = EngineConfig(block_size=16, **options)
-    return capacity(config, spec(), element_size=4, free_memory=free_memory)
+    block_bytes = cache_block_bytes(config, spec(), element_size=4)
+    assert block_bytes == BLOCK_BYTES
+    limits = runner_limits(config, spec(), block_bytes, free_memory=free_memory)
+    return limits.num_blocks, limits.max_model_len
 
 
 def test_the_memory_that_is_given_is_divided_into_blocks() -> None:
-    assert fitting(kv_cache_memory=10 * BLOCK_BYTES + 1) == Capacity(10, 128)
+    assert fitting(kv_cache_memory=10 * BLOCK_BYTES + 1) == (10, 128)
 
 
 def test_a_small_cache_lowers_the_longest_sequence() -> None:
-    assert fitting(kv_cache_memory=3 * BLOCK_BYTES) == Capacity(3, 48)
+    assert fitting(kv_cache_memory=3 * BLOCK_BYTES) == (3, 48)
 
 
 def test_without_a_size_the_free_memory_is_taken() -> None:
-    assert fitting(free_memory=20 * BLOCK_BYTES) == Capacity(20, 128)
+    assert fitting(free_memory=20 * BLOCK_BYTES) == (20, 128)
 
 
 def test_no_more_is_taken_than_all_sequences_can_fill() -> None:
     """3 sequences of 128 / 16 blocks."""
-    assert fitting(free_memory=10**12, max_num_seqs=3) == Capacity(24, 128)
-    assert fitting(free_memory=10**12, max_num_seqs=3, max_model_len=33) == Capacity(9, 33)
+    assert fitting(free_memory=10**12, max_num_seqs=3) == (24, 128)
+    assert fitting(free_memory=10**12, max_num_seqs=3, max_model_len=33) == (9, 33)
 
 
 def test_a_cache_without_room_for_a_block_is_refused() -> None:

@@ -25,7 +25,7 @@ from tests.llm import checkpoints
 from tests.llm.torch_cases import CASES, TOLERANCE, Case, gather_error, kernel_error
 
 pytestmark = pytest.mark.torch
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 COUNT = 12
 SPEC = AttentionSpec(4, 2, 16, 0.25)
 FLOAT = Setting(torch.float32, torch.float32, 16, "cpu")

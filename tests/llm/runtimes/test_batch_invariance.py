@@ -16,7 +16,7 @@ from mindspore_serving.llm.quantize import quantize
 pytest.importorskip("openvino")
 pytest.importorskip("torch")
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "tiny_llm"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "tiny_llm"
 ROUNDING = 1e-4  # of log-probabilities; seen were 6e-6
 
 
