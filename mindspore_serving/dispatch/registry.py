@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mindspore_serving.batching.batcher import Batcher
-from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.llm_messages import ModelCard
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport

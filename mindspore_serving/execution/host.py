@@ -12,9 +12,9 @@ from mindspore_serving import backends
 from mindspore_serving.backends import run as model_run
 from mindspore_serving.backends.base import Array, Backend, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.completion import METHODS
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import NotFound, StartError
 from mindspore_serving.execution import nested

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.completion import (
-    Ended,
-    Event,
-    Generate,
-    Grammar,
-    Piece,
-    Refused,
-    decode_ask,
-    encode_events,
-)
 from mindspore_serving.core.declaration import LanguageSpec
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Event,
+    Finished,
+    Generate,
+    Grammar,
+    Refused,
+    decode_request,
+    encode_events,
+)
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
     DeadlineExceeded,
@@ -82,7 +82,7 @@ class LanguageHost:
     def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
         """Answer an ask of a front end.  Raises InvalidInputs if it is none."""
         try:
-            ask = decode_ask(method, body)
+            ask = decode_request(method, body)
         except msgspec.DecodeError as error:
             raise InvalidInputs(f"the request cannot be read: {error}") from None
 
@@ -153,7 +153,7 @@ class LanguageHost:
         for event in events:
             if isinstance(event, Refused):
                 self.executor.fail(job, _to_error(event))
-            elif isinstance(event, Piece):
+            elif isinstance(event, Chunk):
                 if event.finish_reason == "error":
                     self.executor.fail(job, StageFailed(str(event.stop_reason)))
                     return
@@ -162,7 +162,7 @@ class LanguageHost:
                     self.executor.emit(job, outcome)
                 else:
                     self.executor.resume([job], [outcome])
-            elif isinstance(event, Ended) and job.is_to_stream:
+            elif isinstance(event, Finished) and job.is_to_stream:
                 self.executor.end(job)
 
     def _to_ask(self, values: Sequence[Value]) -> Generate:

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mindspore_serving import log, wire
-from mindspore_serving.core.completion import CODEC
+from mindspore_serving.core.llm_messages import CODEC
 from mindspore_serving.errors import Code, InvalidInputs, NotFound, ServingError
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.host import Host, load

@@ -1,6 +1,6 @@
 """Language models as front ends see them: find one by name, ask it, iterate what it says.
 
-Knows no protocol: each makes an `Ask` of its own request and its own answer of the `Event`s.
+Knows no protocol: each makes an `LLMRequest` of its own request and its own answer of the `Event`s.
 """
 
 from collections import deque
@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mindspore_serving.core.completion import (
+from mindspore_serving.core.llm_messages import (
     CODEC,
     METHODS,
-    Ask,
-    Begun,
-    Ended,
     Event,
+    Finished,
     Generate,
+    LLMRequest,
     ModelCard,
     Refused,
+    Started,
     decode_events,
-    encode_ask,
+    encode_request,
 )
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
-from mindspore_serving.frontends.waiting import Replies
+from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.metrics import WAITS, Histogram
 
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
@@ -53,22 +53,22 @@ class Stream:
         self._queue = queue
         self._replies = Replies(inference, request)
 
-    async def begin(self) -> Begun:
+    async def begin(self) -> Started:
         """The first event.  Raises RefusedError, or another ServingError."""
         event = await self.next()
         if isinstance(event, Refused):
             raise RefusedError(event)
-        if not isinstance(event, Begun):
+        if not isinstance(event, Started):
             raise ServingError("the model gave no answer")
         return event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The other events, the last being `Ended`.  Raises ServingError if the model is lost."""
+        """The other events, `Finished` last.  Raises ServingError if the model is lost."""
         while True:
             event = await self.next()
             if event is None:
                 raise ServingError("the model did not finish its answer")
-            if not isinstance(event, Ended):
+            if not isinstance(event, Finished):
                 yield event
                 continue
             if self._queue is not None:
@@ -116,7 +116,9 @@ class LanguageModel:
         """Start a generation.  `timeout` in seconds, None for no limit."""
         return Stream(self.inference, self._request(ask, timeout), self.queue)
 
-    async def ask(self, ask: Ask, expected: type[Answer], timeout: float | None = None) -> Answer:
+    async def ask(
+        self, ask: LLMRequest, expected: type[Answer], timeout: float | None = None
+    ) -> Answer:
         """The one answer to anything else.  Raises RefusedError, or another ServingError."""
         with Stream(self.inference, self._request(ask, timeout)) as stream:
             event = await stream.next()
@@ -126,9 +128,9 @@ class LanguageModel:
             raise ServingError("the model gave no answer")
         return event
 
-    def _request(self, ask: Ask, timeout: float | None) -> Request:
+    def _request(self, ask: LLMRequest, timeout: float | None) -> Request:
         method = next(name for name, kind in METHODS.items() if kind is type(ask))
-        body = encode_ask(ask)
+        body = encode_request(ask)
         return Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )

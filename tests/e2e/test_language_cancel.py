@@ -20,14 +20,14 @@ from tests.llm import chatty
 SOURCE = """
 from pathlib import Path
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.processing.processor import Preparer
+from mindspore_serving.llm.processing.processor import Processor
 
 here = Path(__file__).parent
 llm = register.declare_llm(
     "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64
 )
-Preparer.prompt_now, Preparer.embedded_now, Engine.step_now = (
-    Preparer.prompt, Preparer.embedded, Engine.step
+Processor.prompt_now, Processor.embedded_now, Engine.step_now = (
+    Processor.prompt, Processor.embedded, Engine.step
 )
 
 def hold():
@@ -49,7 +49,7 @@ def step(self):
         raise MemoryError("injected")
     return self.step_now()
 
-Preparer.prompt, Preparer.embedded, Engine.step = prompt, embedded, step
+Processor.prompt, Processor.embedded, Engine.step = prompt, embedded, step
 
 def check(text):
     if (here / "fail").exists():

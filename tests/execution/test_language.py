@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from mindspore_serving.core.completion import (
-    Begun,
-    Ended,
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    Finished,
     Generate,
     Refused,
+    Started,
     decode_events,
-    encode_ask,
+    encode_request,
 )
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.execution.language import LanguageHost
 from mindspore_serving.llm.loader import make_config, open_model
@@ -31,7 +31,7 @@ class Hosted:
     def ask(self, item_id, prompt, count):
         params = SamplingParams(max_tokens=count, ignore_eos=True)
         ask = Generate(prompt=prompt, params=params, is_stream=True)
-        self.host.accept(item_id, "@generate", encode_ask(ask))
+        self.host.accept(item_id, "@generate", encode_request(ask))
 
     def until(self, condition):
         end = time.monotonic() + 20
@@ -65,8 +65,8 @@ def test_each_item_gets_its_own_events_and_one_end(hosted):
         sent = hosted.of(item_id)
         assert [one.is_last for one in sent] == [False] * (len(sent) - 1) + [True]
         events = [event for one in sent for event in decode_events(one.events)]
-        assert isinstance(events[0], Begun)
-        assert isinstance(events[-1], Ended)
+        assert isinstance(events[0], Started)
+        assert isinstance(events[-1], Finished)
         assert events[-1].num_generated_tokens == count
 
 
@@ -78,7 +78,7 @@ def test_a_refusal_is_an_event_and_the_last(hosted):
     assert isinstance(decode_events(sent.events)[0], Refused)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", encode_ask(Generate())[:-1]])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", encode_request(Generate())[:-1]])
 def test_a_body_that_is_no_ask_is_told_so(hosted, body):
     with pytest.raises(InvalidInputs, match="cannot be read"):
         hosted.host.accept(4, "@embed", body)

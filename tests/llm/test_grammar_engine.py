@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.json_scan import JsonScanner, Verdict
 from mindspore_serving.llm.config import EngineConfig

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.output_parser import CallArguments, CallBegun, OutputParser
 from mindspore_serving.llm.chat.reasoning_formats import (

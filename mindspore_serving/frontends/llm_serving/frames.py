@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Token
 
 Form = Literal["r21", "bare"]
 

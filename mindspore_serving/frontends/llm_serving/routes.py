@@ -10,8 +10,8 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded, ServingError, TooLarge
 from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import LanguageModel, LanguageModels, RefusedError, Stream
-from mindspore_serving.frontends.leaving import Owned, while_there
 from mindspore_serving.frontends.llm_serving.frames import Form, Frames, frames_of
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,

@@ -7,7 +7,7 @@ import codecs
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from mindspore_serving.core.completion import Begun, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, Started, Token
 from mindspore_serving.errors import NotFound, Overloaded, ServingError
 from mindspore_serving.frontends.language import RefusedError, Stream
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
@@ -50,7 +50,7 @@ class Writer:
     """Gathers an answer.  `begun` is None if the model did not take the request; `seed` is what
     the request gave."""
 
-    begun: Begun | None
+    begun: Started | None
     seed: int = 0
     has_details: bool = False
     text: str = ""
@@ -58,7 +58,7 @@ class Writer:
     num_generated: int = 0
     tokens: list[Shown] = field(default_factory=list)
 
-    def write(self, piece: Piece) -> list[Shown]:
+    def write(self, piece: Chunk) -> list[Shown]:
         """What `piece` adds.  Of several tokens, the last is shown with the text of them all."""
         tokens = piece.tokens or ()
         shown = [_shown(token, "") for token in tokens[:-1]]
@@ -66,13 +66,13 @@ class Writer:
             shown.append(_shown(tokens[-1], piece.text))
         return self._add(piece, shown)
 
-    def write_whole(self, piece: Piece) -> None:
+    def write_whole(self, piece: Chunk) -> None:
         """All of an answer at once: each token is shown with its own text."""
         texts = _texts(piece.tokens or ())
         pairs = zip(piece.tokens or (), texts, strict=True)
         self._add(piece, [_shown(token, text) for token, text in pairs])
 
-    def _add(self, piece: Piece, shown: list[Shown]) -> list[Shown]:
+    def _add(self, piece: Chunk, shown: list[Shown]) -> list[Shown]:
         self.text += piece.text
         self.num_generated += len(piece.token_ids)
         self.tokens += shown
@@ -105,17 +105,17 @@ class Writer:
         )
 
 
-async def pieces_of(stream: Stream, writer: Writer) -> AsyncIterator[Piece]:
+async def pieces_of(stream: Stream, writer: Writer) -> AsyncIterator[Chunk]:
     """The pieces of `stream`; a model that is lost is a piece that says so."""
     try:
         async for event in stream:
-            if isinstance(event, Piece):
+            if isinstance(event, Chunk):
                 yield event
     except ServingError:
-        yield Piece(0, "", (), (), "error")
+        yield Chunk(0, "", (), (), "error")
         return
     if not writer.finish_reason:
-        yield Piece(0, "", (), (), "abort")
+        yield Chunk(0, "", (), (), "abort")
 
 
 def _shown(token: Token, text: str) -> Shown:

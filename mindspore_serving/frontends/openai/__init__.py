@@ -1,6 +1,6 @@
 """OpenAI's protocol: chats, completions, responses, embeddings, models, tokens.
 
-Each route reads a body into a struct of `requests`, makes an ask of `core.completion` of it, and
+Each route reads a body into a struct of `requests`, makes an ask of `core.llm_messages` of it, and
 writes what the model says as OpenAI's JSON.  Nothing here knows workers or engines.
 """
 

@@ -7,11 +7,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.core.completion import Ended, Generate, ModelCard, Piece
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Chunk, Finished, Generate, ModelCard
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import LanguageModel, RefusedError, Stream
-from mindspore_serving.frontends.leaving import Owned, while_there
 from mindspore_serving.frontends.openai import messages, sampling, tools
 from mindspore_serving.frontends.openai.chat_stream import ChatChunks, stream_chat
 from mindspore_serving.frontends.openai.decoding import check_free
@@ -146,12 +146,12 @@ def template_options(asked: ChatRequest) -> dict[str, Any]:
 
 
 async def _collect(stream: Stream, head: Head, reading: Reading) -> dict[str, Any]:
-    pieces: list[Piece] = []
-    ended: list[Ended] = []
+    pieces: list[Chunk] = []
+    ended: list[Finished] = []
     async for event in stream:
-        if isinstance(event, Piece):
+        if isinstance(event, Chunk):
             pieces.append(event)
-        elif isinstance(event, Ended):
+        elif isinstance(event, Finished):
             ended.append(event)
     pieces.sort(key=lambda piece: piece.index)
     return {
@@ -161,7 +161,7 @@ async def _collect(stream: Stream, head: Head, reading: Reading) -> dict[str, An
     }
 
 
-def _choice(piece: Piece, reading: Reading) -> dict[str, Any]:
+def _choice(piece: Chunk, reading: Reading) -> dict[str, Any]:
     message = to_message(reading, piece.text)
     return {
         "index": piece.index,

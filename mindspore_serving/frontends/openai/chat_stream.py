@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 
-from mindspore_serving.core.completion import Ended, Generate, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, Finished, Generate, Token
 from mindspore_serving.frontends.language import Stream
 from mindspore_serving.frontends.openai.chunks import DONE, Chunks, encode
 from mindspore_serving.frontends.openai.envelope import Head, finish_reason, to_usage
@@ -18,11 +18,11 @@ async def stream_chat(stream: Stream, chunks: "ChatChunks", ask: Generate) -> As
     try:
         yield chunks.begin(ask.params.n)
         async for event in stream:
-            if isinstance(event, Piece):
+            if isinstance(event, Chunk):
                 made = chunks.take(event)
                 if made:
                     yield made
-            elif isinstance(event, Ended):
+            elif isinstance(event, Finished):
                 yield chunks.end(event)
     except Exception as error:
         yield to_failure(error).to_event()
@@ -41,11 +41,11 @@ class ChatChunks:
         self._choices = [_Choice(self._chunks, index, self._reading) for index in range(n)]
         return b"".join([choice.begin() for choice in self._choices])
 
-    def take(self, piece: Piece) -> bytes:
+    def take(self, piece: Chunk) -> bytes:
         """What `piece` makes, perhaps nothing.  Raises ServingError if the model failed."""
         return self._choices[piece.index].take(piece)
 
-    def end(self, ended: Ended) -> bytes:
+    def end(self, ended: Finished) -> bytes:
         usage = self._chunks.usage(to_usage([ended])) if self._chunks.has_usage else b""
         return usage + DONE
 
@@ -63,7 +63,7 @@ class _Choice:
     def begin(self) -> bytes:
         return self._chunk(_ROLE)
 
-    def take(self, piece: Piece) -> bytes:
+    def take(self, piece: Chunk) -> bytes:
         if self._reader is None and piece.finish_reason is None and piece.tokens is None:
             if not piece.text:
                 return b""
@@ -75,7 +75,7 @@ class _Choice:
             made += self._chunk({}, finish_reason(piece, has_calls=has_calls))
         return made
 
-    def _deltas(self, piece: Piece) -> list[dict[str, object]]:
+    def _deltas(self, piece: Chunk) -> list[dict[str, object]]:
         if self._reader is None:
             return [{"content": piece.text}] if piece.text else []
         is_end = piece.finish_reason is not None

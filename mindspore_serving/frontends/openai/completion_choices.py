@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from mindspore_serving.core.completion import Begun, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, Started, Token
 from mindspore_serving.frontends.openai.envelope import finish_reason
 from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined
 
@@ -34,7 +34,7 @@ class Echo:
     tokens: list[Token] = field(default_factory=list)
 
 
-def to_echo(prompt: str | list[int], begun: Begun, showing: Showing) -> Echo:
+def to_echo(prompt: str | list[int], begun: Started, showing: Showing) -> Echo:
     """`begun` has the tokens of the prompt if it cannot be shown as it was given."""
     if not showing.echo:
         return Echo()
@@ -46,7 +46,7 @@ def to_echo(prompt: str | list[int], begun: Begun, showing: Showing) -> Echo:
     return Echo(b"".join(shown).decode("utf-8", "replace"))
 
 
-def to_choice(index: int, piece: Piece, echo: Echo, showing: Showing) -> dict[str, Any]:
+def to_choice(index: int, piece: Chunk, echo: Echo, showing: Showing) -> dict[str, Any]:
     """The choice of an answer that is there.  Raises ServingError if the model failed."""
     logprobs = None
     if showing.has_logprobs:
@@ -61,7 +61,7 @@ def to_choice(index: int, piece: Piece, echo: Echo, showing: Showing) -> dict[st
     }
 
 
-def reason_of(piece: Piece, showing: Showing) -> str | None:
+def reason_of(piece: Chunk, showing: Showing) -> str | None:
     reason = finish_reason(piece)
     return reason if showing.has_answer or reason is None else "length"
 
@@ -75,7 +75,7 @@ def answer_logprobs(echo: Echo, showing: Showing) -> CompletionLogprobs:
     return CompletionLogprobs(shows_special=showing.shows_special, start=len(echo.text))
 
 
-def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
+def best(pieces: Sequence[Chunk], n: int) -> list[Chunk]:
     """The `n` likeliest, best first, by the mean log-probability of a token; or all, in order of
     their index, if there are no more."""
     if len(pieces) <= n:
@@ -83,6 +83,6 @@ def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
     return sorted(pieces, key=_mean_logprob, reverse=True)[:n]
 
 
-def _mean_logprob(piece: Piece) -> float:
+def _mean_logprob(piece: Chunk) -> float:
     tokens = piece.tokens or ()
     return fsum(token.logprob or 0.0 for token in tokens) / max(1, len(tokens))

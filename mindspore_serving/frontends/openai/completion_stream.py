@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from mindspore_serving.core.completion import Ended, Event, Piece, Scored
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, PromptScored
 from mindspore_serving.frontends.language import Stream
 from mindspore_serving.frontends.openai.chunks import DONE, Chunks, encode
 from mindspore_serving.frontends.openai.completion_choices import (
@@ -46,16 +46,16 @@ class CompletionChunks:
             for place, echo in enumerate(echoes)
         ]
         self._showing = showing
-        self._ended: list[Ended] = []
+        self._ended: list[Finished] = []
 
     def take(self, place: int, event: Event) -> bytes:
         """What an event of prompt `place` makes, perhaps nothing.  Raises ServingError if the
         model failed."""
-        if isinstance(event, Piece):
+        if isinstance(event, Chunk):
             return self._prompts[place].take(event)
-        if isinstance(event, Scored):
+        if isinstance(event, PromptScored):
             self._prompts[place].echo.tokens += event.tokens
-        elif isinstance(event, Ended):
+        elif isinstance(event, Finished):
             self._ended.append(event)
         return b""
 
@@ -74,7 +74,7 @@ class _Prompt:
         self._has_begun = not showing.echo
         self._choices = [_Choice(chunks, first + i, echo, showing) for i in range(showing.n)]
 
-    def take(self, piece: Piece) -> bytes:
+    def take(self, piece: Chunk) -> bytes:
         made = self._choices[piece.index].take(piece)
         if self._has_begun:
             return made
@@ -99,7 +99,7 @@ class _Choice:
         logprobs = prompt_logprobs(self._echo, showing) if showing.has_logprobs else None
         return self._chunk(self._echo.text, logprobs, None)
 
-    def take(self, piece: Piece) -> bytes:
+    def take(self, piece: Chunk) -> bytes:
         showing, text = self._showing, piece.text
         if self._logprobs is None and piece.finish_reason is None and showing.has_answer:
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""

@@ -8,10 +8,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.core.completion import Ended, Generate, Piece, Scored
 from mindspore_serving.core.generation import MAX_SEQUENCES
+from mindspore_serving.core.llm_messages import Chunk, Finished, Generate, PromptScored
+from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import LanguageModel, RefusedError, Stream
-from mindspore_serving.frontends.leaving import Owned, while_there
 from mindspore_serving.frontends.openai import sampling
 from mindspore_serving.frontends.openai.completion_choices import (
     Echo,
@@ -146,15 +146,15 @@ async def _collect(
     streams: Sequence[Stream], echoes: Sequence[Echo], head: Head, showing: Showing
 ) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
-    ended: list[Ended] = []
+    ended: list[Finished] = []
     for stream, echo in zip(streams, echoes, strict=True):  # all are under way together
         pieces = []
         async for event in stream:
-            if isinstance(event, Piece):
+            if isinstance(event, Chunk):
                 pieces.append(event)
-            elif isinstance(event, Scored):
+            elif isinstance(event, PromptScored):
                 echo.tokens += event.tokens
-            elif isinstance(event, Ended):
+            elif isinstance(event, Finished):
                 ended.append(event)
         for piece in best(pieces, showing.n):
             choices.append(to_choice(len(choices), piece, echo, showing))

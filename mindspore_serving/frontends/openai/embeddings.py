@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.completion import Embed, Embedded
+from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.language import LanguageModel, LanguageModels, RefusedError
-from mindspore_serving.frontends.leaving import while_there
 from mindspore_serving.frontends.openai.decoding import show
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
 from mindspore_serving.frontends.openai.errors import WrongField, to_wrong_field

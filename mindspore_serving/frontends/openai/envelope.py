@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Ended, ModelCard, Piece
+from mindspore_serving.core.llm_messages import Chunk, Finished, ModelCard
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.language import LanguageModel, LanguageModels
 from mindspore_serving.frontends.openai.errors import WrongField
@@ -47,7 +47,7 @@ def fingerprint(card: ModelCard) -> str:
     return "fp_" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:10]
 
 
-def to_usage(ended: Sequence[Ended], *, has_answer: bool = True) -> dict[str, Any]:
+def to_usage(ended: Sequence[Finished], *, has_answer: bool = True) -> dict[str, Any]:
     """`usage` of an answer to as many prompts; of the prompts alone if not `has_answer`."""
     num_prompt = sum(one.num_prompt_tokens for one in ended)
     num_generated = sum(one.num_generated_tokens for one in ended) if has_answer else 0
@@ -68,7 +68,7 @@ def find_generator(models: LanguageModels, name: str | None) -> LanguageModel:
     return model
 
 
-def finish_reason(piece: Piece, *, has_calls: bool = False) -> str | None:
+def finish_reason(piece: Chunk, *, has_calls: bool = False) -> str | None:
     """`finish_reason` of a choice; clients know no others.  Raises ServingError if the model
     failed."""
     reason = piece.finish_reason

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable
 from typing import Any
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Token
 
 MAX_CHAT = 20
 MAX_COMPLETION = 5

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from mindspore_serving.core.completion import Begun, Event
+from mindspore_serving.core.llm_messages import Event, Started
 from mindspore_serving.frontends.language import Stream
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
 
 
-async def begin_all(streams: Sequence[Stream]) -> list[Begun]:
+async def begin_all(streams: Sequence[Stream]) -> list[Started]:
     """The first event of each.  Raises what the first refused one raises."""
     return [await stream.begin() for stream in streams]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Token
 from mindspore_serving.frontends.openai.logprobs import of_chat
 from mindspore_serving.llm.chat.output_parser import (
     CallArguments,

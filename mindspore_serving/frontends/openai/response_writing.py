@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.completion import Ended, Event, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Token
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.language import Stream
 from mindspore_serving.frontends.openai.envelope import finish_reason
@@ -41,9 +41,9 @@ class Writing:
 
     def take(self, event: Event) -> list[Object]:
         """The events of what the model said.  Raises ServingError if it failed."""
-        if isinstance(event, Piece):
+        if isinstance(event, Chunk):
             return self._take_piece(event)
-        if isinstance(event, Ended):
+        if isinstance(event, Finished):
             self._usage = self._to_usage(event)
         return []
 
@@ -83,7 +83,7 @@ class Writing:
             "user": asked.user,
         }
 
-    def _take_piece(self, piece: Piece) -> list[Object]:
+    def _take_piece(self, piece: Chunk) -> list[Object]:
         is_end = piece.finish_reason is not None
         reason = finish_reason(piece)
         self._tokens += piece.tokens or ()
@@ -98,19 +98,19 @@ class Writing:
             events += self._output.finish(self._status)
         return events
 
-    def _deltas(self, piece: Piece, *, is_end: bool) -> list[Delta]:
+    def _deltas(self, piece: Chunk, *, is_end: bool) -> list[Delta]:
         if self._reader is not None:
             return self._reader.take(piece.text, is_end=is_end)
         return [Content(piece.text)] if piece.text else []
 
-    def _count(self, piece: Piece, deltas: list[Delta]) -> None:
+    def _count(self, piece: Chunk, deltas: list[Delta]) -> None:
         """Tokens up to the first that are no reasoning, if there was any."""
         self._has_reasoning = self._has_reasoning or any(isinstance(d, Reasoning) for d in deltas)
         self._is_reasoning = self._is_reasoning and all(isinstance(d, Reasoning) for d in deltas)
         if self._is_reasoning:
             self._num_reasoning += len(piece.token_ids)
 
-    def _to_usage(self, ended: Ended) -> Object:
+    def _to_usage(self, ended: Finished) -> Object:
         num_reasoning = self._num_reasoning if self._has_reasoning else 0
         return {
             "input_tokens": ended.num_prompt_tokens,

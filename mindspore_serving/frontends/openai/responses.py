@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mindspore_serving.core.completion import Generate
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import LanguageModel, RefusedError
-from mindspore_serving.frontends.leaving import Owned, while_there
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.decoding import show
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.completion import Detokenize, Detokenized, Tokenize, Tokenized
+from mindspore_serving.core.llm_messages import Detokenize, Detokenized, Tokenize, Tokenized
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.language import RefusedError
-from mindspore_serving.frontends.leaving import while_there
 from mindspore_serving.frontends.openai import messages, tools
 from mindspore_serving.frontends.openai.decoding import check_free
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of

@@ -5,8 +5,8 @@ and what they mean to the engine.  Sends nothing.
 import json
 from dataclasses import dataclass
 
-from mindspore_serving.core.completion import Generate, Grammar
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Generate, Grammar
 from mindspore_serving.errors import InvalidInputs, NotFound
 from mindspore_serving.frontends.language import LanguageModel, LanguageModels
 from mindspore_serving.frontends.tgi.errors import TgiError, invalid

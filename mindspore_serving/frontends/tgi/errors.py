@@ -7,7 +7,7 @@ import msgspec
 from starlette.responses import Response
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import NotFound, Overloaded, ServingError
 from mindspore_serving.frontends.language import RefusedError
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.leaving import while_there
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.tgi.answers import encode

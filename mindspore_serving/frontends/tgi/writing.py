@@ -11,7 +11,7 @@ from time import perf_counter
 
 from msgspec import UNSET, UnsetType
 
-from mindspore_serving.core.completion import Begun, Ended, Piece, Scored, Token
+from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started, Token
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.language import Stream
 from mindspore_serving.frontends.tgi.answers import (
@@ -40,7 +40,7 @@ class Times:
     num_generated_tokens: int = 0
     queued: float = 0.0
 
-    def begin(self, begun: Begun) -> None:
+    def begin(self, begun: Started) -> None:
         """Of several answers, the first that is taken."""
         if not self.begun:
             self.begun = perf_counter() - begun.queue_seconds
@@ -75,14 +75,14 @@ def top_tokens(token: Token) -> list[TokenAnswer]:
 class StreamWriter:
     """The events of one job, made of pieces as they come."""
 
-    def __init__(self, job: Job, begun: Begun) -> None:
+    def __init__(self, job: Job, begun: Started) -> None:
         self._job = job
         self._begun = begun
         self._speller = Speller()
         self._texts = [job.prefix]
         self.count = 0
 
-    def write(self, piece: Piece) -> bytes:
+    def write(self, piece: Chunk) -> bytes:
         """An event for each token of `piece`.  Raises TgiError if it tells of a failure."""
         self._texts.append(piece.text)
         tokens = piece.tokens or ()
@@ -102,7 +102,7 @@ class StreamWriter:
             events.append(sse.event(encode(found)))
         return b"".join(events)
 
-    def _details(self, piece: Piece) -> StreamDetails | None:
+    def _details(self, piece: Chunk) -> StreamDetails | None:
         if not self._job.has_details:
             return None
         reason = finish_reason(piece, self.count, self._job, self._begun)
@@ -110,7 +110,7 @@ class StreamWriter:
         return StreamDetails(reason, self.count, seed, self._begun.num_prompt_tokens)
 
 
-def check_end(piece: Piece, *, is_stream: bool) -> None:
+def check_end(piece: Chunk, *, is_stream: bool) -> None:
     """Raises TgiError if the last piece tells of a failure."""
     if piece.finish_reason == "error":
         raise failed(str(piece.stop_reason))
@@ -118,7 +118,7 @@ def check_end(piece: Piece, *, is_stream: bool) -> None:
         raise incomplete(is_stream=is_stream)
 
 
-def finish_reason(piece: Piece, count: int, job: Job, begun: Begun) -> str:
+def finish_reason(piece: Chunk, count: int, job: Job, begun: Started) -> str:
     """Of a text that ends for several reasons at once, length comes first."""
     room = job.model.card.max_model_len - begun.num_prompt_tokens
     if piece.finish_reason == "length" or count >= (job.max_new_tokens or room):
@@ -134,13 +134,13 @@ async def write_stream(job: Job, times: Times) -> AsyncGenerator[bytes, None]:
         writer = StreamWriter(job, begun)
         is_complete = False
         async for event in stream:
-            if isinstance(event, Piece):
+            if isinstance(event, Chunk):
                 events = writer.write(event)
                 if event.finish_reason is not None:
                     is_complete = True
                     times.end(writer.count)
                 yield events
-            elif isinstance(event, Ended):
+            elif isinstance(event, Finished):
                 times.queued = event.queue_seconds
         if not is_complete:
             raise incomplete(is_stream=True)
@@ -204,18 +204,18 @@ async def _read(stream: Stream, job: Job, times: Times) -> Written:
     prompt: list[Token] = []
     written = None
     async for event in stream:
-        if isinstance(event, Scored):
+        if isinstance(event, PromptScored):
             prompt += event.tokens
-        elif isinstance(event, Piece):
+        elif isinstance(event, Chunk):
             written = _to_written(event, prompt, job, begun)
-        elif isinstance(event, Ended):
+        elif isinstance(event, Finished):
             times.queued = max(times.queued, event.queue_seconds)
     if written is None:
         raise incomplete(is_stream=False)
     return written
 
 
-def _to_written(piece: Piece, prompt: list[Token], job: Job, begun: Begun) -> Written:
+def _to_written(piece: Chunk, prompt: list[Token], job: Job, begun: Started) -> Written:
     check_end(piece, is_stream=False)
     tokens, speller = piece.tokens or (), Speller()
     last, count = len(tokens) - 1, len(piece.token_ids)

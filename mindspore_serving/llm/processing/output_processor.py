@@ -5,14 +5,14 @@ Knows no request's way and no thread.
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.completion import Piece, Token
 from mindspore_serving.core.generation import Generated, TokenLogprob
+from mindspore_serving.core.llm_messages import Chunk, Token
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
 
 
-class Teller:
+class OutputProcessor:
     """Spells tokens; each is looked up once."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
@@ -32,9 +32,9 @@ class Teller:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
 
-    def piece(self, generated: Generated, *, has_tokens: bool) -> Piece:
+    def piece(self, generated: Generated, *, has_tokens: bool) -> Chunk:
         reason = generated.finish_reason
-        return Piece(
+        return Chunk(
             generated.index,
             generated.text,
             generated.token_ids,
@@ -43,7 +43,7 @@ class Teller:
             generated.stop_reason,
         )
 
-    def joined(self, parts: Sequence[Generated], *, has_tokens: bool) -> Piece:
+    def joined(self, parts: Sequence[Generated], *, has_tokens: bool) -> Chunk:
         """All of an answer in one piece."""
         last = parts[-1]
         ids = tuple(token for part in parts for token in part.token_ids)

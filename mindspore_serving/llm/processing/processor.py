@@ -6,7 +6,7 @@ Runs in a pool beside the step loop; everything here may be called by several th
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from mindspore_serving.core.completion import (
+from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     Grammar,
@@ -18,7 +18,7 @@ from mindspore_serving.core.completion import (
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.processing.output_processor import Teller
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prompts import adapter_place
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -34,7 +34,7 @@ class PromptRefused(InvalidInputs):
         self.refused = refused
 
 
-class Preparer:
+class Processor:
     """Makes of an ask what the engine wants.  Its methods raise PromptRefused or InvalidInputs."""
 
     def __init__(self, opened: Opened, card: ModelCard) -> None:
@@ -82,7 +82,7 @@ class Preparer:
     def adapter(self, name: str) -> int:
         return adapter_place(name or None, self._card.adapters)
 
-    def tokenize(self, ask: Tokenize, teller: Teller) -> Tokenized:
+    def tokenize(self, ask: Tokenize, teller: OutputProcessor) -> Tokenized:
         text, add_special = self._text(ask)
         self._check_extent(text)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)

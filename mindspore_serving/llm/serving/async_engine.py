@@ -12,21 +12,21 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import (
-    Ask,
+from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
     Embed,
     Event,
     Generate,
+    LLMRequest,
     Refused,
     Tokenize,
 )
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.processor import Preparer, PromptRefused
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor, PromptRefused
 from mindspore_serving.llm.serving.embedding import EmbedAnswer
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import GenerateAnswer
@@ -50,8 +50,8 @@ class Answering:
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
         self._tokenizer = opened.tokenizer
-        self._teller = Teller(opened.tokenizer)
-        self._preparer = Preparer(opened, self.card)
+        self._teller = OutputProcessor(opened.tokenizer)
+        self._preparer = Processor(opened, self.card)
         self._pool = ThreadPoolExecutor(PREPARE_THREADS, "prepare")
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, tuple[Any, Sink]] = {}
@@ -68,7 +68,7 @@ class Answering:
         """Asks that are not answered in full."""
         return len(self._open)
 
-    def accept(self, ask: Ask, sink: Sink) -> str:
+    def accept(self, ask: LLMRequest, sink: Sink) -> str:
         """Begin to answer; `sink` is called by `collect` later.  The ask's id, to `cancel` it."""
         ask_id = str(next(self._ids))
         answer: Any = None
@@ -115,7 +115,7 @@ class Answering:
         except Exception as error:  # told again to whoever asks for a grammar
             log.warning("there will be no grammars: %s", error)
 
-    def _prepare(self, ask_id: str, ask: Ask, answer: Any) -> None:
+    def _prepare(self, ask_id: str, ask: LLMRequest, answer: Any) -> None:
         if ask_id not in self._open:
             return  # cancelled while it waited for a thread
         try:

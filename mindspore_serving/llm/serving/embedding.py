@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.completion import Embed, Embedded, Event
+from mindspore_serving.core.llm_messages import Embed, Embedded, Event
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.processing.processor import Preparer
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]
@@ -25,7 +25,7 @@ class EmbedAnswer:
     def is_done(self) -> bool:
         return len(self._vectors) == len(self.request_ids)
 
-    def prepare(self, ask: Embed, preparer: Preparer) -> list[tuple[str, Command]]:
+    def prepare(self, ask: Embed, preparer: Processor) -> list[tuple[str, Command]]:
         """What to do with the engine.  Called in the pool.  Raises ServingError."""
         if not ask.prompts:
             raise InvalidInputs("there is no prompt to embed, expected at least one")

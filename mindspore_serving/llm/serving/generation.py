@@ -6,12 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving.core.completion import Begun, Ended, Event, Generate, Piece, Scored
 from mindspore_serving.core.generation import Generated
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Event,
+    Finished,
+    Generate,
+    PromptScored,
+    Started,
+)
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.processor import Preparer
-from mindspore_serving.llm.serving.engine_loop import Started
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.serving.engine_loop import FirstStep
 
 Command = Callable[[Engine], Any]
 
@@ -19,7 +26,7 @@ Command = Callable[[Engine], Any]
 class GenerateAnswer:
     """Collects what is generated; tells it at once, or at the end if the ask is no stream."""
 
-    def __init__(self, ask_id: str, ask: Generate, teller: Teller) -> None:
+    def __init__(self, ask_id: str, ask: Generate, teller: OutputProcessor) -> None:
         self.request_ids = (ask_id,)
         self._ask = ask
         self._teller = teller
@@ -33,7 +40,7 @@ class GenerateAnswer:
     def is_done(self) -> bool:
         return self._num_open == 0
 
-    def prepare(self, ask: Generate, preparer: Preparer) -> list[tuple[str, Command]]:
+    def prepare(self, ask: Generate, preparer: Processor) -> list[tuple[str, Command]]:
         """What to do with the engine.  Called in the pool.  Raises ServingError."""
         ids, grammar = preparer.prompt(ask), preparer.grammar(ask.grammar)
         params = ask.params
@@ -54,21 +61,21 @@ class GenerateAnswer:
                 continues=ask.messages is None,
             )
             waited = time.monotonic() - self._ready_at
-            return [(request_id, Begun(len(ids), params.seed or 0, prompt, waited))]
+            return [(request_id, Started(len(ids), params.seed or 0, prompt, waited))]
 
         self._ready_at = time.monotonic()
         return [(request_id, add)]
 
-    def take(self, request_id: str, output: Begun | Started | Generated) -> list[Event]:
+    def take(self, request_id: str, output: Started | FirstStep | Generated) -> list[Event]:
         """The events that `output` makes."""
-        if isinstance(output, Begun):
+        if isinstance(output, Started):
             self._num_prompt_tokens = output.num_prompt_tokens
             return [output]
-        if isinstance(output, Started):
+        if isinstance(output, FirstStep):
             self._queue_seconds = max(0.0, output.at - self._ready_at)
             return []
         if output.index == PROMPT:
-            return [Scored(self._teller.tokens(output.token_ids, output.logprobs))]
+            return [PromptScored(self._teller.tokens(output.token_ids, output.logprobs))]
         self._num_generated += len(output.token_ids)
         is_end = output.finish_reason is not None
         self._num_open -= is_end
@@ -79,10 +86,10 @@ class GenerateAnswer:
             events.append(piece)
         if self.is_done:
             counts = self._num_prompt_tokens, self._num_cached, self._num_generated
-            events.append(Ended(*counts, self._queue_seconds))
+            events.append(Finished(*counts, self._queue_seconds))
         return events
 
-    def _piece(self, output: Generated) -> Piece | None:
+    def _piece(self, output: Generated) -> Chunk | None:
         has_tokens = self._ask.has_tokens
         if self._ask.is_stream:
             is_empty = not output.text and output.finish_reason is None and not has_tokens

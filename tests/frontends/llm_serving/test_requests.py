@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
 from mindspore_serving.frontends.llm_serving import routes
 from tests.frontends.tgi.scripted import CARD, HELLO, WHOLE, Server, begun, ended, piece

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore_serving.core.completion import Event
+from mindspore_serving.core.llm_messages import Event
 from tests.frontends.openai.serving import Web
 
 

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.core.completion import (
-    Ask,
-    Begun,
-    Ended,
+from mindspore_serving.core.llm_messages import (
+    Chunk,
     Event,
+    Finished,
     Generate,
+    LLMRequest,
     ModelCard,
-    Piece,
+    Started,
     Token,
-    decode_ask,
+    decode_request,
     encode_events,
 )
 from mindspore_serving.core.service import Reply, Request
@@ -68,13 +68,13 @@ def token(text: str, logprob: float | None = None, *top: Token, **fields: Any) -
 
 def spoken(*texts: str, index: int = 0, reason: Any = "stop") -> list[Event]:
     """An answer in pieces of one token each."""
-    pieces = [Piece(index, text, (ord(text[0]),)) for text in texts]
-    return [*pieces, Piece(index, "", (2,), None, reason)]
+    pieces = [Chunk(index, text, (ord(text[0]),)) for text in texts]
+    return [*pieces, Chunk(index, "", (2,), None, reason)]
 
 
 def whole(*events: Event, num_prompt: int = 3, num_generated: int = 2) -> list[Event]:
     """`events` between the first and the last of a generation."""
-    return [Begun(num_prompt, 7), *events, Ended(num_prompt, 1, num_generated)]
+    return [Started(num_prompt, 7), *events, Finished(num_prompt, 1, num_generated)]
 
 
 class Asked:
@@ -84,7 +84,7 @@ class Asked:
         self._inference = inference
         self._on_reply = on_reply
         self.request = request
-        self.ask: Any = decode_ask(request.method, request.body)
+        self.ask: Any = decode_request(request.method, request.body)
         self.is_cancelled = False
 
     def say(self, said: Said, *, is_last: bool = True) -> None:
@@ -232,6 +232,6 @@ def serving() -> Iterator[Web]:
         background.close()
 
 
-def asks(web: Web) -> list[Ask]:
+def asks(web: Web) -> list[LLMRequest]:
     """All that was asked, in order."""
     return [asked.ask for asked in web.inference.asked]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Piece
+from mindspore_serving.core.llm_messages import Chunk
 from tests.frontends.openai.serving import spoken, token
 
 HELLO = {"role": "user", "content": "hello"}
 
 
 def test_an_answer_is_an_object_with_message_usage_and_identity(web):
-    web.says(Piece(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
+    web.says(Chunk(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
     answer = web.chat(model="toy")
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
@@ -78,10 +78,10 @@ def test_stream_options_without_a_stream_are_refused(web):
 
 def test_choices_of_a_stream_interleave_by_index(web):
     web.says(
-        Piece(1, "b", (98,)),
-        Piece(0, "a", (97,)),
-        Piece(0, "", (2,), None, "stop"),
-        Piece(1, "!", (33,), None, "length"),
+        Chunk(1, "b", (98,)),
+        Chunk(0, "a", (97,)),
+        Chunk(0, "", (2,), None, "stop"),
+        Chunk(1, "!", (33,), None, "length"),
     )
     told = [chunk["choices"][0] for chunk in web.chat(n=2, stream=True).chunks]
     assert [one["index"] for one in told] == [0, 1, 1, 0, 0, 1, 1]
@@ -90,7 +90,7 @@ def test_choices_of_a_stream_interleave_by_index(web):
 
 
 def test_choices_of_an_answer_are_in_order(web):
-    web.says(Piece(1, "b", (98,), None, "stop"), Piece(0, "a", (97,), None, "length"))
+    web.says(Chunk(1, "b", (98,), None, "stop"), Chunk(0, "a", (97,), None, "length"))
     choices = web.chat(n=2).json["choices"]
     assert [one["index"] for one in choices] == [0, 1]
     assert [one["message"]["content"] for one in choices] == ["a", "b"]
@@ -98,7 +98,7 @@ def test_choices_of_an_answer_are_in_order(web):
 
 def test_logprobs_have_bytes_and_the_likeliest_others(web):
     best = token("\u00e9", -0.25, token("\u00e9", -0.25), token("x", -9999.0))
-    web.says(Piece(0, "\u00e9", (233,), (best,), "stop"))
+    web.says(Chunk(0, "\u00e9", (233,), (best,), "stop"))
     entry = {"token": "\u00e9", "logprob": -0.25, "bytes": [195, 169]}
     other = {"token": "x", "logprob": -9999.0, "bytes": [120]}
     expected = {"content": [{**entry, "top_logprobs": [entry, other]}], "refusal": None}
@@ -114,10 +114,10 @@ def test_chunks_have_the_logprobs_of_their_own_tokens(web):
         token("\ufffd", -3.0, data=b"\xa9"),
     ]
     web.says(
-        Piece(0, "H", (72,), (tokens[0],)),
-        Piece(0, "", (1,), (tokens[1],)),
-        Piece(0, "\u00e9", (1,), (tokens[2],)),
-        Piece(0, "", (2,), (token("</s>", -0.5, is_special=True),), "stop"),
+        Chunk(0, "H", (72,), (tokens[0],)),
+        Chunk(0, "", (1,), (tokens[1],)),
+        Chunk(0, "\u00e9", (1,), (tokens[2],)),
+        Chunk(0, "", (2,), (token("</s>", -0.5, is_special=True),), "stop"),
     )
     told = [chunk["choices"][0] for chunk in web.chat(stream=True, logprobs=True).chunks]
     assert [one["delta"].get("content") for one in told] == ["", "H", "\u00e9", None]

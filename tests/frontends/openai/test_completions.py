@@ -2,12 +2,12 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Ended, Piece, Scored
+from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started
 from tests.frontends.openai.serving import asks, spoken, token
 
 
 def piece(text, *, index=0, reason="stop", tokens=None):
-    return Piece(index, text, tuple(ord(char) for char in text), tokens, reason)
+    return Chunk(index, text, tuple(ord(char) for char in text), tokens, reason)
 
 
 def test_an_answer_is_an_object_with_text_and_usage(web):
@@ -100,10 +100,10 @@ def test_other_forms_are_refused(web, given, told):
 
 def test_choices_are_numbered_prompt_by_prompt(web):
     web.inference.script = lambda ask: [
-        Begun(1, 0),
+        Started(1, 0),
         piece(ask.prompt + "1", index=1),
         piece(ask.prompt + "0"),
-        Ended(1, 0, 2),
+        Finished(1, 0, 2),
     ]
     choices = web.complete(prompt=["a", "b"], n=2).json["choices"]
     assert [(one["index"], one["text"]) for one in choices] == [
@@ -122,11 +122,11 @@ def test_streams_of_several_prompts_are_merged_as_they_come(web):
         web.inference.wait(lambda: len(web.inference.asked) == 2)
         first, second = web.inference.asked
         for asked in (first, second):
-            asked.say([Begun(2, 0)], is_last=False)
-        second.say([Piece(1, "y", (121,))], is_last=False)
-        first.say([Piece(0, "x", (120,)), piece("", index=0)], is_last=False)
-        second.say([piece("", index=1), piece("z"), Ended(2, 0, 3)])
-        first.say([piece("w", index=1), Ended(2, 0, 3)])
+            asked.say([Started(2, 0)], is_last=False)
+        second.say([Chunk(1, "y", (121,))], is_last=False)
+        first.say([Chunk(0, "x", (120,)), piece("", index=0)], is_last=False)
+        second.say([piece("", index=1), piece("z"), Finished(2, 0, 3)])
+        first.say([piece("w", index=1), Finished(2, 0, 3)])
 
     speaker = threading.Thread(target=speak)
     speaker.start()
@@ -195,11 +195,13 @@ PROMPT = (token("a"), token("b", -2.0, token("b", -2.0)), token("c", -3.0, token
 
 def scored_script(ask):
     answer = piece("d", tokens=(LETTERS[0],) if ask.has_tokens else None, reason="length")
-    begun = Begun(3, 0, PROMPT if ask.has_prompt_tokens else None)
+    begun = Started(3, 0, PROMPT if ask.has_prompt_tokens else None)
     scored = (
-        [Scored(PROMPT[:2]), Scored(PROMPT[2:])] if ask.params.prompt_logprobs is not None else []
+        [PromptScored(PROMPT[:2]), PromptScored(PROMPT[2:])]
+        if ask.params.prompt_logprobs is not None
+        else []
     )
-    return [begun, *scored, answer, Ended(3, 0, 1)]
+    return [begun, *scored, answer, Finished(3, 0, 1)]
 
 
 def test_the_form_of_loglikelihoods_scores_prompt_and_answer(web):
@@ -246,7 +248,7 @@ def test_an_echo_begins_the_stream_of_each_choice(web):
     def script(ask):
         first, *rest = scored_script(ask)[:-2]
         answers = [piece("d", index=i, tokens=(LETTERS[0],)) for i in (1, 0)]
-        return [first, *rest, *answers, Ended(3, 0, 2)]
+        return [first, *rest, *answers, Finished(3, 0, 2)]
 
     web.inference.script = script
     chunks = web.complete(prompt="abc", echo=True, logprobs=1, n=2, stream=True).chunks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused, Started
 from mindspore_serving.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -225,10 +225,10 @@ def test_a_model_that_embeds_does_not_chat(web):
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("said", ["error", "abort", "lost", "silence"])
 def test_an_error_in_a_stream_is_its_last_event(web, path, said):
-    begun = [Begun(1, 0), Piece(0, "Hi", (72,))]
+    begun = [Started(1, 0), Chunk(0, "Hi", (72,))]
     rest = {
-        "error": [Piece(0, "", (), None, "error", "out of memory")],
-        "abort": [Piece(0, "", (), None, "abort")],
+        "error": [Chunk(0, "", (), None, "error", "out of memory")],
+        "abort": [Chunk(0, "", (), None, "abort")],
     }.get(said, [])
 
     def script(ask):
@@ -248,7 +248,7 @@ def test_an_error_in_a_stream_is_its_last_event(web, path, said):
 
 
 def test_a_model_that_fails_is_an_error_of_the_server(web):
-    web.says(Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
     assert "out of memory" in refused(web.chat(), 500)["message"]
     assert "out of memory" in refused(web.complete(), 500)["message"]
 

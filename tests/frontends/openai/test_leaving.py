@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused, Started
 from tests.frontends.openai.leaving import leave
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
@@ -29,20 +29,20 @@ def test_before_the_model_took_it(silent, path, body, is_stream):
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
 def test_while_the_answer_is_gathered(silent, path, body):
-    leave(silent, path, body, said=[Begun(1, 0), Piece(0, "x", (120,))])
+    leave(silent, path, body, said=[Started(1, 0), Chunk(0, "x", (120,))])
     are_cancelled(silent)
 
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
 def test_in_the_middle_of_a_stream(silent, path, body):
-    said = [Begun(1, 0), Piece(0, "word", (120,))]
+    said = [Started(1, 0), Chunk(0, "word", (120,))]
     leave(silent, path, {**body, "stream": True}, said=said, until=b"word")
     are_cancelled(silent)
 
 
 def test_before_any_token_of_a_stream(silent):
     path, body = CHAT
-    leave(silent, path, {**body, "stream": True}, said=[Begun(1, 0)], until=b"assistant")
+    leave(silent, path, {**body, "stream": True}, said=[Started(1, 0)], until=b"assistant")
     are_cancelled(silent)
 
 
@@ -55,7 +55,7 @@ def test_one_prompt_that_is_refused_frees_the_others(web):
     def script(ask):
         if ask.prompt == "":
             return [Refused("empty", "the prompt is empty")]
-        web.inference.asked[-1].say([Begun(1, 0)], is_last=False)
+        web.inference.asked[-1].say([Started(1, 0)], is_last=False)
         return None
 
     web.inference.script = script

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Detokenized, Refused, Tokenized
+from mindspore_serving.core.llm_messages import Detokenized, Refused, Tokenized
 from tests.frontends.openai.serving import token
 
 

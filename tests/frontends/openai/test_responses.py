@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Grammar, ModelCard, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Grammar, ModelCard, Refused, Started
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.leaving import leave
 from tests.frontends.openai.serving import CARD, spoken, token
@@ -54,7 +54,7 @@ def streamed(web, **fields):
 
 
 def test_an_answer_is_an_object_with_a_message_and_usage(web):
-    web.says(Piece(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
+    web.says(Chunk(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
     answer = respond(web, instructions="Be kind.", metadata={"a": "b"}, max_output_tokens=9)
     assert answer.status == 200
     found = answer.json
@@ -103,7 +103,7 @@ def test_an_answer_is_an_object_with_a_message_and_usage(web):
 
 
 def test_an_answer_that_is_cut_off_is_incomplete(web):
-    web.says(Piece(0, "Hi", (72,), None, "length"))
+    web.says(Chunk(0, "Hi", (72,), None, "length"))
     found = respond(web, max_output_tokens=1).json
     assert found["status"] == found["output"][0]["status"] == "incomplete"
     assert found["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -111,17 +111,17 @@ def test_an_answer_that_is_cut_off_is_incomplete(web):
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message(web):
-    web.says(Piece(0, "", (2,), None, "stop"))
+    web.says(Chunk(0, "", (2,), None, "stop"))
     assert respond(web).json["output"][0]["content"][0]["text"] == ""
 
 
 def test_reasoning_and_calls_are_items_before_and_behind_the_text(thinker):
     thinker.says(
-        Piece(0, "<think>", (1,)),
-        Piece(0, "Hm, Paris.", (2, 3)),
-        Piece(0, "</think>", (4,)),
-        Piece(0, "Let me look.", (5, 6)),
-        Piece(0, CALL, (7, 8, 9), None, "stop"),
+        Chunk(0, "<think>", (1,)),
+        Chunk(0, "Hm, Paris.", (2, 3)),
+        Chunk(0, "</think>", (4,)),
+        Chunk(0, "Let me look.", (5, 6)),
+        Chunk(0, CALL, (7, 8, 9), None, "stop"),
         num_generated=9,
     )
     found = respond(thinker, tools=[WEATHER]).json
@@ -140,7 +140,7 @@ def test_reasoning_and_calls_are_items_before_and_behind_the_text(thinker):
 
 
 def test_logprobs_are_of_the_text_they_belong_to(web):
-    web.says(Piece(0, "Hi", (1, 2), (token("H", -1.0, token("J", -2.0)), token("i", -0.5)), "stop"))
+    web.says(Chunk(0, "Hi", (1, 2), (token("H", -1.0, token("J", -2.0)), token("i", -0.5)), "stop"))
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     (part,) = respond(web, **fields).json["output"][0]["content"]
     assert [entry["token"] for entry in part["logprobs"]] == ["H", "i"]
@@ -229,7 +229,7 @@ def test_a_stream_whose_model_is_lost_ends_with_failed(web):
             lambda: web.inference.asked[-1].say(ServableUnavailable("the worker died"))
         )
 
-    whole_but_lost = [Begun(3, 7), Piece(0, "Hi", (72,))]
+    whole_but_lost = [Started(3, 7), Chunk(0, "Hi", (72,))]
     web.inference.script = script
     last = streamed(web)[-1]
     assert last["type"] == "response.failed"
@@ -238,7 +238,7 @@ def test_a_stream_whose_model_is_lost_ends_with_failed(web):
 
 
 def test_a_model_that_fails_is_an_error_in_its_form(web):
-    web.says(Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
     answer = respond(web)
     assert (answer.status, answer.error["type"]) == (500, "server_error")
     assert "out of memory" in answer.error["message"]
@@ -248,7 +248,7 @@ def test_a_model_that_fails_is_an_error_in_its_form(web):
 def test_who_leaves_a_stream_frees_the_model(web):
     web.inference.script = lambda ask: None
     body = {"input": "hello", "stream": True}
-    said = [Begun(3, 7), Piece(0, "Hi", (72,))]
+    said = [Started(3, 7), Chunk(0, "Hi", (72,))]
     leave(web, "/v1/responses", body, said=said, until=b"output_text.delta")
     web.inference.wait(lambda: web.inference.asked[-1].is_cancelled)
 
@@ -328,7 +328,7 @@ def test_turns_that_follow_one_another_stay_apart(web):
 
 
 def test_what_came_out_can_go_in_again(thinker):
-    thinker.says(Piece(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
+    thinker.says(Chunk(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
     output = respond(thinker, tools=[WEATHER]).json["output"]
     result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "sun"}
     answer = respond(thinker, [{"role": "user", "content": "x"}, *output, result], tools=[WEATHER])

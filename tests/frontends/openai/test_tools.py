@@ -6,7 +6,7 @@ import openai
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.completion import Piece
+from mindspore_serving.core.llm_messages import Chunk
 from tests.frontends.openai.serving import CARD
 
 LOOK = {
@@ -42,8 +42,8 @@ def speak(web, text, *, size=None, reason="stop", **formats):
     web.control.card = replace(CARD, **formats)
     pieces = [text[i : i + size] for i in range(0, len(text), size)] if size else [text]
     web.says(
-        *[Piece(0, piece, (1,)) for piece in pieces[:-1]],
-        Piece(0, pieces[-1], (1,), None, reason),
+        *[Chunk(0, piece, (1,)) for piece in pieces[:-1]],
+        Chunk(0, pieces[-1], (1,), None, reason),
     )
 
 

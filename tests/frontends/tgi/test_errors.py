@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
 from mindspore_serving.frontends.tgi import Limits, Recorder, routes
 from tests.frontends.tgi.scripted import WHOLE, Server, begun, ended, piece

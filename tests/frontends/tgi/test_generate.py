@@ -3,7 +3,7 @@
 import json
 from unittest.mock import patch
 
-from mindspore_serving.core.completion import Begun, Ended, Grammar, Scored
+from mindspore_serving.core.llm_messages import Finished, Grammar, PromptScored, Started
 from mindspore_serving.frontends.tgi import routes
 from mindspore_serving.frontends.tgi.checks import SPACES
 from mindspore_serving.frontends.tgi.writing import Times
@@ -65,7 +65,7 @@ async def test_top_tokens_stand_beside_the_tokens() -> None:
 
 
 async def test_decoder_input_details_are_the_prompt_with_its_logprobs() -> None:
-    prompt = Scored((token(1, "<s>", is_special=True), token(3, "Hi", -2.5)))
+    prompt = PromptScored((token(1, "<s>", is_special=True), token(3, "Hi", -2.5)))
     server = Server(routes, (begun(), prompt, *WHOLE[1:]))
     body = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
     reply = await server.post("/generate", body)
@@ -122,7 +122,7 @@ async def test_headers_tell_times_and_counts() -> None:
 
 
 async def test_time_in_the_queue_is_told_and_is_no_inference() -> None:
-    answer = [*WHOLE[:-1], Ended(4, 0, 3, 2.5)]
+    answer = [*WHOLE[:-1], Finished(4, 0, 3, 2.5)]
     headers = (await Server(routes, answer).post("/generate", {"inputs": "Hi"})).headers
     assert headers["x-queue-time"] == "2500"
     assert headers["x-inference-time"] == "0"  # this model waits in words alone
@@ -132,7 +132,7 @@ def test_times_are_told_without_counting_any_twice() -> None:
     """Ready at 1 s, taken at 3 s, computed from 6 s, done at 10 s."""
     times = Times(started=0.0)
     with patch("mindspore_serving.frontends.tgi.writing.perf_counter", side_effect=[3.0, 10.0]):
-        times.begin(Begun(4, 42, None, 2.0))
+        times.begin(Started(4, 42, None, 2.0))
         times.end(8)
     times.queued = 5.0
     assert (times.begun, times.queued, times.inference) == (1.0, 5.0, 4.0)

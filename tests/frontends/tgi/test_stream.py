@@ -1,6 +1,6 @@
 """/generate_stream: its bytes, and that an error is an event."""
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import WorkerUnavailable
 from mindspore_serving.frontends.tgi import routes
 from tests.frontends.tgi.scripted import STREAMED, Server, begun, ended, piece, token

@@ -5,7 +5,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Refused, Tokenize, Tokenized
+from mindspore_serving.core.llm_messages import Refused, Tokenize, Tokenized
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi import Recorder, root_health, routes
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server, token

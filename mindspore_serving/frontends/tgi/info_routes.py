@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Tokenize, Tokenized
+from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.frontends.language import LanguageModel
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.answers import (
     ChatTokenizeAnswer,
     Info,
@@ -17,7 +18,6 @@ from mindspore_serving.frontends.tgi.answers import (
 )
 from mindspore_serving.frontends.tgi.checks import Limits, find_model, to_grammar
 from mindspore_serving.frontends.tgi.errors import TgiError
-from mindspore_serving.frontends.tgi.forwarding import Forwarded, other_path
 from mindspore_serving.frontends.tgi.recorder import Recorder
 from mindspore_serving.frontends.tgi.requests import (
     CHAT,

@@ -1,9 +1,9 @@
-"""What a front end may ask of a language model, and what comes back.  Plain messages: they travel
-as msgpack between the front end and the worker that has the model; no protocol's names are here.
+"""Requests to a language model and the events that answer them.  Plain messages, sent as msgpack
+between a front end and the worker that has the model; they have no protocol's names.
 
-An `Ask` is the body of one request; the method it is sent to, a key of `METHODS`, says which.  A
-`Generate` is answered by `Begun`, any number of `Scored` and `Piece`, and `Ended`; or by `Refused`
-alone.  The others are answered once, by their own answer or `Refused`.
+An `LLMRequest` is the body of a request; the method it is sent to, a key of `METHODS`, gives its
+type.  A `Generate` is answered by `Started`, any number of `PromptScored` and `Chunk`, and
+`Finished`; or by `Refused` alone.  The others have one answer: their own event or `Refused`.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         add_special: put the tokenizer's special tokens around a prompt that is text.
         is_stream: pieces as they come; else all of an answer in one piece at its end.
         has_tokens: pieces say their tokens, with log-probabilities if `params` asks for them.
-        has_prompt_tokens: `Begun` has the prompt's tokens.
+        has_prompt_tokens: `Started` has the prompt's tokens.
         must_fit: refuse, with reason "context", if prompt and `max_tokens` are longer than the
             context; else the answer is cut off where the context ends.
         adapter: name of a LoRA adapter, "" for none.
@@ -87,7 +87,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
     prompts: list[str | list[int]]
 
 
-Ask: TypeAlias = Generate | Tokenize | Detokenize | Embed
+LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed
 
 METHODS: dict[str, type[Any]] = {
     "@generate": Generate,
@@ -112,7 +112,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     top: tuple["Token", ...] = ()
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The request was taken, `queue_seconds` after it was ready to be computed.  `seed` is what was
     asked for, or drawn."""
 
@@ -122,13 +122,13 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1):
     queue_seconds: float = 0.0
 
 
-class Scored(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Log-probabilities of the next tokens of the prompt, if `params.prompt_logprobs` is given."""
 
     tokens: tuple[Token, ...]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """More of answer `index` (0 to n-1).
 
     `text` is what can be shown: never half a character, never the start of a stop string.
@@ -144,7 +144,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=3):
     stop_reason: str | int | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """All answers are finished."""
 
     num_prompt_tokens: int
@@ -189,7 +189,9 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
     num_prompt_tokens: tuple[int, ...]
 
 
-Event: TypeAlias = Begun | Scored | Piece | Ended | Refused | Tokenized | Detokenized | Embedded
+Event: TypeAlias = (
+    Started | PromptScored | Chunk | Finished | Refused | Tokenized | Detokenized | Embedded
+)
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,19 +226,19 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     summary: str = ""  # one line for people: what was chosen, and what it can hold
 
 
-_asks = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items()}
+_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items()}
 _events = msgspec.msgpack.Decoder(list[Event])
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_ask(ask: Ask) -> bytes:
-    return _encode(ask)
+def encode_request(request: LLMRequest) -> bytes:
+    return _encode(request)
 
 
-def decode_ask(method: str, body: bytes | bytearray | memoryview) -> Ask:
+def decode_request(method: str, body: bytes | bytearray | memoryview) -> LLMRequest:
     """Raises msgspec.DecodeError, or InvalidInputs for parameters out of range."""
-    ask: Ask = _asks[method].decode(body)
-    return ask
+    request: LLMRequest = _decoders[method].decode(body)
+    return request
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
