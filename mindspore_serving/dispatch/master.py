@@ -10,7 +10,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.llm_messages import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch import live
 from mindspore_serving.dispatch.calls import Part

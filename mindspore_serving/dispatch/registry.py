@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
-from mindspore_serving.core.llm_messages import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport

@@ -15,12 +15,12 @@ from mindspore_serving.core.llm_messages import (
     Finished,
     Generate,
     LLMRequest,
-    ModelCard,
     Refused,
     Started,
     decode_events,
     encode_request,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):

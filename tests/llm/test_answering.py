@@ -149,13 +149,15 @@ def test_who_is_cancelled_is_told_nothing_more_and_frees_all(asking, ask):
 def test_who_is_cancelled_before_a_thread_is_free_costs_nothing(asking, monkeypatch):
     go, prepared = threading.Event(), []
 
-    def prompt(self, ask):
-        prepared.append(ask.prompt)
+    prepare_now = Processor.prepare
+
+    def prepare(self, request):
+        prepared.append(request.prompt)
         go.wait(20)
-        return [5]
+        return prepare_now(self, request)
 
     asking.whole(Generate(prompt="warm", params=SamplingParams(max_tokens=1)))
-    monkeypatch.setattr(Processor, "prompt", prompt)
+    monkeypatch.setattr(Processor, "prepare", prepare)
     asked = [asking.ask(Generate(prompt=str(i))) for i in range(10)]
     for ask_id in asked:
         asking.answering.cancel(ask_id)

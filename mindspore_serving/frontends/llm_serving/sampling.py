@@ -1,7 +1,8 @@
 """Parameters as the original understood them: what is out of range is put into it, not refused."""
 
 from mindspore_serving.core.generation import MAX_LOGPROBS, SamplingParams
-from mindspore_serving.core.llm_messages import Generate, ModelCard
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.language import LanguageModel
 from mindspore_serving.frontends.llm_serving.requests import ClientRequest, Parameters
 

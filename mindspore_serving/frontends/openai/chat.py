@@ -8,7 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.core.llm_messages import Chunk, Finished, Generate, ModelCard
+from mindspore_serving.core.llm_messages import Chunk, Finished, Generate
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import LanguageModel, RefusedError, Stream

@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from mindspore_serving import __version__
-from mindspore_serving.core.llm_messages import Chunk, Finished, ModelCard
+from mindspore_serving.core.llm_messages import Chunk, Finished
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.language import LanguageModel, LanguageModels
 from mindspore_serving.frontends.openai.errors import WrongField

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.llm_messages import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.openai.decoding import show
 from mindspore_serving.frontends.openai.errors import WrongField
 from mindspore_serving.frontends.openai.sampling import check_token

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.core.llm_messages import Grammar, ModelCard
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.openai.decoding import check_free, show
 from mindspore_serving.frontends.openai.errors import WrongField
 from mindspore_serving.frontends.openai.requests import (

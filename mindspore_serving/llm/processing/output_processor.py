@@ -1,6 +1,5 @@
-"""What an engine generates, as the events that front ends read: texts and bytes of tokens, pieces.
-
-Knows no request's way and no thread.
+"""What an engine generates, as the messages that front ends read: tokens with text and bytes, and
+chunks of them.  Knows no request and no thread.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
 
 
 class OutputProcessor:
-    """Spells tokens; each is looked up once."""
+    """Of one model; looks up each token once."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
@@ -32,7 +31,8 @@ class OutputProcessor:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
 
-    def piece(self, generated: Generated, *, has_tokens: bool) -> Chunk:
+    def chunk(self, generated: Generated, *, has_tokens: bool) -> Chunk:
+        """All of the text as it was generated."""
         reason = generated.finish_reason
         return Chunk(
             generated.index,
@@ -42,23 +42,6 @@ class OutputProcessor:
             None if reason is None else reason.value,
             generated.stop_reason,
         )
-
-    def joined(self, parts: Sequence[Generated], *, has_tokens: bool) -> Chunk:
-        """All of an answer in one piece."""
-        last = parts[-1]
-        ids = tuple(token for part in parts for token in part.token_ids)
-        logprobs = None
-        if any(part.logprobs is not None for part in parts):
-            logprobs = tuple(entry for part in parts for entry in part.logprobs or ())
-        whole = Generated(
-            last.index,
-            ids,
-            "".join([part.text for part in parts]),
-            logprobs,
-            last.finish_reason,
-            last.stop_reason,
-        )
-        return self.piece(whole, has_tokens=has_tokens)
 
     def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> Token:
         if not entry:

@@ -19,14 +19,14 @@ from mindspore_serving.core.llm_messages import (
     Event,
     Generate,
     LLMRequest,
-    Refused,
     Tokenize,
+    to_refused,
 )
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import Processor, PromptRefused
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.embedding import EmbedAnswer
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import GenerateAnswer
@@ -51,7 +51,7 @@ class Answering:
         self._wake = wake
         self._tokenizer = opened.tokenizer
         self._teller = OutputProcessor(opened.tokenizer)
-        self._preparer = Processor(opened, self.card)
+        self._preparer = Processor(opened.tokenizer, opened.chat_template, self.card)
         self._pool = ThreadPoolExecutor(PREPARE_THREADS, "prepare")
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, tuple[Any, Sink]] = {}
@@ -172,17 +172,6 @@ class Answering:
         self.cancel(ask_id)
         refused = to_refused(error)
         sink([refused] if refused else error, True)
-
-
-def to_refused(error: ServingError) -> Refused | None:
-    """What a front end is told of a request that was not taken; None if it failed otherwise."""
-    if isinstance(error, PromptRefused):
-        return error.refused
-    if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error))
-    if isinstance(error, InvalidInputs):
-        return Refused("input", str(error))
-    return None
 
 
 def _aborting(request_id: str) -> Callable[[Any], None]:

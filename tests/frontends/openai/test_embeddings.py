@@ -6,7 +6,8 @@ import numpy as np
 import openai
 import pytest
 
-from mindspore_serving.core.llm_messages import Embed, Embedded, ModelCard, Refused
+from mindspore_serving.core.llm_messages import Embed, Embedded, Refused
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.serving import CARD
 

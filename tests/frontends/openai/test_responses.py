@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mindspore_serving.core.llm_messages import Chunk, Grammar, ModelCard, Refused, Started
+from mindspore_serving.core.llm_messages import Chunk, Grammar, Refused, Started
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.leaving import leave
 from tests.frontends.openai.serving import CARD, spoken, token

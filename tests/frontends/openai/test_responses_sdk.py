@@ -6,7 +6,8 @@ import openai
 import pydantic
 import pytest
 
-from mindspore_serving.core.llm_messages import Chunk, ModelCard
+from mindspore_serving.core.llm_messages import Chunk
+from mindspore_serving.core.model_card import ModelCard
 from tests.frontends.openai.serving import CARD, spoken
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"left": 1, "right": 2}}\n</tool_call>'

@@ -17,12 +17,12 @@ from mindspore_serving.core.llm_messages import (
     Finished,
     Generate,
     LLMRequest,
-    ModelCard,
     Started,
     Token,
     decode_request,
     encode_events,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Call, Reply, Request
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.language import LanguageModels
