@@ -23,6 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"__main__", "master", "worker"}),
 )
+# Layers below that a package does without all the same.
+FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 
 # Decisions only: no clock, no thread, no socket, no event loop.
@@ -76,14 +78,15 @@ def unit_of(path: Path) -> str:
 
 
 def upward_imports(tree: ast.AST, unit: str, package: tuple[str, ...]) -> list[str]:
-    """Imports of units that are not strictly below `unit`."""
+    """Imports of units that are not strictly below `unit`, or that it may not import."""
     found = []
     for line, dotted in imports(tree, package):
         top, _, rest = dotted.partition(".")
         target = rest.split(".")[0]
         if top != PACKAGE or target in ("", unit, "__version__"):
             continue
-        if LAYER_OF.get(target, len(LAYERS)) >= LAYER_OF.get(unit, -1):
+        is_above = LAYER_OF.get(target, len(LAYERS)) >= LAYER_OF.get(unit, -1)
+        if is_above or target in FORBIDDEN.get(unit, ()):
             found.append(f"line {line}: {unit or PACKAGE} may not import {dotted}")
     return found
 
@@ -159,6 +162,12 @@ def test_an_upward_import_is_found_in_every_form(line: str) -> None:
 )
 def test_a_downward_import_is_allowed_in_every_form(line: str) -> None:
     assert upward_imports(ast.parse(line), "wire", (PACKAGE, "wire")) == []
+
+
+def test_front_ends_know_no_language_model_engine() -> None:
+    for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
+        assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []
+        assert upward_imports(ast.parse(line), "execution", (PACKAGE, "execution")) == []
 
 
 @pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])

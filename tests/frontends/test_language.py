@@ -4,10 +4,17 @@ import asyncio
 
 import pytest
 
-from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started, encode_events
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Finished,
+    Refused,
+    RequestRefused,
+    Started,
+    encode_events,
+)
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
-from mindspore_serving.frontends.language import RefusedError, Stream
+from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
 from mindspore_serving.metrics import Histogram
 
@@ -35,7 +42,7 @@ PIECE = Chunk(0, "a", (1,))
 
 
 async def test_events_come_one_by_one_and_end():
-    stream = Stream(inference := Inference(), REQUEST)
+    stream = Generation(inference := Inference(), REQUEST)
     inference.say(events(Started(3, 7), PIECE))
     inference.say(events(PIECE, Finished(3, 0, 2), is_last=True))
     assert await stream.begin() == Started(3, 7)
@@ -44,7 +51,7 @@ async def test_events_come_one_by_one_and_end():
 
 async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
     queue = Histogram((1.0,))
-    stream = Stream(inference := Inference(), REQUEST, queue)
+    stream = Generation(inference := Inference(), REQUEST, queue)
     inference.say(events(Started(3, 7, None, 0.5), PIECE))
     inference.say(events(Finished(3, 0, 1, 2.5), is_last=True))
     await stream.begin()
@@ -56,21 +63,21 @@ async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (events(Refused("empty", "nothing"), is_last=True), RefusedError),
+        (events(Refused("empty", "nothing"), is_last=True), RequestRefused),
         (Reply(failure=WorkerUnavailable("gone")), WorkerUnavailable),
         (events(PIECE), ServingError),
         (Reply([]), ServingError),
     ],
 )
 async def test_what_does_not_begin_raises(reply, kind):
-    stream = Stream(inference := Inference(), REQUEST)
+    stream = Generation(inference := Inference(), REQUEST)
     inference.say(reply)
     with pytest.raises(kind):
         await stream.begin()
 
 
 async def test_a_stream_without_an_end_raises():
-    stream = Stream(inference := Inference(), REQUEST)
+    stream = Generation(inference := Inference(), REQUEST)
     inference.say(events(Started(3, 7)))
     inference.say(events(PIECE, is_last=True))
     await stream.begin()
@@ -80,10 +87,10 @@ async def test_a_stream_without_an_end_raises():
 
 async def test_leaving_cancels_once_and_never_behind_the_end():
     inference = Inference()
-    with Stream(inference, REQUEST) as stream:
+    with Generation(inference, REQUEST) as stream:
         stream.cancel()
     assert inference.num_cancelled == 1
-    with Stream(inference, REQUEST) as stream:
+    with Generation(inference, REQUEST) as stream:
         inference.say(events(Finished(1, 0, 1), is_last=True))
     assert inference.num_cancelled == 1
 

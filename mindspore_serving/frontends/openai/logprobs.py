@@ -8,8 +8,6 @@ from typing import Any
 
 from mindspore_serving.core.llm_messages import Token
 
-MAX_CHAT = 20
-MAX_COMPLETION = 5
 LEAST = -9999.0  # "very unlikely"
 
 

@@ -3,8 +3,8 @@
 `routes` mounts it; `root_health` is its answer to GET /, where no browser asks.
 """
 
-from mindspore_serving.frontends.tgi.checks import Limits
+from mindspore_serving.frontends.tgi.checks import RequestLimits
 from mindspore_serving.frontends.tgi.recorder import Recorder
 from mindspore_serving.frontends.tgi.routes import root_health, routes
 
-__all__ = ["Limits", "Recorder", "root_health", "routes"]
+__all__ = ["RequestLimits", "Recorder", "root_health", "routes"]

@@ -135,7 +135,7 @@ async def test_the_stream_flag_decides_where_the_path_does_not() -> None:
     ]:
         asked = server("r21", STREAMED if is_stream else WHOLE)
         reply = await asked.post(path, {"inputs": "Hi", "stream": flag})
-        assert asked.ask.is_stream == is_stream
+        assert asked.sent.is_stream == is_stream
         assert reply.content.startswith(b"data: ") == is_stream
 
 

@@ -18,7 +18,7 @@ def test_an_answer_has_text_and_usage(web, model):
     assert found.content == "Hi!"
     assert found.usage_metadata["total_tokens"] == 5
     assert found.response_metadata["finish_reason"] == "stop"
-    assert [one["role"] for one in web.ask.messages] == ["system", "user"]
+    assert [one["role"] for one in web.sent.messages] == ["system", "user"]
 
 
 def test_a_stream_adds_up(web, model):

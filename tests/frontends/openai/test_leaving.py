@@ -1,4 +1,4 @@
-"""A client that leaves frees what it asked for, wherever the answer stands."""
+"""A client that leaves frees what it call for, wherever the answer stands."""
 
 import pytest
 
@@ -12,12 +12,12 @@ MANY = ("/v1/completions", {"prompt": ["a", "b", "c"]})
 
 @pytest.fixture
 def silent(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     return web
 
 
 def are_cancelled(web):
-    web.inference.wait(lambda: all(asked.is_cancelled for asked in web.inference.asked))
+    web.inference.wait(lambda: all(call.is_cancelled for call in web.inference.calls))
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -52,13 +52,13 @@ def test_while_text_is_tokenized(silent):
 
 
 def test_one_prompt_that_is_refused_frees_the_others(web):
-    def script(ask):
-        if ask.prompt == "":
+    def script(request):
+        if request.prompt == "":
             return [Refused("empty", "the prompt is empty")]
-        web.inference.asked[-1].say([Started(1, 0)], is_last=False)
+        web.inference.calls[-1].say([Started(1, 0)], is_last=False)
         return None
 
     web.inference.script = script
     assert web.complete(prompt=["a", "", "c"]).status == 400
-    first, _, last = web.inference.asked
+    first, _, last = web.inference.calls
     web.inference.wait(lambda: first.is_cancelled and last.is_cancelled)

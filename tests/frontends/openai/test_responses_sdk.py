@@ -76,7 +76,7 @@ def test_an_answer_is_parsed_as_a_pydantic_model(web, client):
     web.says(Chunk(0, '{"left":1,"right":2}', (1,), None, "stop"))
     found = client.responses.parse(model="toy", input="1 + 2?", text_format=Sum)
     assert found.output_parsed == Sum(left=1, right=2)
-    assert web.ask.grammar is not None
+    assert web.sent.grammar is not None
 
 
 def test_a_conversation_goes_on_with_what_came_out(web, client):
@@ -88,7 +88,7 @@ def test_a_conversation_goes_on_with_what_came_out(web, client):
     said.append({"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"})
     web.says(Chunk(0, "3", (1,), None, "stop"))
     assert client.responses.create(model="toy", input=said, tools=[tool]).output_text == "3"
-    assert web.ask.messages[-1]["content"] == "3"
+    assert web.sent.messages[-1]["content"] == "3"
 
 
 def test_an_answer_that_failed_is_told_in_its_stream(web, client):

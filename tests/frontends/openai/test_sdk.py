@@ -75,8 +75,8 @@ def test_an_answer_is_parsed_as_a_pydantic_model(web, client):
     web.says(Chunk(0, '{"left":1,"right":2}', (1,), None, "stop"))
     found = client.chat.completions.parse(model="toy", messages=MESSAGES, response_format=Sum)
     assert found.choices[0].message.parsed == Sum(left=1, right=2)
-    assert web.ask.grammar.kind == "json_schema"
-    assert '"additionalProperties":false' in web.ask.grammar.source
+    assert web.sent.grammar.kind == "json_schema"
+    assert '"additionalProperties":false' in web.sent.grammar.source
 
 
 def test_an_answer_that_was_cut_off_is_told_apart(web, client):
@@ -107,7 +107,7 @@ def test_models_are_listed_and_found(client):
     ],
 )
 def test_errors_are_the_clients_exceptions(web, client, said, kind, code):
-    web.inference.script = lambda ask: said if isinstance(said, ServingError) else [said]
+    web.inference.script = lambda request: said if isinstance(said, ServingError) else [said]
     with pytest.raises(kind) as caught:
         client.chat.completions.create(model="toy", messages=MESSAGES)
     assert caught.value.code == code
@@ -127,28 +127,28 @@ def test_an_error_in_a_stream_is_raised(web, client):
 
 
 async def test_the_asynchronous_client_streams_and_leaves(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     async with openai.AsyncOpenAI(base_url=web.url, api_key="none", max_retries=0) as client:
         making = asyncio.ensure_future(
             client.chat.completions.create(model="toy", messages=MESSAGES, stream=True)
         )
-        await asyncio.to_thread(web.inference.wait, lambda: web.inference.asked)
-        asked = web.inference.asked[-1]
-        asked.say([Started(1, 0), Chunk(0, "Hi", (1,))], is_last=False)
+        await asyncio.to_thread(web.inference.wait, lambda: web.inference.calls)
+        call = web.inference.calls[-1]
+        call.say([Started(1, 0), Chunk(0, "Hi", (1,))], is_last=False)
         texts = []
         async with await making as stream:
             async for chunk in stream:
                 texts.append(chunk.choices[0].delta.content)
                 if texts[-1] == "Hi":
                     break
-        await asyncio.to_thread(web.inference.wait, lambda: asked.is_cancelled)
+        await asyncio.to_thread(web.inference.wait, lambda: call.is_cancelled)
     assert texts == ["", "Hi"]
 
 
 async def test_the_asynchronous_client_asks_many_at_once(web):
-    web.inference.script = lambda ask: [
+    web.inference.script = lambda request: [
         Started(1, 0),
-        Chunk(0, ask.messages[0]["content"] + "!", (1,), None, "stop"),
+        Chunk(0, request.messages[0]["content"] + "!", (1,), None, "stop"),
         Finished(1, 0, 1),
     ]
     async with openai.AsyncOpenAI(base_url=web.url, api_key="none", max_retries=0) as client:

@@ -56,16 +56,16 @@ Answer = Sequence[Event] | ServingError
 
 @dataclass
 class ScriptedInference:
-    """Answers each ask with the next of `answers`; keeps the last to the end."""
+    """Answers each request with the next of `answers`; keeps the last to the end."""
 
     answers: list[Answer] = field(default_factory=list)
-    asks: list[LLMRequest] = field(default_factory=list)
+    sent: list[LLMRequest] = field(default_factory=list)
     num_cancelled: int = 0
     stays_open: bool = False  # say the answer, and then nothing
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         assert request.method in METHODS
-        self.asks.append(decode_request(request.method, request.body))
+        self.sent.append(decode_request(request.method, request.body))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ServingError):
             replies = [Reply(failure=answer)]
@@ -111,11 +111,11 @@ class Server:
         self.app = Starlette(routes=make_routes(self.site))
 
     @property
-    def ask(self) -> Generate:
+    def sent(self) -> Generate:
         """The last one."""
-        ask = self.inference.asks[-1]
-        assert isinstance(ask, Generate)
-        return ask
+        request = self.inference.sent[-1]
+        assert isinstance(request, Generate)
+        return request
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
