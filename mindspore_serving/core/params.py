@@ -59,6 +59,8 @@ class Row:
         low, high = self.range.low, self.range.high
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
+        if self.kind is float and high == _INFINITE:
+            return f"a number {'over' if self.range.is_open else '>='} {low:g}"
         if self.kind is float:
             return f"a number from {'over ' if self.range.is_open else ''}{low:g} to {high:g}"
         return _WORDS[self.kind]

@@ -25,16 +25,19 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`field` is refused with `text`, where "{}" is its value, if `is_wrong` of that."""
+    """`field` is refused for `problem`, where "{}" is its value, if `is_wrong` of that."""
 
     field: str
-    text: str
+    problem: str
     is_wrong: Callable[[Any], bool] = bool
+
+
+Make = Callable[[Any, ModelCard], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Field `to` of SamplingParams or of Generate is made of `fields`.
+    """Field `to` of SamplingParams, or of what else is made of a body, is made of `fields`.
 
     `make` gets the body and the model's card; None leaves it out, and InvalidField is an error.
     `meaning` is for people.
@@ -43,7 +46,13 @@ class Translation:
     fields: tuple[str, ...]
     to: str
     meaning: str
-    make: Callable[[Any, ModelCard], Any]
+    make: Make
+
+
+def translation(*fields: str, to: str = "") -> Callable[[Make], Translation]:
+    """Turns a function into a Translation, with its docstring as the meaning; of several fields
+    the one that is given is named in errors.  `to` is the first of them if it is not said."""
+    return lambda make: Translation(fields, to or fields[0], make.__doc__ or "", make)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +92,15 @@ class Fields:
         for one in self.refused:
             value = getattr(body, one.field, None)
             if value is not None and one.is_wrong(value):
-                before, has_value, behind = one.text.partition("{}")
+                before, has_value, behind = one.problem.partition("{}")
                 shown = show(value) if has_value else ""
-                raise InvalidField(one.field, text=f"{before}{shown}{behind}")
+                raise InvalidField(one.field, f"{before}{shown}{behind}")
 
     def params(
         self, body: msgspec.Struct, card: ModelCard, defaults: Mapping[str, Any], **others: Any
     ) -> SamplingParams:
-        """The sampling parameters of `body`; `others` go before them, `defaults` behind.  Raises
-        InvalidField with the protocol's name of the field."""
+        """The sampling parameters of `body`, `defaults` where it gives none; `others` replace them.
+        Raises InvalidField with the protocol's name of the field."""
         given = {name: getattr(body, alias) for name, alias in self._plain.items()}
         given |= {one.to: one.make(body, card) for one in self.translated if one.to in SAMPLING}
         given = {name: value for name, value in given.items() if value is not None}
@@ -100,9 +109,13 @@ class Fields:
         except InvalidField as error:
             raise error.renamed(self.name_of(error.field, body)) from None
 
-    def options(self, body: msgspec.Struct, card: ModelCard) -> dict[str, Any]:
-        """What is translated to fields of Generate, by name.  Raises InvalidField."""
-        made = {one.to: one.make(body, card) for one in self.translated if one.to not in SAMPLING}
+    def options(
+        self, body: msgspec.Struct, card: ModelCard, *, has_sampling: bool = False
+    ) -> dict[str, Any]:
+        """What fields are translated to, by name, with or without sampling parameters.  Raises
+        InvalidField."""
+        rows = [one for one in self.translated if has_sampling or one.to not in SAMPLING]
+        made = {one.to: one.make(body, card) for one in rows}
         return {name: value for name, value in made.items() if value is not None}
 
     def name_of(self, name: str, body: msgspec.Struct) -> str:

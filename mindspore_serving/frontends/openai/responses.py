@@ -5,7 +5,6 @@ A body is read as the chat that it means, so that both say the same to the model
 
 import re
 from contextlib import ExitStack
-from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -13,42 +12,29 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.core.llm_messages import RequestRefused
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, ServingError
 from mindspore_serving.frontends.disconnect import Owned, while_there
-from mindspore_serving.frontends.fields import show
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import Failure, to_invalid_field
-from mindspore_serving.frontends.openai.fields import CHAT, RESPONSES
-from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
+from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
-from mindspore_serving.frontends.openai.response_input import Messages, read, to_messages
-from mindspore_serving.frontends.openai.response_requests import (
-    LOGPROBS,
-    Format,
-    ResponseRequest,
-    Tool,
-    ToolChoice,
-)
+from mindspore_serving.frontends.openai.response_fields import RESPONSES
+from mindspore_serving.frontends.openai.response_input import Messages, to_messages
+from mindspore_serving.frontends.openai.response_requests import ResponseRequest
 from mindspore_serving.frontends.openai.response_writing import (
     Writing,
     stream_response,
     write_whole,
 )
-from mindspore_serving.frontends.openai.tools import (
-    AllowedTool,
-    AllowedTools,
-    Function,
-    NamedFunction,
-    ToolChoiceBody,
-)
-from mindspore_serving.frontends.openai.tools import Tool as ChatTool
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 
 STORED = "/v1/responses/{name:path}"
+SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
 PLACE = re.compile(r"^messages(?:\[(\d+)\])?")
 # What chats call a field, what it is called here.
 NAMES = (
@@ -81,7 +67,7 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
     messages = to_messages(body.input, body.instructions)
     writing = Writing(_filled(body, model), model.name)
     with ExitStack() as stack:
-        chat_body = _to_chat(body, messages)
+        chat_body = _to_chat(body, messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
             generation = stack.enter_context(model.generate(request, timeout_of(http)))
@@ -107,55 +93,10 @@ def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
     return msgspec.structs.replace(body, **missing)
 
 
-def _to_chat(body: ResponseRequest, messages: Messages) -> ChatRequest:
-    has_logprobs = LOGPROBS in (body.include or ()) or bool(body.top_logprobs)
-    sampling: dict[str, Any] = {"temperature": body.temperature, "top_p": body.top_p}
-    return ChatRequest(
-        messages=messages.found,
-        stream=body.stream,
-        max_completion_tokens=body.max_output_tokens,
-        logprobs=has_logprobs,
-        top_logprobs=body.top_logprobs,
-        response_format=_to_format(body.text.format) if body.text and body.text.format else None,
-        reasoning_effort=body.reasoning.effort if body.reasoning else None,
-        tools=[_to_tool(f"tools[{i}]", raw) for i, raw in enumerate(body.tools or ())] or None,
-        tool_choice=_to_choice(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls,
-        **sampling,
-    )
-
-
-def _to_format(wanted: Format) -> ResponseFormat:
-    if wanted.type != "json_schema":
-        return ResponseFormat(wanted.type)
-    if wanted.name is None or wanted.schema is None:
-        name = f"text.format.{'name' if wanted.name is None else 'schema'}"
-        raise InvalidField(name, "is missing")
-    return ResponseFormat(wanted.type, JsonSchema(wanted.name, schema=wanted.schema))
-
-
-def _to_tool(place: str, raw: msgspec.Raw) -> ChatTool:
-    tool = read(place, bytes(raw), Tool)
-    if tool.type != "function":
-        raise InvalidField(
-            f"{place}.type",
-            f"is {show(tool.type)}, expected function: there are no built-in tools",
-        )
-    if tool.name is None:
-        raise InvalidField(f"{place}.name", "is missing")
-    return ChatTool("function", Function(tool.name, tool.description, tool.parameters))
-
-
-def _to_choice(choice: str | ToolChoice | None) -> str | ToolChoiceBody | None:
-    if choice is None or isinstance(choice, str):
-        return choice
-    if choice.type == "function" and choice.name is not None:
-        return ToolChoiceBody("function", NamedFunction(choice.name))
-    if choice.type == "allowed_tools":
-        names = [tool.get("name") for tool in choice.tools or ()]
-        allowed = [AllowedTool(function=NamedFunction(str(name))) for name in names if name]
-        return ToolChoiceBody("allowed_tools", None, AllowedTools(choice.mode or "auto", allowed))
-    return ToolChoiceBody(choice.type)
+def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> ChatRequest:
+    same = {name: getattr(body, name) for name in SAME}
+    options = RESPONSES.options(body, card, has_sampling=True)
+    return ChatRequest(messages=messages.found, **same, **options)
 
 
 def _renamed(error: ServingError, messages: Messages) -> ServingError:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import Generate
-from mindspore_serving.errors import NotFound
+from mindspore_serving.errors import InvalidField, NotFound
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
 from mindspore_serving.frontends.tgi.errors import invalid
 from mindspore_serving.frontends.tgi.fields import FIELDS, is_sampled
@@ -62,7 +62,10 @@ def check(
     if is_stream:
         _check_stream(parameters)
     _check_best_of(parameters, limits)
-    FIELDS.refuse(parameters)
+    try:
+        FIELDS.refuse(parameters)
+    except InvalidField as error:
+        raise invalid(str(error.renamed(f"`{error.field}`"))) from None
     _check_extent(parameters, limits)
     if not inputs:
         raise invalid("`inputs` cannot be empty")

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.fields import Fields, Refusal, Translation
+from mindspore_serving.frontends.fields import Fields, Refusal, translation
 
 SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one anywhere
 MOST_TEMPERATURE = 100.0  # beyond it all tokens are as good as equally likely
@@ -17,15 +18,40 @@ def is_sampled(parameters: Any) -> bool:
     return parameters.do_sample or given
 
 
-def _temperature(parameters: Any, _: object) -> float:
-    given = parameters.temperature
+@translation("temperature", "do_sample")
+def temperature(parameters: Any, _: ModelCard) -> float:
+    """0, the likeliest token, unless `do_sample` is true, `temperature`, `top_k`, `top_p` or
+    `typical_p` is given, or there are no `parameters`; at most 100"""
     if not is_sampled(parameters):
         return 0.0
+    given = parameters.temperature
     return 1.0 if given is None else min(given, MOST_TEMPERATURE)
 
 
-def _grammar(parameters: Any, _: object) -> Grammar | None:
-    return None if parameters.grammar is None else parameters.grammar.to_grammar()
+@translation("stop", to="include_stop")
+def include_stop(parameters: Any, _: ModelCard) -> bool:
+    """true: the text stays in the answer"""
+    return True
+
+
+@translation("decoder_input_details", to="prompt_logprobs")
+def prompt_logprobs(parameters: Any, _: ModelCard) -> int | None:
+    """0: the tokens of the prompt have log-probabilities"""
+    return 0 if parameters.decoder_input_details else None
+
+
+@translation("truncate")
+def truncate(parameters: Any, _: ModelCard) -> int | None:
+    """that many tokens at the end of the prompt are kept"""
+    count: int | None = parameters.truncate
+    return count
+
+
+@translation("grammar")
+def grammar(parameters: Any, _: ModelCard) -> Grammar | None:
+    """JSON has at most one space anywhere; schemas are followed by llguidance"""
+    found: Grammar | None = parameters.grammar and parameters.grammar.to_grammar()
+    return found
 
 
 def schema_grammar(schema: Any) -> Grammar:
@@ -35,66 +61,22 @@ def schema_grammar(schema: Any) -> Grammar:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise _wrong_grammar(f"is not valid: {error}") from None
+            raise InvalidField("grammar", f"is not valid: {error}") from None
     elif not isinstance(schema, dict):
-        raise _wrong_grammar("is not supported")
+        raise InvalidField("grammar", "is not supported")
     if not isinstance(schema, dict) or "properties" not in schema:
-        raise _wrong_grammar("is not valid: Grammar must have a 'properties' field")
+        raise InvalidField("grammar", "is not valid: Grammar must have a 'properties' field")
     return Grammar("json_schema", json.dumps({"x-guidance": SPACES} | schema))
 
 
-def _wrong_grammar(problem: str) -> InvalidField:
-    return InvalidField("grammar", problem)
-
-
-FIELDS = Fields(
-    "tgi",
-    refused=(
-        Refusal("temperature", "`temperature` must be strictly positive", lambda v: v <= 0),
-        Refusal(
-            "repetition_penalty",
-            "`repetition_penalty` must be strictly positive",
-            lambda v: v <= 0,
-        ),
-        Refusal(
-            "frequency_penalty",
-            "`frequency_penalty` must be >= -2.0 and <= 2.0",
-            lambda v: abs(v) > 2,
-        ),
-        Refusal("top_p", "`top_p` must be > 0.0 and < 1.0", lambda v: not 0 < v < 1),
-        Refusal("typical_p", "`typical_p` must be > 0.0 and < 1.0", lambda v: not 0 < v < 1),
-        Refusal("top_k", "`top_k` must be strictly positive", lambda v: v <= 0),
-        Refusal("max_new_tokens", "`max_new_tokens` must be strictly positive", lambda v: v == 0),
-        Refusal("watermark", "`watermark` is not supported"),
-    ),
-    translated=(
-        Translation(
-            ("temperature", "do_sample"),
-            "temperature",
-            "0, the likeliest token, unless `do_sample` is true, `temperature`, `top_k`, `top_p` "
-            "or `typical_p` is given, or there are no `parameters`; at most 100",
-            _temperature,
-        ),
-        Translation(
-            ("stop",), "include_stop", "the text stays in the answer", lambda body, card: True
-        ),
-        Translation(
-            ("decoder_input_details",),
-            "prompt_logprobs",
-            "the tokens of the prompt come with log-probabilities",
-            lambda body, card: 0 if body.decoder_input_details else None,
-        ),
-        Translation(
-            ("truncate",),
-            "truncate",
-            "that many tokens at the end of the prompt are kept",
-            lambda body, card: body.truncate,
-        ),
-        Translation(
-            ("grammar",),
-            "grammar",
-            "JSON has at most one space anywhere; schemas are followed by llguidance",
-            _grammar,
-        ),
-    ),
+_REFUSED = (
+    Refusal("temperature", "must be strictly positive", lambda value: value <= 0),
+    Refusal("repetition_penalty", "must be strictly positive", lambda value: value <= 0),
+    Refusal("frequency_penalty", "must be >= -2.0 and <= 2.0", lambda value: abs(value) > 2),
+    Refusal("top_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    Refusal("typical_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    Refusal("top_k", "must be strictly positive", lambda value: value <= 0),
+    Refusal("max_new_tokens", "must be strictly positive", lambda value: value == 0),
+    Refusal("watermark", "is not supported"),
 )
+FIELDS = Fields("tgi", _REFUSED, (temperature, include_stop, prompt_logprobs, truncate, grammar))
