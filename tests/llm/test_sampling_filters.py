@@ -59,6 +59,42 @@ def test_typical_p_can_leave_out_the_likeliest():
     assert kept(np.log([0.3, *[0.07] * 10]), typical_p=0.13) == [1, 2]
 
 
+def test_top_n_sigma_keeps_what_is_near_the_largest_logit():
+    # Mean 2, deviations -2, -1, 0, 0, 3: sigma is sqrt(14 / 5) = 1.673, and 5 - 1.8 * 1.673 = 1.99.
+    assert kept([0, 1, 2, 2, 5], top_n_sigma=1.8) == [2, 3, 4]
+    assert kept([0, 1, 2, 2, 5], top_n_sigma=1.7) == [4]
+    assert (
+        kept([0, 1, 2, 2, 5], top_n_sigma=0.0)
+        == kept([0, 1, 2, 2, 5], top_n_sigma=9)
+        == [*range(5)]
+    )
+    assert kept([3.0, 3.0, 3.0], top_n_sigma=0.5) == [0, 1, 2]  # sigma is 0
+
+
+def test_the_deviation_of_top_n_sigma_is_that_of_the_tokens_that_may_be_chosen():
+    banned = [0, 1, 2, 2, -np.inf, 5, -np.inf]
+    assert kept(banned, top_n_sigma=1.8) == [2, 3, 5]
+    assert kept(banned, top_n_sigma=1.8, top_k=2) == [2, 5]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([5, 700, 5000]),
+    st.sampled_from([0.5, 3.0]),
+    st.sampled_from([0.3, 1.0, 2.5]),
+    st.sampled_from([0.3, 1.0, 4.0]),
+)
+def test_top_n_sigma_is_its_definition_at_any_temperature(seed, size, spread, n, temperature):
+    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
+    exact = logits.astype(np.float64)
+    sigma = np.sqrt(np.mean((exact - exact.sum() / size) ** 2))
+    margin = exact - (exact.max() - n * sigma)
+    expected = np.flatnonzero(margin >= 0).tolist()
+    if np.abs(margin).min() > 1e-5:
+        assert kept(logits, top_n_sigma=n, temperature=temperature) == expected
+
+
 def test_what_is_left_keeps_its_proportions():
     found = probabilities(LOGITS, SamplingParams(top_k=3))
     np.testing.assert_allclose(found, [0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85], rtol=1e-6)

@@ -60,13 +60,16 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     """The tokens' weights, which are their probabilities but for a factor: 0 if filtered out.
 
     They are those of the ids returned, or of all tokens; `logits` are overwritten.  Filters apply
-    one after another, each to what the one before has left: top_k, top_p, min_p, typical_p.  Of
-    equally likely tokens at a border those with lower ids stay.
+    one after another, each to what the one before has left: top_n_sigma, top_k, top_p, min_p,
+    typical_p.  Of equally likely tokens at a border those with lower ids stay.
     """
     ids = None
+    least = _least(logits, best, params.top_n_sigma) if params.top_n_sigma else None
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
+    if least is not None:  # the same as before top_k, which would sort what has no weight
+        logits[logits < least] = -np.inf
     logits -= np.float32(best)
     logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
     weights = np.exp(logits, out=logits)  # the likeliest token's is 1
@@ -77,6 +80,12 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     if params.typical_p < 1:
         weights *= typical(weights, params.typical_p)
     return ids, weights
+
+
+def _least(logits: Logits, best: float, num_sigmas: float) -> float:
+    """The logit that many standard deviations, of those that may be chosen, below the best."""
+    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+    return best - num_sigmas * sigma
 
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
