@@ -29,8 +29,8 @@ class SamplingParams:
     """How tokens are chosen.  Every sequence of a batch has its own.
 
     Greedy if `temperature` is 0.  The order is: penalties and biases, bans (bad words, minimum
-    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p.  The
-    same seed gives the same tokens, whatever else is in the batch.
+    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
+    The same seed gives the same tokens, whatever else is in the batch.
 
     Raises InvalidField naming the parameter, what was given and what is accepted.
     """
@@ -75,6 +75,15 @@ class SamplingParams:
         "keep tokens whose logit is at most this many standard deviations below the largest; 0 "
         "keeps all",
         at_least=0.0,
+    )
+    xtc_probability: float = param(
+        0.0, "how often the likeliest tokens are excluded (XTC)", at_least=0.0, at_most=1.0
+    )
+    xtc_threshold: float = param(
+        0.1,
+        "XTC excludes all tokens of at least this probability but the least likely of them",
+        over=0.0,
+        at_most=0.5,
     )
     repetition_penalty: float = param(
         1.0, "divides positive logits of tokens of prompt and answer; 1 is none", over=0.0

@@ -50,6 +50,12 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
     """The token of `uniform` in [0, 1) under `params`; `best` is the largest of `logits` [V],
     which are overwritten."""
     ids, weights = weigh(logits, best, params)
+    share = params.xtc_probability
+    if uniform < share:  # below and above it, the number is as uniform as it was as a whole
+        uniform = uniform / share
+        exclude_top(weights, params.xtc_threshold)
+    elif share:
+        uniform = (uniform - share) / (1 - share)
     if ids is None:
         return _draw_in_two_steps(weights, uniform)
     cumulative = weights.cumsum(dtype=np.float64)
@@ -80,6 +86,15 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     if params.typical_p < 1:
         weights *= typical(weights, params.typical_p)
     return ids, weights
+
+
+def exclude_top(weights: Logits, threshold: float) -> None:
+    """Take the weights of at least `threshold` of their sum away, all but the smallest of them; of
+    equal ones the first stays."""
+    top = np.flatnonzero(weights >= threshold * float(weights.sum()))
+    if len(top) > 1:
+        kept = top[weights[top].argmin()]
+        weights[top[top != kept]] = 0
 
 
 def _least(logits: Logits, best: float, num_sigmas: float) -> float:
