@@ -6,16 +6,10 @@ Put together, the chunks are the same however the text was cut.
 from collections.abc import Iterable, Sequence
 
 from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
-from mindspore_serving.llm.chat.output_parser import (
-    CallArguments,
-    CallBegun,
-    Content,
-    Delta,
-    Reasoning,
-)
+from mindspore_serving.llm.chat.output_parser import Content, Delta, Reasoning
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
-_PLACES = {Reasoning: 0, Content: 1, CallBegun: 2, CallArguments: 2}  # in a chunk
+_PLACES = {Reasoning: 0, Content: 1, ToolCallDelta: 2}  # in a chunk
 
 
 class AnswerParser:
@@ -44,7 +38,7 @@ class AnswerParser:
         for deltas, num_tokens in found:
             self._count(deltas, num_tokens)
         deltas = [one for deltas, _ in found for one in deltas if self._parallel or _is_first(one)]
-        self._has_calls = self._has_calls or any(isinstance(one, CallBegun) for one in deltas)
+        self._has_calls = self._has_calls or any(isinstance(one, ToolCallDelta) for one in deltas)
         if not deltas and not is_end and chunk.tokens is None:
             return []
         return self._chunks(chunk, _groups(deltas))
@@ -77,7 +71,7 @@ class AnswerParser:
 
 def _is_first(delta: Delta) -> bool:
     """Whether it is not of a call behind the first."""
-    return not isinstance(delta, CallBegun | CallArguments) or delta.index == 0
+    return not isinstance(delta, ToolCallDelta) or delta.index == 0
 
 
 def _groups(deltas: Iterable[Delta]) -> list[list[Delta]]:
@@ -93,12 +87,12 @@ def _groups(deltas: Iterable[Delta]) -> list[list[Delta]]:
 
 
 def _calls(deltas: Iterable[Delta]) -> tuple[ToolCallDelta, ...]:
+    """The calls among `deltas`, with arguments that follow one another as one."""
     calls: list[ToolCallDelta] = []
     for delta in deltas:
-        if isinstance(delta, CallBegun):
-            calls.append(ToolCallDelta(delta.index, delta.name))
-        elif isinstance(delta, CallArguments):
-            if calls and calls[-1].name is None and calls[-1].index == delta.index:
-                delta = CallArguments(delta.index, calls.pop().arguments + delta.text)
-            calls.append(ToolCallDelta(delta.index, None, delta.text))
+        if not isinstance(delta, ToolCallDelta):
+            continue
+        if calls and delta.name is None and calls[-1].name is None:
+            delta = ToolCallDelta(delta.index, None, calls.pop().arguments + delta.arguments)
+        calls.append(delta)
     return tuple(calls)
