@@ -10,7 +10,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.output_parser import OutputParser, shows_special_tokens
 from mindspore_serving.llm.chat.reasoning_formats import as_asked, reason_first
-from mindspore_serving.llm.chat.tool_formats import tool_grammar
+from mindspore_serving.llm.chat.tool_formats import tool_grammar, tool_names
 
 Tools = list[dict[str, Any]]
 
@@ -72,6 +72,7 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
 
 def _tool_grammar(request: Generate, tools: Tools, tool_format: str) -> Grammar | None:
     choice = request.tool_choice
+    tool_names(tools)  # now rather than when the answer is parsed
     if choice.mode == "required":
         return tool_grammar(tool_format, tools, choice.name, choice.parallel)
     if not tool_format:

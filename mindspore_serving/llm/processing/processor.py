@@ -173,7 +173,7 @@ class Processor:
         if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
         if self._chat_template is None:
-            text = "the model has no chat template; give a prompt as text"
+            text = "the model has no chat template: give text, or add chat_template.jinja to it"
             raise RequestRefused(Refused("template", text))
         options = dict(request.template_options)
         adds = bool(options.pop("add_generation_prompt", True))
