@@ -78,9 +78,9 @@ class Fields:
 
     def extend(self, body: type[S]) -> type[S]:
         """`body` with the sampling parameters and the refused fields that it does not have."""
-        kinds = {alias: SAMPLING[name].kind for name, alias in self._plain.items()}
-        fields = {alias: _TYPES.get(kind, kind) | None for alias, kind in kinds.items()}
-        fields = {**{one.field: Any for one in self.refused}, **fields}
+        kinds = {row.aliases[self.protocol]: row.kind for row in SAMPLING.values()}
+        fields: dict[Any, Any] = {one.field: Any for one in self.refused}
+        fields |= {alias: _TYPES.get(kind, kind) | None for alias, kind in kinds.items() if alias}
         known = {one.name for one in msgspec.structs.fields(body)}
         new = [(name, kind, None) for name, kind in fields.items() if name not in known]
         extended: Any = msgspec.defstruct(body.__name__, new, bases=(body,), kw_only=True)

@@ -25,14 +25,23 @@ def count(body, card):
     return None if body.count is None else body.count + 1
 
 
-FIELDS = Fields("tgi", (Refusal("old", "is {}, expected new"),), (count,), ("user",))
+@translation("temperature")
+def temperature(body, card):
+    """half of it"""
+    return None if body.temperature is None else body.temperature / 2
+
+
+REFUSED = (
+    Refusal("old", "is {}, expected new"),
+    Refusal("temperature", "is cold", lambda t: t < 0),
+)
+FIELDS = Fields("tgi", REFUSED, (count, temperature), ("user",))
 
 
 @FIELDS.extend
 class Body(msgspec.Struct, kw_only=True):
     count: int | None = None
     number: int | None = None
-    temperature: float | None = None
 
 
 def read(**given) -> Body:
@@ -41,15 +50,17 @@ def read(**given) -> Body:
 
 def test_a_body_has_a_field_for_each_parameter_and_each_refusal():
     names = {one.name for one in msgspec.structs.fields(Body)}
-    offered = {row.aliases["tgi"] for name, row in SAMPLING.items() if name != "max_tokens"}
-    assert names == (offered - {None}) | {"count", "number", "old"}
-    with pytest.raises(msgspec.ValidationError):
-        read(top_p="much")
+    offered = {row.aliases["tgi"] for row in SAMPLING.values()} - {None}
+    assert names == offered | {"count", "number", "old"}
+    for name in ("top_p", "temperature"):  # the one as it is, the other refused and translated
+        with pytest.raises(msgspec.ValidationError):
+            read(**{name: {}})
 
 
 def test_parameters_come_from_fields_translations_and_defaults_in_this_order():
-    params = FIELDS.params(read(top_p=0.5, count=4), CARD, {"top_p": 0.1, "min_p": 0.2}, seed=3)
-    assert params == SamplingParams(top_p=0.5, max_tokens=5, min_p=0.2, seed=3)
+    body = read(top_p=0.5, count=4, temperature=3)
+    params = FIELDS.params(body, CARD, {"top_p": 0.1, "min_p": 0.2}, seed=3)
+    assert params == SamplingParams(top_p=0.5, max_tokens=5, min_p=0.2, seed=3, temperature=1.5)
     assert FIELDS.params(read(top_p=None), CARD, {}) == SamplingParams()
 
 
