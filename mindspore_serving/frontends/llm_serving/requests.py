@@ -28,19 +28,14 @@ class Parameters(msgspec.Struct, kw_only=True):
 
     do_sample: bool | None = True
     top_k: int | None = None
-    top_p: float | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
     max_new_tokens: int | None = None
     return_full_text: bool | None = True
     return_protocol: str | None = "sse"
     decoder_input_details: bool | None = False
     details: bool | None = False
     seed: int | None = 0
-    stop: list[str] | None = None
     top_n_tokens: int | None = 0
     truncate: bool | int | None = False
-    typical_p: float | None = 0
     watermark: bool | None = False
 
 

@@ -42,24 +42,19 @@ Answer = Callable[[Request], Awaitable[Response]]
 def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
     """`form` is that of streams: "r21", the first release's, or "bare", the later one's."""
 
-    async def either(request: Request) -> Response:
-        body = await _read(request, site)
-        return await _answer(site, form, request, body)
+    def answering(is_stream: bool | None) -> Answer:
+        async def answer(request: Request) -> Response:
+            body = decode(await read_body(request, site.max_body))
+            if is_stream is not None:
+                body.stream = is_stream
+            return await _answer(site, form, request, body)
 
-    async def whole(request: Request) -> Response:
-        body = await _read(request, site)
-        body.stream = False
-        return await _answer(site, form, request, body)
-
-    async def stream(request: Request) -> Response:
-        body = await _read(request, site)
-        body.stream = True
-        return await _answer(site, form, request, body)
+        return _guarded(answer)
 
     return [
-        Route("/models/{name}", _guarded(either), methods=["POST"]),
-        Route("/models/{name}/generate", _guarded(whole), methods=["POST"]),
-        Route("/models/{name}/generate_stream", _guarded(stream), methods=["POST"]),
+        Route("/models/{name}", answering(None), methods=["POST"]),
+        Route("/models/{name}/generate", answering(False), methods=["POST"]),
+        Route("/models/{name}/generate_stream", answering(True), methods=["POST"]),
         *status_routes(site),
     ]
 
@@ -106,10 +101,6 @@ def _to_response(error: ServingError) -> Response:
     if isinstance(error, InvalidInputs):
         return WrongRequest(str(error)).to_response()
     return to_detail(500, str(error))
-
-
-async def _read(request: Request, site: Site) -> ClientRequest:
-    return decode(await read_body(request, site.max_body))
 
 
 async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:

@@ -47,10 +47,9 @@ class ToolChoice(msgspec.Struct, omit_defaults=True):
 
 
 class Kind(msgspec.Struct):
-    """What every item of the input may say of itself."""
+    """What every item of the input may have."""
 
     type: str | None = None
-    role: str | None = None
 
 
 class MessageItem(msgspec.Struct):

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started, Token
 from mindspore_serving.frontends import sse
@@ -156,53 +156,29 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
         ]
         written = [await _read(generation, request, times) for generation in generations]
     best = max(written, key=_mean_logprob) if request.best_of > 1 else written[0]
-    others = [one.to_sequence() for one in written if one is not best]
-    times.end(best.count)
+    others = [one for one in written if one is not best]
+    times.end(best.generated_tokens)
     if not request.has_details:
-        return GenerateResponse(best.text)
+        return GenerateResponse(best.generated_text)
     details = Details(
-        best.reason,
-        best.count,
+        best.finish_reason,
+        best.generated_tokens,
         best.seed,
         best.prefill,
         best.tokens,
         others or UNSET,
         best.top_tokens,
     )
-    return GenerateResponse(best.text, details)
+    return GenerateResponse(best.generated_text, details)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """One finished answer; tokens and prefill as far as they were asked for."""
-
-    text: str
-    reason: str
-    count: int
-    seed: int | None
-    prefill: list[PrefillToken]
-    tokens: list[TokenDetails]
-    top_tokens: list[list[TokenDetails]] | UnsetType
-
-    def to_sequence(self) -> BestOfSequence:
-        return BestOfSequence(
-            self.text,
-            self.reason,
-            self.count,
-            self.seed,
-            self.prefill,
-            self.tokens,
-            self.top_tokens,
-        )
-
-
-def _mean_logprob(written: Written) -> float:
+def _mean_logprob(written: BestOfSequence) -> float:
     if not written.tokens:
         return float("-inf")
     return sum(token.logprob or 0.0 for token in written.tokens) / len(written.tokens)
 
 
-async def _read(generation: Generation, request: CheckedRequest, times: Times) -> Written:
+async def _read(generation: Generation, request: CheckedRequest, times: Times) -> BestOfSequence:
     started = await generation.begin()
     times.begin(started)
     prompt: list[Token] = []
@@ -211,7 +187,7 @@ async def _read(generation: Generation, request: CheckedRequest, times: Times) -
         if isinstance(event, PromptScored):
             prompt += event.tokens
         elif isinstance(event, Chunk):
-            written = _to_written(event, prompt, request, started)
+            written = _to_sequence(event, prompt, request, started)
         elif isinstance(event, Finished):
             times.queued = max(times.queued, event.queue_seconds)
     if written is None:
@@ -219,13 +195,13 @@ async def _read(generation: Generation, request: CheckedRequest, times: Times) -
     return written
 
 
-def _to_written(
+def _to_sequence(
     chunk: Chunk, prompt: list[Token], request: CheckedRequest, started: Started
-) -> Written:
+) -> BestOfSequence:
     check_end(chunk, is_stream=False)
     tokens, speller = chunk.tokens or (), Speller()
     last, count = len(tokens) - 1, len(chunk.token_ids)
-    return Written(
+    return BestOfSequence(
         request.prefix + chunk.text,
         finish_reason(chunk, count, request, started),
         count,
