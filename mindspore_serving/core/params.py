@@ -12,7 +12,7 @@ parameter.
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mindspore_serving.errors import InvalidField
@@ -25,62 +25,54 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """From `low`, which is excluded if `is_open`, to `high`; of a list the number of entries."""
-
-    low: float = -_INFINITE
-    high: float = _INFINITE
-    is_open: bool = False
-
-    def has(self, value: float) -> bool:
-        is_over = value > self.low if self.is_open else value >= self.low
-        return is_over and value <= self.high and value != _INFINITE
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A parameter.
 
-    `kind` is what JSON has in its place: int, float, bool, list[str], list[int] or
+    Values are from `low`, which is excluded if `is_open`, to `high`; of a list that is the number
+    of entries.  `kind` is what JSON has in its place: int, float, bool, list[str], list[int] or
     dict[int, float].  `aliases` has its name in each of `PROTOCOLS`, None where it is not offered.
     """
 
-    name: str
-    kind: Any
-    is_nullable: bool
     default: Any
     meaning: str
-    range: Range
+    low: float
+    high: float
+    is_open: bool
     aliases: Mapping[str, str | None]
+    name: str = ""  # this and what follows is known once the field is in its class
+    kind: Any = None
+    is_nullable: bool = False
 
     @property
     def accepted(self) -> str:
         """The values that are accepted, in words."""
-        low, high = self.range.low, self.range.high
+        low, high = self.low, self.high
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
         if self.kind is float and high == _INFINITE:
-            return f"a number {'over' if self.range.is_open else '>='} {low:g}"
+            return f"a number {'over' if self.is_open else '>='} {low:g}"
         if self.kind is float:
-            return f"a number from {'over ' if self.range.is_open else ''}{low:g} to {high:g}"
+            return f"a number from {'over ' if self.is_open else ''}{low:g} to {high:g}"
         return _WORDS[self.kind]
 
     def check(self, value: Any) -> None:
         """Raises InvalidField.  Token ids are not looked at: that takes a vocabulary."""
         if value is None and self.is_nullable:
             return
-        if self.kind in _TYPES:
-            # bool is an int to Python, and none here
+        is_accepted = True
+        if self.kind in _TYPES:  # to Python a bool is an int, too
             is_type = isinstance(value, bool) == (self.kind is bool)
-            is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self.range.has(value)
-        else:
-            is_accepted = self.kind != list[str] or _are_texts(value)
+            is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self._has(value)
+        elif self.kind == list[str]:
+            is_accepted = not isinstance(value, str) and all(map(_is_text, value))
         if not is_accepted:
             raise InvalidField(self.name, f"is {value!r}, expected {self.accepted}")
-        if self.kind == list[str] and len(value) > self.range.high:
-            raise InvalidField(
-                self.name, f"has {len(value)} texts, expected at most {self.range.high}"
-            )
+        if self.kind == list[str] and len(value) > self.high:
+            raise InvalidField(self.name, f"has {len(value)} texts, expected at most {self.high}")
+
+    def _has(self, value: float) -> bool:
+        is_over = value > self.low if self.is_open else value >= self.low
+        return is_over and value <= self.high and value != _INFINITE
 
 
 _TYPES: dict[Any, Any] = {bool: bool, int: int, float: int | float}
@@ -92,8 +84,8 @@ _WORDS = {
 }
 
 
-def _are_texts(value: Any) -> bool:
-    return not isinstance(value, str) and all(isinstance(text, str) and text for text in value)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def param(
@@ -114,24 +106,21 @@ def param(
             the same name there.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
-    range_ = Range(low, at_most, over is not None)
-    metadata = {_ROW: (meaning, range_, aliases)}
+    metadata = {_ROW: Row(default, meaning, low, at_most, over is not None, aliases)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)  # type: ignore[return-value]
     found: T = field(default=default, metadata=metadata)
     return found
 
 
-def rows_of(kind: type) -> dict[str, Row]:
+def rows_of(params: type) -> dict[str, Row]:
     """The rows of a dataclass whose fields are parameters, by name, in their order."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(params)
     found = {}
-    for one in fields(kind):
-        meaning, range_, aliases = one.metadata[_ROW]
-        json_kind, is_nullable = _json_kind(hints[one.name])
-        default = {} if one.default is MISSING else one.default
-        names = {protocol: aliases.get(protocol, one.name) for protocol in PROTOCOLS}
-        found[one.name] = Row(one.name, json_kind, is_nullable, default, meaning, range_, names)
+    for name, row in ((one.name, one.metadata[_ROW]) for one in fields(params)):
+        kind, is_nullable = _json_kind(hints[name])
+        aliases = {protocol: row.aliases.get(protocol, name) for protocol in PROTOCOLS}
+        found[name] = replace(row, aliases=aliases, name=name, kind=kind, is_nullable=is_nullable)
     return found
 
 

@@ -4,6 +4,7 @@ Put together, the chunks are the same however the text was cut.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
 from mindspore_serving.llm.chat.output_parser import Content, Delta, Reasoning
@@ -88,11 +89,8 @@ def _groups(deltas: Iterable[Delta]) -> list[list[Delta]]:
 
 def _calls(deltas: Iterable[Delta]) -> tuple[ToolCallDelta, ...]:
     """The calls among `deltas`, with arguments that follow one another as one."""
-    calls: list[ToolCallDelta] = []
-    for delta in deltas:
-        if not isinstance(delta, ToolCallDelta):
-            continue
-        if calls and delta.name is None and calls[-1].name is None:
-            delta = ToolCallDelta(delta.index, None, calls.pop().arguments + delta.arguments)
-        calls.append(delta)
-    return tuple(calls)
+    calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+    return tuple(
+        ToolCallDelta(index, name, "".join([part.arguments for part in parts]))
+        for (index, name), parts in groupby(calls, lambda call: (call.index, call.name))
+    )
