@@ -169,7 +169,7 @@ class Generated:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
-    num_cached_tokens: int = 0  # of the prompt, found in the cache; told with the finish reason
+    num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
 
 
 def join(parts: Sequence[Generated]) -> Generated:

@@ -104,7 +104,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
-    """A vector for each prompt; of length 1, unless the model's directory says otherwise."""
+    """A vector for each prompt; of length 1, unless the model's directory has another scale."""
 
     prompts: list[str | list[int]]
 

@@ -51,7 +51,7 @@ class Translation:
 
 def translation(*fields: str, to: str = "") -> Callable[[Make], Translation]:
     """Turns a function into a Translation, with its docstring as the meaning; of several fields
-    the one that is given is named in errors.  `to` is the first of them if it is not said."""
+    the one that is given is named in errors.  `to` is by default the first of them."""
     return lambda make: Translation(fields, to or fields[0], make.__doc__ or "", make)
 
 

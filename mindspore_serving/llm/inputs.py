@@ -43,7 +43,7 @@ def list_params(
 
 @contextmanager
 def naming(name: str, count: int) -> Iterator[None]:
-    """Say which of several inputs an error is about."""
+    """Name the one of several inputs that an error is about."""
     try:
         yield
     except InvalidInputs as error:

@@ -1,4 +1,4 @@
-"""The body that clients send, and what the model is asked.  Numbers and booleans may be text, as
+"""The body that clients send, and the request to the model.  Numbers and booleans may be text, as
 "False" and "55" are in the examples that people copied; unknown fields are ignored.
 """
 

@@ -38,7 +38,7 @@ def status_routes(site: Site) -> list[BaseRoute]:
 
 
 def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
-    """The meanings are the original's, where two of the names say something else."""
+    """The meanings are the original's, where two of the names mean something else."""
     card = model.card
     return {
         "docker_label": "",

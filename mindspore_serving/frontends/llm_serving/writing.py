@@ -85,7 +85,7 @@ class Writer:
         return shown
 
     def fail(self, fault: Fault) -> Shown:
-        """End the answer with a text that says why."""
+        """End the answer with the text of `fault`."""
         shown = fault.to_shown()
         self.text += fault.text
         self.finish_reason = fault.finish_reason

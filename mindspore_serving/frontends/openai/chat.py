@@ -57,7 +57,7 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
 
 
 def to_request(body: ChatRequest, model: ServedModel) -> Generate:
-    """What the model is asked.  Raises InvalidField."""
+    """The request to the model.  Raises InvalidField."""
     CHAT.refuse(body)
     parallel = body.parallel_tool_calls is not False
     tools, choice = read_tools(body.tools or (), body.tool_choice, parallel=parallel)

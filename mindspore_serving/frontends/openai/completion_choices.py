@@ -12,7 +12,7 @@ from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, join
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What a client wants to see.
+    """What is shown to a client.
 
     `n` choices for each prompt; the prompt before the answer if `echo`, and only it if not
     `has_answer`; special tokens in the text if `shows_special`.

@@ -68,7 +68,7 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
 
 
 def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
-    """What the model is asked for each prompt.  Raises InvalidField."""
+    """The request to the model for each prompt.  Raises InvalidField."""
     COMPLETIONS.refuse(body)
     params = COMPLETIONS.params(body, model.card, dict(model.card.sampling))
     options = COMPLETIONS.options(body, model.card)

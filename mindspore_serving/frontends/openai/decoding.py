@@ -12,7 +12,7 @@ from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.fields import show
 
 MAX_DEPTH = 100  # of objects in objects
-# msgspec says what it expected in the text of its error alone.
+# msgspec has what it expected only in the text of its error.
 _TYPE = re.compile(r"^Expected `([^`]+)`(.*?)(?:, got `[^`]+`)?$")
 _MISSING = re.compile(r"^Object missing required field `([^`]+)`$")
 _STEP = re.compile(r"([A-Za-z_0-9]+)|\[(\d+|\.\.\.)\]")

@@ -46,8 +46,8 @@ def routes(site: Site) -> list[BaseRoute]:
 async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
     """The vectors of `input`, in its order, as JSON numbers or as base64 of float32, little-endian.
 
-    With `dimensions` they are the first so many numbers, scaled to length 1 again, which says
-    something only for models that were trained so that it does (Matryoshka).
+    With `dimensions` they are the first so many numbers, scaled to length 1 again, which is
+    useful only with models that were trained for it (Matryoshka).
     """
     model = _find(site.models, body.model)
     _check(body, model)

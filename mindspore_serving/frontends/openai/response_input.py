@@ -41,7 +41,7 @@ class Messages:
 
     def assistant(self, place: str, *, is_done: bool) -> Message:
         """The assistant's message that the next item belongs to: the last one, unless the item
-        would come before what `is_done` says is in it already."""
+        would come before what is in it already, if `is_done`."""
         last = self.found[-1] if self.found else None
         if last is None or last.role != "assistant" or is_done:
             last = Message(role="assistant")
@@ -112,7 +112,7 @@ def _add_call(messages: Messages, place: str, item: CallItem) -> None:
 
 
 def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
-    """The text itself, or else its summary; one that only OpenAI can decrypt says nothing."""
+    """The text itself, or else its summary; one that only OpenAI can decrypt is left out."""
     parts = item.content or item.summary or ()
     text = "\n".join([part.text for part in parts if part.text])
     if text:

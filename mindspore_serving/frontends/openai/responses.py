@@ -1,6 +1,6 @@
 """POST /v1/responses: a conversation as items in, an answer as items out.  Nothing is stored.
 
-A body is read as the chat that it means, so that both say the same to the model.
+A body is translated to that of a chat, so that the model gets the same for both.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Text Generation Inference's HTTP protocol (TGI, version 3).
 
-`routes` mounts it; `root_health` is its answer to GET /, where no browser asks.
+`routes` mounts it; `root_health` is its answer to GET / unless a browser calls.
 """
 
 from mindspore_serving.frontends.tgi.checks import RequestLimits

@@ -1,4 +1,4 @@
-"""A request that is checked, in the order of TGI, and what the model is asked.  Sends nothing."""
+"""Requests checked in the order of TGI, and what is sent to the model for them."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """What is asked of which model, and what is shown of the answer.
+    """The request to which model, and what is shown of the answer.
 
     `prefix` is put before the answer's text; `max_new_tokens` is None up to the context's end.
     """

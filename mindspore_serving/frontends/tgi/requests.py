@@ -106,13 +106,13 @@ T = TypeVar("T")
 
 
 async def read_json(request: Request, most: int) -> bytes:
-    """The body, which says that it is JSON.  Raises WrongBody."""
+    """The body, whose type must be JSON.  Raises WrongBody."""
     check_type(request)
     return await read_limited(request, most)
 
 
 def check_type(request: Request) -> None:
-    """Raise WrongBody unless the body says that it is JSON."""
+    """Raise WrongBody unless the type of the body is JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     if main != "application" or (sub != "json" and not sub.endswith("+json")):

@@ -78,11 +78,11 @@ def _reasoning(text: str) -> list[Delta]:
 
 
 class _ReasoningReader:
-    """Tells what is before the end of reasoning from what is behind it."""
+    """Separates what is before the end of reasoning from what is behind it."""
 
     def __init__(self, name: str) -> None:
         self._format = REASONING_FORMATS[name]
-        self._held = ""  # what cannot be told yet
+        self._held = ""  # what may be the start of a marker
         self._part = self._begin
 
     def feed(self, text: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """The sandbox in which chat templates run.
 
-Templates come with a model, so from whoever made it, and what they are given comes from strangers:
-they reach no attribute that Python keeps for itself, change nothing they are given, and are stopped
-when their time is up.  Knows nothing of messages.
+Neither templates, which come with a model, nor what they are given can be trusted: they reach no
+attribute that Python keeps for itself, change nothing they are given, and are stopped when their
+time is up.  Knows nothing of messages.
 """
 
 import json

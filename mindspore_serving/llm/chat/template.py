@@ -1,8 +1,8 @@
 """Turning a chat into the text a model was trained on, by the Jinja template of its directory.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox, and with limits on their output and time, because what they are given comes
-from strangers.  Knows no tokens.
+They run in a sandbox, and with limits on their output and time, because what they are given cannot
+be trusted.  Knows no tokens.
 """
 
 import time

@@ -160,8 +160,8 @@ def _calls(functions: Sequence[Mapping[str, Any]], key: str) -> list[str]:
 
 
 def _named_calls(functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rules for calls as a name and arguments; a name that cannot be told from the marker behind
-    it is called in a list alone."""
+    """Rules for calls as a name and arguments; a name that is not plain could
+    be read as the marker behind it, and is called in a list alone."""
     rules = [
         f"begin {json.dumps(function['name'])} mark args_{index}"
         for index, function in enumerate(functions)

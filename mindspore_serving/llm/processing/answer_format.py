@@ -24,7 +24,7 @@ class AnswerFormat:
         grammar: what it may write.
         tool_format, reasoning_format: rows of `llm.chat.tool_formats` and
             `llm.chat.reasoning_formats`, "" for none.
-        is_parsed: whether reasoning and calls are told apart from the text.
+        is_parsed: whether reasoning and calls are separated from the text.
         parallel: whether calls behind the first count.
     """
 

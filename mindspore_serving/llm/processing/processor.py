@@ -191,8 +191,8 @@ class Processor:
     def _check_extent(self, text: str) -> None:
         most = 64 * self._card.max_model_len  # no token is as long; limits before work
         if len(text) > most:
-            told = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
-            refused = Refused("context", told, len(text) // 64, 0, self._card.max_model_len)
+            problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
+            refused = Refused("context", problem, len(text) // 64, 0, self._card.max_model_len)
             raise RequestRefused(refused)
 
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
