@@ -12,7 +12,6 @@ from mindspore_serving.core.llm_messages import (
     Chunk,
     Finished,
     Generate,
-    RequestRefused,
     Token,
     ToolCallDelta,
 )
@@ -28,7 +27,7 @@ from mindspore_serving.frontends.openai.envelope import (
     make_head,
     to_usage,
 )
-from mindspore_serving.frontends.openai.errors import to_invalid_field
+from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.logprobs import of_chat
 from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
@@ -45,10 +44,8 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
     head = make_head("chatcmpl", model)
     with ExitStack() as stack:
         generation = stack.enter_context(model.generate(request, timeout_of(http)))
-        try:
+        with naming("messages", CHAT, body):
             await while_there(http, generation.begin())
-        except RequestRefused as error:
-            raise to_invalid_field(error, "messages", CHAT, body) from None
         if body.stream:
             chunks = ChatChunks(head, request.params.n, has_usage=wants_usage)
             return EventStream(Owned(stream_chat(generation, chunks), stack.pop_all()))

@@ -13,7 +13,6 @@ from mindspore_serving.core.llm_messages import (
     Finished,
     Generate,
     PromptScored,
-    RequestRefused,
 )
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, ServedModel
@@ -36,7 +35,7 @@ from mindspore_serving.frontends.openai.envelope import (
     make_head,
     to_usage,
 )
-from mindspore_serving.frontends.openai.errors import to_invalid_field
+from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.prompts import to_prompts
 from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
@@ -52,10 +51,8 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
     head, timeout = make_head("cmpl", model), timeout_of(http)
     with ExitStack() as stack:
         generations = [stack.enter_context(model.generate(one, timeout)) for one in requests]
-        try:
+        with naming("prompt", COMPLETIONS, body):
             started = await while_there(http, begin_all(generations))
-        except RequestRefused as error:
-            raise to_invalid_field(error, "prompt", COMPLETIONS, body) from None
         echoes = [
             to_echo(request.prompt or "", one, showing)
             for request, one in zip(requests, started, strict=True)

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.llm_messages import Embed, Embedded, RequestRefused
+from mindspore_serving.core.llm_messages import Embed, Embedded
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.fields import Int, show
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
-from mindspore_serving.frontends.openai.errors import to_invalid_field
+from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.openai.prompts import to_prompts
 from mindspore_serving.frontends.site import Site
@@ -52,10 +52,8 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
     model = _find(site.models, body.model)
     _check(body, model)
     request = Embed(prompts=to_prompts(body.input, model.card, "input"))
-    try:
+    with naming("input", EMBEDDINGS, body):
         found = await while_there(http, model.call(request, Embedded, timeout_of(http)))
-    except RequestRefused as error:
-        raise to_invalid_field(error, "input", EMBEDDINGS, body) from None
     vectors = _cut(np.frombuffer(found.vectors, "<f4").reshape(-1, found.size), body.dimensions)
     rows = await _to_rows(vectors, is_base64=body.encoding_format == "base64")
     count = sum(found.num_prompt_tokens)

@@ -2,6 +2,8 @@
 exception.  Knows every `ServingError`, and no request.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,16 +94,18 @@ def _of_refused(refused: Refused) -> Failure:
     return Failure(400, refused.text, _REQUEST, refused.field or None)
 
 
-def to_invalid_field(
-    error: RequestRefused, prompt: str, fields: Fields, body: msgspec.Struct
-) -> ServingError:
-    """`error` with the name that a field has in `body`; `prompt` is that of what the model
-    reads."""
-    refused, failure = error.refused, _of_refused(error.refused)
-    if refused.reason == "overloaded":
-        return error
-    if refused.reason in _PROMPT:
-        return RefusedField(prompt, failure.text, failure.reason)
-    name = "grammar" if refused.reason == "grammar" else refused.field
-    found = RefusedField(refused.field, failure.text, failure.reason)
-    return found.renamed(fields.name_of(name, body)) if name else found
+@contextmanager
+def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
+    """Give what the model refuses the name that the field has in `body`; `prompt` is that of what
+    the model reads."""
+    try:
+        yield
+    except RequestRefused as error:
+        refused, failure = error.refused, _of_refused(error.refused)
+        if refused.reason == "overloaded":
+            raise
+        if refused.reason in _PROMPT:
+            raise RefusedField(prompt, failure.text, failure.reason) from None
+        found = RefusedField(refused.field, failure.text, failure.reason)
+        name = "grammar" if refused.reason == "grammar" else refused.field
+        raise (found.renamed(fields.name_of(name, body)) if name else found) from None

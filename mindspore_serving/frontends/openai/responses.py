@@ -11,15 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import InvalidField, ServingError
+from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
 from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import Failure, to_invalid_field
+from mindspore_serving.frontends.openai.errors import Failure, naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
@@ -71,14 +70,10 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
         try:
             request = chat.to_request(chat_body, model)
             generation = stack.enter_context(model.generate(request, timeout_of(http)))
-            await while_there(http, generation.begin())
+            with naming("input", CHAT, chat_body):
+                await while_there(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, messages) from None
-        except RequestRefused as error:
-            found = to_invalid_field(error, "input", CHAT, chat_body)
-            raise (
-                _renamed(found, messages) if isinstance(found, InvalidField) else found
-            ) from None
         if body.stream:
             return EventStream(Owned(stream_response(generation, writing), stack.pop_all()))
         whole = await while_there(http, write_whole(generation, writing))
@@ -99,11 +94,9 @@ def _to_chat(body: ResponseRequest, messages: Messages, card: ModelCard) -> Chat
     return ChatRequest(messages=messages.found, **same, **options)
 
 
-def _renamed(error: ServingError, messages: Messages) -> ServingError:
-    """`error`; if it is about a field of a chat, with the name that the field has here."""
-    if not isinstance(error, InvalidField) or not error.field:
-        return error
+def _renamed(error: InvalidField, messages: Messages) -> InvalidField:
+    """`error` about a field of a chat, with the name that the field has here."""
     name = PLACE.sub(lambda found: messages.places[int(found.group(1) or 0)], error.field)
     for chats, ours in NAMES:
         name = name.replace(chats, ours)
-    return error.renamed(name)
+    return error.renamed(name) if error.field else error

@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
-    RequestRefused,
     Tokenize,
     Tokenized,
 )
@@ -19,7 +18,7 @@ from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai import messages, tools
 from mindspore_serving.frontends.openai.decoding import check_free
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
-from mindspore_serving.frontends.openai.errors import to_invalid_field
+from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
 from mindspore_serving.frontends.openai.translations import check_token
@@ -36,11 +35,8 @@ def routes(site: Site) -> list[BaseRoute]:
 async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:
     model = site.models.find(body.model)
     call = model.call(to_request(body), Tokenized, timeout_of(http))
-    try:
+    with naming("prompt" if body.messages is None else "messages", CHAT, body):
         found = await while_there(http, call)
-    except RequestRefused as error:
-        prompt = "prompt" if body.messages is None else "messages"
-        raise to_invalid_field(error, prompt, CHAT, body) from None
     whole: dict[str, Any] = {
         "count": len(found.tokens),
         "max_model_len": model.card.max_model_len,
@@ -74,8 +70,6 @@ async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Resp
     for token_id in (min(body.tokens, default=0), max(body.tokens, default=0)):
         check_token("tokens", token_id, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, timeout_of(http))
-    try:
+    with naming("tokens", CHAT, body):
         found = await while_there(http, call)
-    except RequestRefused as error:
-        raise to_invalid_field(error, "tokens", CHAT, body) from None
     return Response(msgspec.json.encode({"prompt": found.text}), media_type="application/json")
