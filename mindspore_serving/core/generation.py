@@ -144,6 +144,12 @@ class SamplingParams:
 SAMPLING = rows_of(SamplingParams)
 """The table of sampling parameters: a row for each field of `SamplingParams`."""
 
+if SamplingParams.__doc__:  # there is none with python -OO
+    SamplingParams.__doc__ += "\n    Args:\n"
+    SamplingParams.__doc__ += "".join(
+        f"        {row.name}: {row.meaning}.\n" for row in SAMPLING.values()
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
