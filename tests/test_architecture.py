@@ -33,12 +33,14 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"grammar", "models"}),
     frozenset({"runtimes"}),
     frozenset({"engine", "chat"}),
-    frozenset({"loader", "outputs"}),
+    frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
 )
 # Files that import each other, to be parted: nothing may be added.
 CYCLES = ({"frontends.http_direct", "frontends.http_protocol"},)
+# Layers below that a package does without all the same.
+FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker
 
 # Decisions only: no clock, no thread, no socket, no event loop.
 PURE = (
@@ -109,13 +111,14 @@ def upward_imports(
     inside: str = PACKAGE,
     layer_of: Mapping[str, int] = LAYER_OF,
 ) -> list[str]:
-    """Imports of units of `inside` that are not strictly below `unit`."""
+    """Imports of units of `inside` that are not strictly below `unit`, or forbidden to it."""
     found = []
     for line, dotted in imports(tree, package):
         target = dotted.removeprefix(f"{inside}.").split(".")[0]
         if not dotted.startswith(f"{inside}.") or target in (unit, "__version__"):
             continue
-        if layer_of.get(target, len(layer_of)) >= layer_of.get(unit, -1):
+        is_above = layer_of.get(target, len(layer_of)) >= layer_of.get(unit, -1)
+        if is_above or target in FORBIDDEN.get(unit, ()):
             found.append(f"line {line}: {unit or inside} may not import {dotted}")
     return found
 
@@ -268,6 +271,12 @@ def test_a_circle_of_imports_is_found_in_every_form(line: str) -> None:
     texts = {"core.a": (line, package), "core.b": ("from . import c", package)}
     assert cycle_in(file_imports(texts | {"core.c": ("import numpy", package)})) == []
     assert cycle_in(file_imports(texts | {"core.c": ("from .a import A", package)})) != []
+
+
+def test_front_ends_know_no_language_model_engine() -> None:
+    for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
+        assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []
+        assert upward_imports(ast.parse(line), "execution", (PACKAGE, "execution")) == []
 
 
 @pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])

@@ -9,8 +9,8 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
-from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch import loading, status
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link

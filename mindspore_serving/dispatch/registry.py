@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.batched import BatchedMethod
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.streamed import StreamedMethod

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.metrics import quantiles
 

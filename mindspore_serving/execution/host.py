@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mindspore_serving.backends import run as model_run
 from mindspore_serving.backends.base import Backend
-from mindspore_serving.core.completion import METHODS
 from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
 from mindspore_serving.ipc.messages import MethodReport, ModelReport

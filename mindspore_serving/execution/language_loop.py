@@ -6,7 +6,7 @@ thread, so that a slow one holds up no stream.
 
 from typing import Any
 
-from mindspore_serving.core.completion import CODEC
+from mindspore_serving.core.llm_messages import CODEC
 from mindspore_serving.execution.inbox import ThreadSource
 from mindspore_serving.execution.items import rejection
 from mindspore_serving.execution.language_service import LanguageService

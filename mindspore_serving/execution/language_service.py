@@ -5,7 +5,7 @@ Everything here runs on one thread, the one that reads the channel.
 
 import msgspec
 
-from mindspore_serving.core.completion import Event, decode_ask, encode_events
+from mindspore_serving.core.llm_messages import Event, decode_request, encode_events
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError
 from mindspore_serving.execution.language_stage import LanguageStage
 from mindspore_serving.ipc.arena import Arena, NoArena
@@ -34,7 +34,7 @@ class LanguageService:
     def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
         """Start a request.  Raises InvalidInputs if `body` is none."""
         try:
-            request = decode_ask(method, body)
+            request = decode_request(method, body)
         except msgspec.DecodeError as error:
             raise InvalidInputs(f"the request cannot be read: {error}") from None
 

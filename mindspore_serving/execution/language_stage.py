@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.completion import Ended, Event, Generate, Grammar, Piece, Refused
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Grammar, Refused
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
     DeadlineExceeded,
@@ -91,7 +91,7 @@ def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
     for event in events:
         if isinstance(event, Refused):
             queue.fail(job, _to_error(event))
-        elif isinstance(event, Piece):
+        elif isinstance(event, Chunk):
             if event.finish_reason == "error":
                 queue.fail(job, StageFailed(str(event.stop_reason)))
                 return
@@ -100,7 +100,7 @@ def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
                 queue.emit(job, outcome)
             else:
                 queue.resume([job], [outcome])
-        elif isinstance(event, Ended) and job.is_to_stream:
+        elif isinstance(event, Finished) and job.is_to_stream:
             queue.end(job)
 
 

@@ -18,9 +18,9 @@ from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends import rest_ms, rest_stream
 from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.keys import KeyGate, Keys
-from mindspore_serving.frontends.leaving import while_there
-from mindspore_serving.frontends.waiting import infer
+from mindspore_serving.frontends.replies import infer
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Code, ServingError
 
 

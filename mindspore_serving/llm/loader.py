@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate

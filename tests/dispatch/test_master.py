@@ -16,7 +16,7 @@ from mindspore_serving.core.service import Request
 from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
-from mindspore_serving.frontends.waiting import infer
+from mindspore_serving.frontends.replies import infer
 
 HEAD = """
 import os

@@ -4,15 +4,15 @@ import threading
 
 import pytest
 
-from mindspore_serving.core.completion import (
-    Begun,
-    Ended,
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    Finished,
     Generate,
     Refused,
+    Started,
     decode_events,
-    encode_ask,
+    encode_request,
 )
-from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.execution.language_service import LanguageService
 from mindspore_serving.execution.language_stage import LanguageStage
@@ -33,7 +33,7 @@ class Hosted:
     def request(self, item_id, prompt, count):
         params = SamplingParams(max_tokens=count, ignore_eos=True)
         request = Generate(prompt=prompt, params=params, is_stream=True)
-        self.service.accept(item_id, "@generate", encode_ask(request))
+        self.service.accept(item_id, "@generate", encode_request(request))
 
     def until(self, condition):
         while not condition():
@@ -68,8 +68,8 @@ def test_each_item_gets_its_own_events_and_one_end(hosted):
         replies = hosted.of(item_id)
         assert [reply.is_last for reply in replies] == [False] * (len(replies) - 1) + [True]
         events = [event for reply in replies for event in decode_events(reply.instances[0])]
-        assert isinstance(events[0], Begun)
-        assert isinstance(events[-1], Ended)
+        assert isinstance(events[0], Started)
+        assert isinstance(events[-1], Finished)
         assert events[-1].num_generated_tokens == count
 
 
@@ -81,7 +81,7 @@ def test_a_refusal_is_an_event_and_the_last(hosted):
     assert isinstance(decode_events(reply.instances[0])[0], Refused)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", encode_ask(Generate())[:-1]])
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", encode_request(Generate())[:-1]])
 def test_a_body_that_is_no_request_is_refused(hosted, body):
     with pytest.raises(InvalidInputs, match="cannot be read"):
         hosted.service.accept(4, "@embed", body)

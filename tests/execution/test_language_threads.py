@@ -4,8 +4,14 @@ import sys
 
 import pytest
 
-from mindspore_serving.core.completion import CODEC, Generate, Piece, decode_events, encode_ask
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    CODEC,
+    Chunk,
+    Generate,
+    decode_events,
+    encode_request,
+)
 from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, Work, WorkItem
 from mindspore_serving.wire import native
 from tests.execution.test_worker import Master
@@ -80,7 +86,9 @@ class Heard(Master):
     def generate(self, item_id, count):
         params = SamplingParams(max_tokens=count, ignore_eos=True)
         request = Generate(prompt="Hello", params=params, is_stream=True)
-        self.say(Work([WorkItem(item_id, "@generate", CODEC, [encode_ask(request)], None, True)]))
+        self.say(
+            Work([WorkItem(item_id, "@generate", CODEC, [encode_request(request)], None, True)])
+        )
 
     def num_pieces(self, item_id):
         events = [
@@ -88,7 +96,7 @@ class Heard(Master):
             for reply in self.by_item.get(item_id, ())
             for event in decode_events(reply.instances[0])
         ]
-        return sum(isinstance(event, Piece) for event in events)
+        return sum(isinstance(event, Chunk) for event in events)
 
     def call(self, item_id, method, value, *, is_stream=False):
         body = native.encode_values((value,))

@@ -2,7 +2,7 @@
 next.  Knows neither cache nor runner.
 """
 
-from mindspore_serving.core.generation import FinishReason, Generated
+from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Drafter
@@ -70,7 +70,7 @@ class Branch:
             if last.finish_reason is not None or last.token_ids != (guess,):
                 break
             parts.append(self.write(token))
-        return _join(parts)
+        return join(parts)
 
     def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
         """The last output of this answer, for a reason that is not in its text."""
@@ -114,19 +114,6 @@ class Branch:
             seed=request.seed_of(self.index),
             bad_words_ids=request.bad_words_ids,
         )
-
-
-def _join(parts: list[Generated]) -> Generated:
-    last = parts[-1]
-    logprobs = [entry for part in parts for entry in part.logprobs or ()]
-    return Generated(
-        last.index,
-        tuple(token for part in parts for token in part.token_ids),
-        "".join(part.text for part in parts),
-        tuple(logprobs) if parts[0].logprobs is not None else None,
-        last.finish_reason,
-        last.stop_reason,
-    )
 
 
 def _state(request: Request) -> GrammarState | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -167,5 +167,5 @@ def _bad_words_ids(params: SamplingParams, tokenizer: Tokenizer | None) -> list[
         return tokenizer.encode_words(params.bad_words)
     for name, texts in (("stop", params.stop), ("bad_words", params.bad_words)):
         if texts:
-            raise InvalidInputs(f"{name} needs the model's tokenizer, which is not there")
+            raise InvalidField(name, "needs the model's tokenizer, which is not there")
     return []

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar.source import WHITESPACE, place_special_tokens
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits

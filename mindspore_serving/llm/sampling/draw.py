@@ -50,6 +50,12 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
     """The token of `uniform` in [0, 1) under `params`; `best` is the largest of `logits` [V],
     which are overwritten."""
     ids, weights = weigh(logits, best, params)
+    share = params.xtc_probability
+    if uniform < share:  # below and above it, the number is as uniform as it was as a whole
+        uniform = uniform / share
+        exclude_top(weights, params.xtc_threshold)
+    elif share:
+        uniform = (uniform - share) / (1 - share)
     if ids is None:
         return _draw_in_two_steps(weights, uniform)
     cumulative = weights.cumsum(dtype=np.float64)
@@ -60,13 +66,17 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     """The weights of the ids returned, or of all tokens: their probabilities times a factor, 0 if
     filtered out.
 
-    `logits` are overwritten.  Filters apply in the order top_k, top_p, min_p, typical_p, each to
-    what is left by the one before.  Of equally likely tokens at a border, lower ids are kept.
+    `logits` are overwritten.  Filters apply in the order top_n_sigma, top_k, top_p, min_p,
+    typical_p, each to what is left by the one before.  Of equally likely tokens at a border, lower
+    ids are kept.
     """
     ids = None
+    least = _least(logits, best, params.top_n_sigma) if params.top_n_sigma else None
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
+    if least is not None:  # the same as before top_k, which would sort what has no weight
+        logits[logits < least] = -np.inf
     logits -= np.float32(best)
     logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
     weights = np.exp(logits, out=logits)  # the likeliest token's is 1
@@ -77,6 +87,21 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     if params.typical_p < 1:
         weights *= typical(weights, params.typical_p)
     return ids, weights
+
+
+def exclude_top(weights: Logits, threshold: float) -> None:
+    """Take the weights of at least `threshold` of their sum away, all but the smallest of them; of
+    equal ones the first stays."""
+    top = np.flatnonzero(weights >= threshold * float(weights.sum()))
+    if len(top) > 1:
+        kept = top[weights[top].argmin()]
+        weights[top[top != kept]] = 0
+
+
+def _least(logits: Logits, best: float, num_sigmas: float) -> float:
+    """The logit that many standard deviations, of those that may be chosen, below the best."""
+    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+    return best - num_sigmas * sigma
 
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:

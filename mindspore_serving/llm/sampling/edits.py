@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.generation import SAMPLING, SamplingParams
+from mindspore_serving.errors import InvalidField
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
+_NAMES = [name for name, row in SAMPLING.items() if row.kind in (list[int], dict[int, float])]
+
 Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i // 32 allows token i
 
 
@@ -167,24 +169,18 @@ def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
 def check_ids(params: SamplingParams, vocab_size: int) -> None:
     """Check that the tokens that `params` names exist.
 
-    Raises InvalidInputs naming the parameter, what was given and what is accepted.
+    Raises InvalidField naming the parameter, what was given and what is accepted.
     """
-    named: list[tuple[str, Iterable[int] | None]] = [
-        ("logit_bias", params.logit_bias),
-        ("stop_token_ids", params.stop_token_ids),
-        ("allowed_token_ids", params.allowed_token_ids),
-    ]
-    for name, ids in named:
-        for token_id in ids or ():
+    for name in _NAMES:
+        for token_id in getattr(params, name) or ():
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
-                raise InvalidInputs(
-                    f"{name} has token id {token_id!r}, expected an int of 0 to {vocab_size - 1}"
-                )
+                accepted = f"an int of 0 to {vocab_size - 1}"
+                raise InvalidField(name, f"has token id {token_id!r}, expected {accepted}")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise InvalidInputs("allowed_token_ids is empty, expected at least one token id")
+        raise InvalidField("allowed_token_ids", "is empty, expected at least one token id")
     for token_id, bias in params.logit_bias.items():
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or not np.isfinite(bias):
-            raise InvalidInputs(
-                f"logit_bias of token {token_id} is {bias!r}, expected a finite number"
+            raise InvalidField(
+                "logit_bias", f"of token {token_id} is {bias!r}, expected a finite number"
             )

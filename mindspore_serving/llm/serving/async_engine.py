@@ -12,21 +12,21 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import (
-    Ask,
+from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
     Embed,
     Event,
     Generate,
-    Refused,
+    LLMRequest,
     Tokenize,
+    to_refused,
 )
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.processor import Preparer, PromptRefused
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.embedding import EmbedAnswer
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import GenerateAnswer
@@ -49,16 +49,14 @@ class AsyncEngine:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
-        self._tokenizer = opened.tokenizer
-        self._teller = Teller(opened.tokenizer)
-        self._preparer = Preparer(opened, self.card)
+        self._outputs = OutputProcessor(opened.tokenizer)
+        self._processor = Processor(opened.tokenizer, opened.chat_template, self.card)
         self._pool = ThreadPoolExecutor(PREPARE_THREADS, "prepare")
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, tuple[Any, Sink]] = {}
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._has_ended = False
         self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
         self._loop.start()
         self._pool.submit(self._warm)
@@ -68,13 +66,13 @@ class AsyncEngine:
         """Requests that are not answered in full."""
         return len(self._open)
 
-    def accept(self, request: Ask, sink: Sink) -> str:
+    def accept(self, request: LLMRequest, sink: Sink) -> str:
         """Start a request, from any thread; `collect` calls `sink`.  The request's id, to `cancel`
         it."""
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._teller)
+            answer = GenerateAnswer(request_id, request, self._outputs)
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
         self._open[request_id] = (answer, sink)
@@ -114,20 +112,20 @@ class AsyncEngine:
 
     def _warm(self) -> None:
         try:
-            self._preparer.warm()
+            self._processor.warm()
         except Exception as error:  # raised again for a request with a grammar
             log.warning("there will be no grammars: %s", error)
 
-    def _prepare(self, request_id: str, request: Ask, answer: Any) -> None:
+    def _prepare(self, request_id: str, request: LLMRequest, answer: Any) -> None:
         if request_id not in self._open:
             return  # cancelled while it waited for a thread
         try:
             if isinstance(request, Tokenize):
-                self._put([(request_id, self._preparer.tokenize(request, self._teller))])
+                self._put([(request_id, self._processor.tokenize(request, self._outputs))])
             elif isinstance(request, Detokenize):
-                self._put([(request_id, Detokenized(self._preparer.detokenize(request)))])
+                self._put([(request_id, Detokenized(self._processor.detokenize(request)))])
             else:
-                commands = answer.prepare(request, self._preparer)
+                commands = answer.prepare(request, self._processor)
                 with self._lock:
                     if request_id in self._open:
                         for part_id, command in commands:
@@ -179,17 +177,6 @@ class AsyncEngine:
         self.cancel(request_id)
         refused = to_refused(error)
         sink([refused] if refused else error, True)
-
-
-def to_refused(error: ServingError) -> Refused | None:
-    """The event for a request that was refused; None if it failed for another reason."""
-    if isinstance(error, PromptRefused):
-        return error.refused
-    if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error))
-    if isinstance(error, InvalidInputs):
-        return Refused("input", str(error))
-    return None
 
 
 def _aborting(request_id: str) -> Callable[[Any], None]:

@@ -18,7 +18,7 @@ STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class FirstStep:
     """An output of the loop itself: the first step of a request began, by `time.monotonic`."""
 
     at: float
@@ -110,7 +110,7 @@ class EngineLoop(Generic[E]):
             began = time.monotonic()
             outputs = self._engine.step()
             if self._engine.started:
-                first = [(request_id, Started(began)) for request_id in self._engine.started]
+                first = [(request_id, FirstStep(began)) for request_id in self._engine.started]
                 outputs = [*first, *outputs]
             if outputs:
                 self._on_outputs(outputs)

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
-from mindspore_serving.llm.chat.template import ChatTemplate, Limits, no_template
+from mindspore_serving.llm.chat.template import ChatTemplate, RenderLimits
 from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
 from tests.llm.tokenizers_trained import trained
 
@@ -136,7 +136,7 @@ def test_a_template_that_is_no_jinja_names_its_line():
 
 
 def test_a_text_over_the_limit_is_refused():
-    template = ChatTemplate("{{ messages[0].content }}", limits=Limits(max_chars=10))
+    template = ChatTemplate("{{ messages[0].content }}", limits=RenderLimits(max_chars=10))
     assert len(template.render([{"role": "user", "content": "x" * 10}])) == 10
     with pytest.raises(TooLarge, match="over 10 characters"):
         template.render([{"role": "user", "content": "x" * 11}])
@@ -146,7 +146,7 @@ def test_a_template_that_takes_too_long_is_stopped_in_its_loop():
     now = iter(range(10**6))
     template = ChatTemplate(
         "{% macro nap() %}{% for i in range(99999) %}{% endfor %}{% endmacro %}{{ nap() }}",
-        limits=Limits(max_seconds=1000.0),
+        limits=RenderLimits(max_seconds=1000.0),
         clock=lambda: next(now),
     )
     with pytest.raises(TooLarge, match="too long"):
@@ -236,7 +236,3 @@ def test_a_template_file_that_is_no_text_is_refused(tmp_path):
 def test_a_template_too_large_is_refused():
     with pytest.raises(StartError, match="has 2000000 characters, expected at most 1048576"):
         ChatTemplate("x" * 2_000_000)
-
-
-def test_a_model_without_a_template_says_what_to_do(tmp_path):
-    assert "send a text to be completed, or add chat_template.jinja" in str(no_template(tmp_path))

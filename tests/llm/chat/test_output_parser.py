@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.output_parser import (
-    CallArguments,
-    CallBegun,
     Content,
     OutputParser,
     Reasoning,
@@ -29,12 +28,12 @@ def read(pieces, tool_format="", reasoning_format="", tools=TOOLS):
             reasoning += delta.text
         elif isinstance(delta, Content):
             content += delta.text
-        elif isinstance(delta, CallBegun):
-            assert delta.index == len(calls)
+        elif delta.name is not None:
+            assert (delta.index, delta.arguments) == (len(calls), "")
             calls.append([delta.name, ""])
         else:
             assert delta.index == len(calls) - 1
-            calls[-1][1] += delta.text
+            calls[-1][1] += delta.arguments
     return reasoning, content, [tuple(call) for call in calls]
 
 
@@ -119,9 +118,12 @@ def test_arguments_are_given_out_as_they_come():
     parser = OutputParser("hermes", "", TOOLS)
     assert parser.feed('<tool_call>\n{"name": "get_weather", "argum') == []
     assert parser.feed('ents": ') == []
-    assert parser.feed('{"ci') == [CallBegun(0, "get_weather"), CallArguments(0, '{"ci')]
-    assert parser.feed('ty": "P') == [CallArguments(0, 'ty": "P')]
-    assert parser.feed('aris"}') == [CallArguments(0, 'aris"}')]
+    assert parser.feed('{"ci') == [
+        ToolCallDelta(0, "get_weather"),
+        ToolCallDelta(0, None, '{"ci'),
+    ]
+    assert parser.feed('ty": "P') == [ToolCallDelta(0, None, 'ty": "P')]
+    assert parser.feed('aris"}') == [ToolCallDelta(0, None, 'aris"}')]
     assert parser.feed("}\n</tool") == []
     assert parser.feed("_call>") == []
     assert parser.finish() == []
@@ -174,6 +176,16 @@ def test_a_call_that_breaks_ends_and_the_rest_is_content():
     text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": Paris}}\n</tool_call> so'
     calls = [("get_weather", '{"city": ')]
     assert read([text], "hermes") == ("", "Paris}}\n</tool_call> so", calls)
+
+
+def test_a_call_that_is_nested_too_deep_ends_there():
+    deep = '{"a": ' * 101 + "1" + "}" * 101
+    text = f'<tool_call>{{"name": "get_time", "arguments": {deep}}}</tool_call>'
+    calls = [("get_time", '{"a": ' * 100)]
+    assert read([text], "hermes") == ("", text[text.index(deep) + 600 :], calls)
+    fits = deep[6:-1]
+    text = f'<tool_call>{{"name": "get_time", "arguments": {fits}}}</tool_call>'
+    assert read([text], "hermes") == ("", "", [("get_time", fits)])
 
 
 def test_a_call_that_is_cut_off_has_its_arguments_so_far():

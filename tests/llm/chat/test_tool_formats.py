@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.chat.output_parser import CallArguments, CallBegun, OutputParser
+from mindspore_serving.llm.chat.output_parser import OutputParser
 from mindspore_serving.llm.chat.reasoning_formats import (
     as_asked,
     as_prompted,
@@ -197,7 +197,7 @@ def test_any_name_can_be_called(language, tool_format, name):
     text = sample(tokenizer, compiler.compile(grammar))
     parser = OutputParser(tool_format, "", [tool(name)])
     deltas = parser.feed(text) + parser.finish()
-    assert deltas[:2] == [CallBegun(0, name), CallArguments(0, "{}")]
+    assert deltas[:2] == [ToolCallDelta(0, name), ToolCallDelta(0, None, "{}")]
 
 
 def sample(tokenizer, compiled, most=200):

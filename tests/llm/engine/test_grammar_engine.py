@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import FinishReason, SamplingParams
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.chat.json_scan import JsonScanner, Verdict
+from mindspore_serving.llm.chat.json_reader import read_value
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.grammar import state as grammar_state
@@ -128,8 +128,11 @@ def test_any_json_object_is_one():
 def test_what_is_cut_off_is_the_start_of_json():
     text, tokens, reason, _ = ask(Grammar("json_object"), max_tokens=20)
     assert (len(tokens), reason) == (20, LENGTH)
-    scanner = JsonScanner()
-    assert all(scanner.push(char) is Verdict.MORE for char in text.rstrip("\ufffd"))
+    first, *rest = text.rstrip("\ufffd")
+    reading = read_value(first)
+    next(reading)
+    for char in rest:
+        reading.send(char)  # raises Broken if it is none, StopIteration if it has ended
 
 
 def names():

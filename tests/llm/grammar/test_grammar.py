@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
 from mindspore_serving.llm.grammar.source import (

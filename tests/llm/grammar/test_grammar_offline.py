@@ -9,7 +9,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
 from tests.llm import checkpoints

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.llm.sampling.draw import weigh
+from mindspore_serving.llm.sampling.draw import draw, exclude_top, weigh
+from mindspore_serving.llm.sampling.sampler import SampleRow, sample
 
 
 def probabilities(logits, params):
@@ -57,6 +58,121 @@ def test_typical_p_can_leave_out_the_likeliest():
     # by 1.08 to 1.63.  With a first of 0.3 they are 1.20, 2.66 and 2.22: the others are nearer.
     assert kept(np.log([0.6, *[0.04] * 10]), typical_p=0.5) == [0]
     assert kept(np.log([0.3, *[0.07] * 10]), typical_p=0.13) == [1, 2]
+
+
+def test_top_n_sigma_keeps_what_is_near_the_largest_logit():
+    # Mean 2, deviations -2, -1, 0, 0, 3: sigma is sqrt(14 / 5) = 1.673, and 5 - 1.8 * 1.673 = 1.99.
+    assert kept([0, 1, 2, 2, 5], top_n_sigma=1.8) == [2, 3, 4]
+    assert kept([0, 1, 2, 2, 5], top_n_sigma=1.7) == [4]
+    assert (
+        kept([0, 1, 2, 2, 5], top_n_sigma=0.0)
+        == kept([0, 1, 2, 2, 5], top_n_sigma=9)
+        == [*range(5)]
+    )
+    assert kept([3.0, 3.0, 3.0], top_n_sigma=0.5) == [0, 1, 2]  # sigma is 0
+
+
+def test_the_deviation_of_top_n_sigma_is_that_of_the_tokens_that_may_be_chosen():
+    banned = [0, 1, 2, 2, -np.inf, 5, -np.inf]
+    assert kept(banned, top_n_sigma=1.8) == [2, 3, 5]
+    assert kept(banned, top_n_sigma=1.8, top_k=2) == [2, 5]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([5, 700, 5000]),
+    st.sampled_from([0.5, 3.0]),
+    st.sampled_from([0.3, 1.0, 2.5]),
+    st.sampled_from([0.3, 1.0, 4.0]),
+)
+def test_top_n_sigma_is_its_definition_at_any_temperature(seed, size, spread, n, temperature):
+    logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
+    exact = logits.astype(np.float64)
+    sigma = np.sqrt(np.mean((exact - exact.sum() / size) ** 2))
+    margin = exact - (exact.max() - n * sigma)
+    expected = np.flatnonzero(margin >= 0).tolist()
+    if np.abs(margin).min() > 1e-5:
+        assert kept(logits, top_n_sigma=n, temperature=temperature) == expected
+
+
+def excluded(logits, **params):
+    """The probabilities that XTC leaves, if it is its turn."""
+    params = SamplingParams(**params)
+    logits = np.array(logits, np.float32)
+    ids, weights = weigh(logits.copy(), float(logits.max()), params)
+    exclude_top(weights, params.xtc_threshold)
+    found = np.zeros(len(logits))
+    found[slice(None) if ids is None else ids] = weights
+    return found / found.sum()
+
+
+def test_xtc_leaves_the_least_likely_of_those_over_the_threshold():
+    # 0.4, 0.25 and 0.2 are over 0.15: of them 0.2 stays, with 0.1 and 0.05.
+    found = excluded(LOGITS, xtc_threshold=0.15)
+    np.testing.assert_allclose(found, [0.1 / 0.35, 0, 0.05 / 0.35, 0, 0.2 / 0.35], rtol=1e-6)
+    assert np.flatnonzero(excluded(LOGITS, xtc_threshold=0.3)).tolist() == [0, 1, 2, 3, 4]
+    assert np.flatnonzero(excluded(LOGITS, xtc_threshold=0.5)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_xtc_comes_behind_the_other_filters():
+    # top_k leaves 0.47, 0.29 and 0.24; all are over 0.22, and none would be but two before.
+    assert np.flatnonzero(excluded(LOGITS, xtc_threshold=0.22, top_k=3)).tolist() == [4]
+    assert np.flatnonzero(excluded([2, 2, 2, 0], xtc_threshold=0.2)).tolist() == [0, 3]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([4, 60, 3000]),
+    st.sampled_from([1.0, 4.0]),
+    st.sampled_from([0.02, 0.1, 0.4]),
+    st.sampled_from([{}, {"top_k": 20}, {"min_p": 0.05, "temperature": 1.3}]),
+)
+def test_xtc_is_its_definition(seed, size, spread, threshold, others):
+    logits = np.random.default_rng(seed).standard_normal(size) * spread
+    before = probabilities(logits, SamplingParams(**others))
+    order = [index for index in np.argsort(-before, kind="stable") if before[index] >= threshold]
+    expected = before.copy()
+    expected[order[:-1]] = 0
+    if np.abs(before - threshold).min() > 1e-6:
+        found = excluded(logits, xtc_threshold=threshold, **others)
+        np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4, atol=1e-9)
+
+
+def test_xtc_is_applied_as_often_as_asked_and_draws_what_is_left_evenly():
+    params = SamplingParams(xtc_probability=0.25, xtc_threshold=0.15)
+    logits = np.array(LOGITS, np.float32)
+    best = float(logits.max())
+    numbers = (np.arange(4000) + 0.5) / 4000  # all of [0, 1), evenly
+    drawn = [draw(logits.copy(), best, params, float(number)) for number in numbers]
+    expected = 0.25 * excluded(LOGITS, xtc_threshold=0.15) + 0.75 * np.exp(LOGITS)
+    np.testing.assert_allclose(np.bincount(drawn) / 4000, expected, atol=0.001)
+    plain = SamplingParams()
+    same = SamplingParams(xtc_threshold=0.3)
+    for number in numbers[::100]:
+        first = draw(logits.copy(), best, plain, float(number))
+        assert draw(logits.copy(), best, same, float(number)) == first
+
+
+def test_the_same_seed_excludes_the_same_tokens_whatever_else_is_in_the_batch():
+    params = SamplingParams(xtc_probability=0.5, xtc_threshold=0.05)
+    logits = np.random.default_rng(3).standard_normal((1, 40)).astype(np.float32) * 2
+    others = [SampleRow(SamplingParams(), (), (), (), 0, seed) for seed in range(5)]
+
+    def tokens(batch, place):
+        found = []
+        for position in range(30):
+            rows = [*batch]
+            rows.insert(place, SampleRow(params, (), (), (), position, 77))
+            found.append(sample(np.repeat(logits, len(rows), 0), rows)[place].token_id)
+        return found
+
+    alone = tokens([], 0)
+    assert tokens(others, 3) == tokens(others[:2], 0) == alone
+    top = set(np.flatnonzero(probabilities(logits[0], SamplingParams()) >= 0.05).tolist())
+    assert len(top) > 2
+    assert 0 < sum(token in top for token in alone) < 30
 
 
 def test_what_is_left_keeps_its_proportions():

@@ -5,23 +5,23 @@ import time
 
 import pytest
 
-from mindspore_serving.core.completion import (
-    Begun,
+from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
+from mindspore_serving.core.llm_messages import (
+    Chunk,
     Detokenize,
     Embed,
     Embedded,
-    Ended,
+    Finished,
     Generate,
-    Piece,
     Refused,
+    Started,
     Tokenize,
 )
-from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.loader import make_config, open_model
-from mindspore_serving.llm.processing.processor import Preparer
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
-from mindspore_serving.llm.serving.engine_loop import Started
+from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.serving.generation import GenerateAnswer
 from tests.llm import chatty
 
@@ -88,18 +88,18 @@ def long(**more):
 def test_a_generation_begins_has_pieces_and_ends(asking):
     ask = Generate(prompt="Hello", params=SamplingParams(max_tokens=3, n=2, ignore_eos=True))
     events = asking.whole(ask)
-    assert isinstance(events[0], Begun)
-    assert sorted(event.index for event in events if isinstance(event, Piece)) == [0, 1]
-    assert events[-1] == Ended(events[0].num_prompt_tokens, 0, 6, events[-1].queue_seconds)
+    assert isinstance(events[0], Started)
+    assert sorted(event.index for event in events if isinstance(event, Chunk)) == [0, 1]
+    assert events[-1] == Finished(events[0].num_prompt_tokens, 0, 6, events[-1].queue_seconds)
     assert 0 <= events[-1].queue_seconds < 10
     assert asking.answering.num_open == 0
 
 
 def test_the_end_tells_how_long_the_first_step_was_waited_for(asking):
     ask = Generate(prompt="Hello", params=SamplingParams(max_tokens=1))
-    answer = GenerateAnswer("1", ask, asking.answering._teller)
+    answer = GenerateAnswer("1", ask, asking.answering._outputs)
     asked = time.monotonic()
-    assert answer.take("1", Started(asked + 2.5)) == []
+    assert answer.take("1", FirstStep(asked + 2.5)) == []
     last = Generated(0, (5,), "x", None, FinishReason.LENGTH)
     _, ended = answer.take("1", last)
     assert 2.5 <= ended.queue_seconds < 3.0
@@ -149,13 +149,15 @@ def test_who_is_cancelled_is_told_nothing_more_and_frees_all(asking, ask):
 def test_who_is_cancelled_before_a_thread_is_free_costs_nothing(asking, monkeypatch):
     go, prepared = threading.Event(), []
 
-    def prompt(self, ask):
-        prepared.append(ask.prompt)
+    prepare_now = Processor.prepare
+
+    def prepare(self, request):
+        prepared.append(request.prompt)
         go.wait(20)
-        return [5]
+        return prepare_now(self, request)
 
     asking.whole(Generate(prompt="warm", params=SamplingParams(max_tokens=1)))
-    monkeypatch.setattr(Preparer, "prompt", prompt)
+    monkeypatch.setattr(Processor, "prepare", prepare)
     asked = [asking.ask(Generate(prompt=str(i))) for i in range(10)]
     for ask_id in asked:
         asking.answering.cancel(ask_id)

@@ -1,7 +1,4 @@
-"""The forms in which prompts and parameters may be given to an offline call, made one.
-
-Knows neither tokenizer nor engine.
-"""
+"""The forms in which prompts and parameters may be given to an offline call, made one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,20 +7,28 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm.engine.request import to_token_ids
 
 Prompt: TypeAlias = str | Sequence[int]
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 
-def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
+    """One prompt, or several, as a list of texts and lists of token ids."""
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Iterable):
         raise InvalidInputs(
             f"prompts is {prompts!r}, expected a text, a list of token ids, or a list of such"
         )
-    found: list[Any] = list(prompts)
-    return [found] if found and isinstance(found[0], Integral) else found
+    given: list[Any] = list(prompts)
+    if given and isinstance(given[0], Integral):
+        given = [given]
+    found = []
+    for index, prompt in enumerate(given):
+        with naming(f"prompts[{index}]", len(given)):
+            found.append(prompt if isinstance(prompt, str) else to_token_ids(prompt))
+    return found
 
 
 def list_params(
@@ -36,22 +41,12 @@ def list_params(
     return list(params)
 
 
-def adapter_place(adapter: str | None, names: Sequence[str]) -> int:
-    """The adapter's index among `names`, from 1 on; 0 for None."""
-    if adapter is None:
-        return 0
-    if adapter not in names:
-        accepted = f"None or one of {', '.join(names)}" if names else "None: there is none"
-        raise InvalidInputs(f"adapter is {adapter!r}, expected {accepted}")
-    return names.index(adapter) + 1
-
-
 @contextmanager
 def naming(name: str, count: int) -> Iterator[None]:
-    """Say which of several inputs an error is about."""
+    """Name the one of several inputs that an error is about."""
     try:
         yield
     except InvalidInputs as error:
         if count == 1:
             raise
-        raise type(error)(f"{name}: {error}") from None
+        raise InvalidInputs(f"{name}: {error}") from None

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.frontends.waiting import infer
+from mindspore_serving.frontends.replies import infer
 
 REQUEST = Request("add", "add", 0, "ms_json", b"{}")
 

@@ -8,7 +8,7 @@ from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Overloaded
 
 MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
-REPLY_SIZE = 256  # bytes of one that says nothing
+REPLY_SIZE = 256  # bytes of one without instances
 _UNREAD = f"the stream was ended: its client left over {MOST_UNREAD >> 20} MiB unread"
 
 

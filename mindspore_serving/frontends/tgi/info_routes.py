@@ -1,4 +1,4 @@
-"""GET /info, POST /tokenize and /chat_tokenize: what there is, and what a text's tokens are."""
+"""GET /info, POST /tokenize and /chat_tokenize: what is served, and the tokens of a text."""
 
 from collections.abc import Awaitable, Callable
 
@@ -6,18 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Tokenize, Tokenized
-from mindspore_serving.frontends.language import LanguageModel
+from mindspore_serving.core.llm_messages import Tokenize, Tokenized
+from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.answers import (
-    ChatTokenizeAnswer,
+    ChatTokenizeResponse,
     Info,
     SimpleToken,
     encode,
 )
-from mindspore_serving.frontends.tgi.checks import Limits, find_model, to_grammar
+from mindspore_serving.frontends.tgi.checks import RequestLimits, find_model
 from mindspore_serving.frontends.tgi.errors import TgiError
-from mindspore_serving.frontends.tgi.forwarding import Forwarded, other_path
 from mindspore_serving.frontends.tgi.recorder import Recorder
 from mindspore_serving.frontends.tgi.requests import (
     CHAT,
@@ -34,7 +34,7 @@ PREPARE_THREADS = 2  # of a worker, which look at prompts
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def info(site: Site, limits: Limits) -> Answer:
+def info(site: Site, limits: RequestLimits) -> Answer:
     async def answer(_: Request) -> Response:
         model = find_model(site.models, None)
         card = model.card
@@ -64,10 +64,10 @@ def tokenize(site: Site) -> Answer:
         if path:
             return Forwarded(body, path)
         check_type(request)
-        asked = decode(body, GENERATE)
-        model = find_model(site.models, asked.parameters.adapter_id)
-        tokens, _ = await _tokens(model, Tokenize(prompt=asked.inputs))
-        truncate = asked.parameters.truncate
+        found = decode(body, GENERATE)
+        model = find_model(site.models, found.parameters.adapter_id)
+        tokens, _ = await _tokens(model, Tokenize(prompt=found.inputs))
+        truncate = found.parameters.truncate
         return _json(tokens[-truncate:] if truncate else tokens)
 
     return answer
@@ -75,22 +75,23 @@ def tokenize(site: Site) -> Answer:
 
 def chat_tokenize(site: Site, recorder: Recorder) -> Answer:
     async def answer(request: Request) -> Response:
-        asked = decode(await read_json(request, site.max_body), CHAT)
+        body = decode(await read_json(request, site.max_body), CHAT)
         recorder.count_request()
-        to_grammar(asked.response_format)
-        if asked.tools and asked.response_format:
+        if body.response_format:
+            body.response_format.to_grammar()  # to refuse a wrong one
+        if body.tools and body.response_format:
             text = "Tool error: Grammar and tools are mutually exclusive"
             raise TgiError(422, "tool_error", text)
-        model = find_model(site.models, asked.model)
-        ask = Tokenize(messages=asked.messages, tools=asked.tools, add_special=False)
-        tokens, text = await _tokens(model, ask)
-        return _json(ChatTokenizeAnswer(tokens, text))
+        model = find_model(site.models, body.model)
+        conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
+        tokens, text = await _tokens(model, conversation)
+        return _json(ChatTokenizeResponse(tokens, text))
 
     return answer
 
 
-async def _tokens(model: LanguageModel, ask: Tokenize) -> tuple[list[SimpleToken], str]:
-    found = await model.ask(ask, Tokenized)
+async def _tokens(model: ServedModel, request: Tokenize) -> tuple[list[SimpleToken], str]:
+    found = await model.call(request, Tokenized)
     text = found.text
     tokens = [
         SimpleToken(token.id, text[start:stop], start, stop)

@@ -1,4 +1,4 @@
-"""Paths that several protocols have: the body says which of them answers."""
+"""Paths that several protocols have: the body decides which of them answers."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

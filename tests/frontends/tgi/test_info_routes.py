@@ -5,7 +5,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Refused, Tokenize, Tokenized
+from mindspore_serving.core.llm_messages import Refused, Tokenize, Tokenized
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi import Recorder, root_health, routes
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server, token
@@ -39,7 +39,7 @@ async def test_tokenize_says_where_each_token_is() -> None:
             '{"id":4,"text":" an","start":5,"stop":8}]'
         ).encode()
     )
-    assert server.inference.asks == [Tokenize(prompt="Grüße an")]
+    assert server.inference.sent == [Tokenize(prompt="Grüße an")]
 
 
 async def test_tokenize_truncates_as_generate_does() -> None:
@@ -68,7 +68,7 @@ async def test_chat_tokenize_shows_the_template_filled_in() -> None:
     assert list(reply.json()) == ["tokenize_response", "templated_text"]
     assert reply.json()["templated_text"] == "Grüße an"
     assert len(reply.json()["tokenize_response"]) == 3
-    assert server.inference.asks == [Tokenize(messages=messages, add_special=False)]
+    assert server.inference.sent == [Tokenize(messages=messages, add_special=False)]
 
 
 async def test_a_template_that_refuses_is_told() -> None:

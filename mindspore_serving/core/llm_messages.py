@@ -1,9 +1,9 @@
-"""What a front end may ask of a language model, and what comes back.  Plain messages: they travel
-as msgpack between the front end and the worker that has the model; no protocol's names are here.
+"""Requests to a language model and the events that answer them.  Plain messages, sent as msgpack
+between a front end and the worker that has the model; they have no protocol's names.
 
-An `Ask` is the body of one request; the method it is sent to, a key of `METHODS`, says which.  A
-`Generate` is answered by `Begun`, any number of `Scored` and `Piece`, and `Ended`; or by `Refused`
-alone.  The others are answered once, by their own answer or `Refused`.
+An `LLMRequest` is the body of a request; the method it is sent to, a key of `METHODS`, gives its
+type.  A `Generate` is answered by `Started`, any number of `PromptScored` and `Chunk`, and
+`Finished`; or by `Refused` alone.  The others have one answer: their own event or `Refused`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 
 CODEC = "llm"  # the codec of all of them, see `wire`
 
@@ -27,19 +28,38 @@ class Grammar(msgspec.Struct, frozen=True):
     source: str = ""
 
 
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which of the tools an answer calls.
+
+    Args:
+        mode: "none": the model does not see the tools; "auto": it calls tools or answers in text;
+            "required": the answer is calls and nothing else.
+        name: the tool that is called if `mode` is "required"; None for any.
+        parallel: there may be several calls; else those behind the first are left out.
+    """
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
 class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="generate"):
-    """Go on behind a prompt, or answer a conversation.
+    """Continue a prompt, or answer a conversation.
 
     Just one of `prompt` (text or token ids) and `messages` (mappings with "role" and "content",
     as the model's chat template takes them) is given.
 
     Args:
-        tools, template_options: for the chat template.
-        truncate: keep only so many tokens at the end of the prompt.
+        tools: functions that the model may call, as OpenAI writes them.
+        tool_choice: which of them it calls; respected if `parse_output`.
+        template_options: variables of the chat template.
+        parse_output: chunks have reasoning and calls of tools apart from the text; else all that
+            the model writes is text.
+        truncate: keep only this many tokens at the end of the prompt.
         add_special: put the tokenizer's special tokens around a prompt that is text.
-        is_stream: pieces as they come; else all of an answer in one piece at its end.
-        has_tokens: pieces say their tokens, with log-probabilities if `params` asks for them.
-        has_prompt_tokens: `Begun` has the prompt's tokens.
+        is_stream: chunks as they come; else all of an answer at its end.
+        has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
+        has_prompt_tokens: `Started` has the prompt's tokens.
         must_fit: refuse, with reason "context", if prompt and `max_tokens` are longer than the
             context; else the answer is cut off where the context ends.
         adapter: name of a LoRA adapter, "" for none.
@@ -50,7 +70,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoice = ToolChoice()
     template_options: dict[str, Any] = {}
+    parse_output: bool = False
     params: SamplingParams = SamplingParams()
     grammar: Grammar | None = None
     truncate: int | None = None
@@ -82,12 +104,12 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
-    """A vector for each prompt; of length 1, unless the model's directory says otherwise."""
+    """A vector for each prompt; of length 1, unless the model's directory has another scale."""
 
     prompts: list[str | list[int]]
 
 
-Ask: TypeAlias = Generate | Tokenize | Detokenize | Embed
+LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed
 
 METHODS: dict[str, type[Any]] = {
     "@generate": Generate,
@@ -112,9 +134,9 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     top: tuple["Token", ...] = ()
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The request was taken, `queue_seconds` after it was ready to be computed.  `seed` is what was
-    asked for, or drawn."""
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The request was accepted, `queue_seconds` after it was ready to be computed.  `seed` is the
+    one that was given, or drawn."""
 
     num_prompt_tokens: int
     seed: int
@@ -122,44 +144,63 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1):
     queue_seconds: float = 0.0
 
 
-class Scored(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class PromptScored(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Log-probabilities of the next tokens of the prompt, if `params.prompt_logprobs` is given."""
 
     tokens: tuple[Token, ...]
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class ToolCallDelta(msgspec.Struct, frozen=True, array_like=True):
+    """A part of the `index`-th call of an answer, from 0 on.  The first part of a call has the
+    `name` of its tool and nothing else, the others have more of the JSON text of its arguments."""
+
+    index: int
+    name: str | None = None
+    arguments: str = ""
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """More of answer `index` (0 to n-1).
 
     `text` is what can be shown: never half a character, never the start of a stop string.
-    `finish_reason` is None while there is more, else "stop", "length", "abort" or "error";
-    `stop_reason` the stop string or token id that ended it, for "error" what went wrong.
+    `reasoning`, which is before the text, and `tool_calls`, which are behind it, are filled if
+    `parse_output` was given; where the model wrote something in another order there are several
+    chunks, the tokens in the first and the finish reason in the last of them.
+
+    `finish_reason` is None while there is more, else "stop", "tool_calls" (a "stop" of an answer
+    that has calls), "length", "abort" or "error"; `stop_reason` is the stop string or token id that
+    ended it, for "error" what went wrong.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     tokens: tuple[Token, ...] | None = None
-    finish_reason: Literal["stop", "length", "abort", "error"] | None = None
+    finish_reason: Literal["stop", "tool_calls", "length", "abort", "error"] | None = None
     stop_reason: str | int | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """All answers are finished."""
 
     num_prompt_tokens: int
     num_cached_tokens: int  # of the prompt, found in the prefix cache
     num_generated_tokens: int  # of all answers
     queue_seconds: float = 0.0  # from when it was ready to be computed to its first step
+    num_reasoning_tokens: int = 0  # of those generated, if `parse_output` was given
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The request was not taken; nothing follows.
+    """The request was not accepted; nothing follows.
 
     "context": the prompt, or with `max_tokens` the answer, does not fit; `num_prompt_tokens`,
-    `max_tokens` (0 if not given) and `max_model_len` say how.  "overloaded": too many requests or
-    tokens wait.  "template": the chat template refused the messages.  "grammar": it cannot be
-    compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
+    `max_tokens` (0 if not given) and `max_model_len` are the numbers.  "overloaded": too many
+    requests or tokens wait.  "template": the chat template refused the messages.  "grammar": it
+    cannot be compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
+
+    `field` is the field of the request, or of its `params`, that is wrong; "" if there is none.
     """
 
     reason: Literal["context", "overloaded", "template", "grammar", "empty", "input"]
@@ -167,6 +208,26 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     num_prompt_tokens: int = 0
     max_tokens: int = 0
     max_model_len: int = 0
+    field: str = ""
+
+
+class RequestRefused(InvalidInputs):
+    """A request that is not accepted; `refused` says why."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.text)
+        self.refused = refused
+
+
+def to_refused(error: ServingError) -> Refused | None:
+    """The answer to a request that `error` ended; None if it was accepted, and failed."""
+    if isinstance(error, RequestRefused):
+        return error.refused
+    if isinstance(error, Overloaded):
+        return Refused("overloaded", str(error))
+    if isinstance(error, InvalidInputs):
+        return Refused("input", str(error), field=getattr(error, "field", ""))
+    return None
 
 
 class Tokenized(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -189,54 +250,24 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
     num_prompt_tokens: tuple[int, ...]
 
 
-Event: TypeAlias = Begun | Scored | Piece | Ended | Refused | Tokenized | Detokenized | Embedded
+Event: TypeAlias = (
+    Started | PromptScored | Chunk | Finished | Refused | Tokenized | Detokenized | Embedded
+)
 
 
-class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of its language model once it is loaded.
-
-    `tool_format` and `reasoning_format` name rows of `llm.tool_formats` and
-    `llm.reasoning_formats`, "" if the chat template shows none.  `sampling` are fields of
-    SamplingParams by name, as the model's authors recommend.
-    """
-
-    architecture: str
-    runtime: str
-    dtype: str
-    quantization: str
-    max_model_len: int
-    vocab_size: int
-    can_generate: bool
-    can_embed: bool
-    embedding_size: int
-    has_chat_template: bool
-    tool_format: str
-    reasoning_format: str
-    adapters: tuple[str, ...]
-    eos_ids: tuple[int, ...]
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_num_waiting: int | None
-    created: int  # seconds since 1970: when it was loaded
-    sampling: tuple[tuple[str, int | float], ...] = ()
-    summary: str = ""  # one line for people: what was chosen, and what it can hold
-
-
-_asks = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items()}
+_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items()}
 _events = msgspec.msgpack.Decoder(list[Event])
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_ask(ask: Ask) -> bytes:
-    return _encode(ask)
+def encode_request(request: LLMRequest) -> bytes:
+    return _encode(request)
 
 
-def decode_ask(method: str, body: bytes | bytearray | memoryview) -> Ask:
+def decode_request(method: str, body: bytes | bytearray | memoryview) -> LLMRequest:
     """Raises msgspec.DecodeError, or InvalidInputs for parameters out of range."""
-    ask: Ask = _asks[method].decode(body)
-    return ask
+    request: LLMRequest = _decoders[method].decode(body)
+    return request
 
 
 def encode_events(events: Sequence[Event]) -> bytes:

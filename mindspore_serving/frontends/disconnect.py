@@ -1,4 +1,4 @@
-"""Clients that leave: what is done for them stops, and what it holds is freed."""
+"""Clients that disconnect: what is done for them stops, and what it holds is freed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -32,7 +32,7 @@ async def _left(request: Request) -> None:
 
 
 class Owned:
-    """The bytes of `events`, and what is freed when nobody wants more, even if none was wanted."""
+    """The bytes of `events`, and what is freed when it is closed, even if none was read."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: ExitStack) -> None:
         self._events = events
