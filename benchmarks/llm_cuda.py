@@ -30,7 +30,7 @@ from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.opening import start_runner
-from mindspore_serving.llm.runtimes.torch.runner import Model, TorchRunner
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
 
 LLAMA_7B = {
     "architectures": ["LlamaForCausalLM"],
@@ -195,7 +195,9 @@ def measure(
         max_model_len=options.context + options.tokens,
         enable_prefix_caching=False,
     )
-    runner = start_runner(Model(spec, decoder, weights, Adapters(), dtype, dtype, device), config)
+    runner = start_runner(
+        TorchModel(spec, decoder, weights, Adapters(), dtype, dtype, device), config
+    )
     bandwidth = copy_bandwidth(device, min(COPY_BYTES, 100 * weights.bytes_of_a_step()))
     found = []
     for batch in options.batches:

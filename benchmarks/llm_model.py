@@ -88,13 +88,15 @@ def key_value_bytes() -> int:
 
 
 def write_float() -> None:
-    from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+    from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 
     FLOAT.mkdir(parents=True)
-    layout = {name: ("BF16", shape) for name, shape in shapes()}
     random = np.random.default_rng(SEED)
-    bits = ((name, _bfloat16(_weights(random, shape))) for name, shape in shapes())
-    write_safetensors(FLOAT / "model.safetensors", layout, bits, {"format": "pt"})
+    tensors = (
+        (name, StoredTensor("BF16", shape, _bfloat16(_weights(random, shape))))
+        for name, shape in shapes()
+    )
+    write_safetensors(FLOAT, tensors, {"format": "pt"})
     (FLOAT / "config.json").write_text(json.dumps(CONFIG, indent=2))
     # Nobody may stop at an end token: the number of tokens is what is compared.
     (FLOAT / "generation_config.json").write_text(json.dumps({"do_sample": False}))

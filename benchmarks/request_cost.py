@@ -25,9 +25,7 @@ from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.registry import Registry
-from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.host import load
+from mindspore_serving.execution.loading import load
 from mindspore_serving.execution.worker import Worker
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.connection import Connection
@@ -82,13 +80,6 @@ class Wire:
         return len(frame)
 
 
-class Owner:
-    """Hands answers to the dispatcher, as the master does."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.on_answers = dispatcher.on_answers
-
-
 async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """The application that the short way goes past."""
 
@@ -103,13 +94,13 @@ class Bench:
         self.worker = Worker(stream, NoArena(), NoArena())
         setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
         host = load(setup, self.worker._remote, self.worker._channel.make_wakeable)
-        self.executor = Executor(host.programs)
+        self.loop = self.worker._loop(host, host.programs)
         self.wire = Wire()
-        registry = Registry()
-        self.dispatcher = Dispatcher(registry)
+        self.dispatcher = Dispatcher()
+        self.batches = self.dispatcher._batches
         launched = Launched(None, self.wire, NoArena(), NoArena())  # type: ignore[arg-type]
-        self.link = Link(launched, "worker", Owner(self.dispatcher))  # type: ignore[arg-type]
-        registry.add_worker(
+        self.link = Link(launched, "worker", None)  # type: ignore[arg-type]
+        self.dispatcher.registry.add_worker(
             Deployment(str(SERVABLES), "add_one"), 1, host.method_reports(), self.link
         )
         self.transport = Transport()
@@ -133,19 +124,20 @@ class Bench:
             for connection in self.connections:
                 connection.get_buffer(-1)[: len(REQUEST)] = REQUEST
                 connection.buffer_updated(len(REQUEST))
-        while self.link.parts or self.dispatcher._busy:
+        while self.link.parts or self.batches._waiting:
             with self.step("master: pick worker, build message"):
-                self.dispatcher._hand_out()
+                self.batches.hand_out()
             (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):
-                self.worker._handle(self.executor, work)
+                for item in work.items:
+                    self.loop.accept(item)
             with self.step("worker: batch, run, encode JSON"):
-                while self.executor.has_work:
-                    self.executor.run_next(time.monotonic())
+                executor = self.loop.items.executor
+                while executor.has_work:
+                    executor.run_next(time.monotonic())
+                replies = self.loop.collect()
             with self.step("both: msgpack"):
-                replies = [self.worker._reply(part) for part in self.executor.finished]
-                self.executor.finished.clear()
                 frame = encode(Done(replies))
                 (done,) = list(Frames[Any](ToMaster).feed(frame))
             with self.step("master: join, write HTTP"):

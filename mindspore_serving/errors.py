@@ -6,7 +6,8 @@ original catch:
     RuntimeError
     └── ServingError              FAILED               anything that has no better class
         ├── InvalidInputs         INVALID_INPUTS       the request, or an argument, is wrong
-        │   ├── NotFound          NOT_FOUND            no such servable, version or method
+        │   ├── InvalidField      INVALID_INPUTS       one field of it is wrong
+    │   ├── NotFound          NOT_FOUND            no such servable, version or method
         │   └── TooLarge          TOO_LARGE            over a size limit
         ├── StageFailed           SYSTEM_ERROR         a stage raised, or returned the wrong thing
         ├── WorkerUnavailable     WORKER_UNAVAILABLE   the worker died with the request
@@ -51,6 +52,21 @@ class InvalidInputs(ServingError):
     """What was given cannot be used: the text says what, and what is accepted."""
 
     code = Code.INVALID_INPUTS
+
+
+class InvalidField(InvalidInputs):
+    """A field of a request that cannot be used; "" for the request as a whole.
+
+    The text is the field and the problem ("is 3, expected 0 to 1"), or `text` in their place.
+    """
+
+    def __init__(self, field: str, problem: str = "", *, text: str = "") -> None:
+        super().__init__(text or f"{field} {problem}")
+        self.field = field
+
+    def renamed(self, field: str) -> "InvalidField":
+        """The same for a reader who knows the field by another name."""
+        return InvalidField(field, text=str(self).replace(self.field, field, 1))
 
 
 class NotFound(InvalidInputs):

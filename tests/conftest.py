@@ -5,6 +5,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("all", deadline=None)  # how long an example takes says nothing here
+settings.load_profile("all")
 
 # Set by the MindIR backend for its own process; another runtime in this one must not read it.
 ISA = "ONEDNN_MAX_CPU_ISA"

@@ -1,7 +1,8 @@
 """The shape of the package: who may import whom, which parts do no I/O, how long things may be."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -23,16 +24,31 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"cli"}),
     frozenset({"__main__", "master", "worker"}),
 )
-LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+# The same between the packages and modules of `llm`.
+LLM = f"{PACKAGE}.llm"
+LLM_LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"config", "step", "progress"}),
+    frozenset({"checkpoint"}),
+    frozenset({"tokenization", "sampling"}),
+    frozenset({"grammar", "models"}),
+    frozenset({"runtimes"}),
+    frozenset({"engine", "chat"}),
+    frozenset({"loader", "inputs", "outputs"}),
+    frozenset({"processing"}),
+    frozenset({"serving", "llm", "quantize", "export_mindir"}),
+)
+# Layers below that a package does without all the same.
+FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker
 
 # Decisions only: no clock, no thread, no socket, no event loop.
 PURE = (
     "core",
     "batching",
     "wire",
-    "dispatch/calls.py",
+    "dispatch/method.py",
     "dispatch/pacing.py",
     "dispatch/registry.py",
+    "dispatch/request.py",
 )
 IO_MODULES = frozenset({"asyncio", "threading", "socket", "time", "subprocess", "grpc"})
 
@@ -48,6 +64,10 @@ def sources() -> list[Path]:
 def pure_sources() -> list[Path]:
     prefixes = [ROOT / name for name in PURE]
     return [p for p in sources() if any(p == pure or pure in p.parents for pure in prefixes)]
+
+
+def sources_of_llm() -> list[Path]:
+    return [path for path in sources() if ROOT / "llm" in path.parents]
 
 
 def name_of(path: Path) -> str:
@@ -69,23 +89,64 @@ def package_of(path: Path) -> tuple[str, ...]:
     return (PACKAGE, *path.relative_to(ROOT).parent.parts)
 
 
-def unit_of(path: Path) -> str:
-    """The package or root module that a file belongs to; the package's own __init__ is ''."""
-    first = path.relative_to(ROOT).parts[0].removesuffix(".py")
+def unit_of(path: Path, root: Path = ROOT) -> str:
+    """The package or module of `root` that a file belongs to; the `__init__` of `root` is ''."""
+    first = path.relative_to(root).parts[0].removesuffix(".py")
     return "" if first == "__init__" else first
 
 
-def upward_imports(tree: ast.AST, unit: str, package: tuple[str, ...]) -> list[str]:
-    """Imports of units that are not strictly below `unit`."""
+def numbered(layers: tuple[frozenset[str], ...]) -> dict[str, int]:
+    return {name: layer for layer, names in enumerate(layers) for name in names}
+
+
+LAYER_OF, LLM_LAYER_OF = numbered(LAYERS), numbered(LLM_LAYERS)
+
+
+def upward_imports(
+    tree: ast.AST,
+    unit: str,
+    package: tuple[str, ...],
+    inside: str = PACKAGE,
+    layer_of: Mapping[str, int] = LAYER_OF,
+) -> list[str]:
+    """Imports of units of `inside` that are not strictly below `unit`, or forbidden to it."""
     found = []
     for line, dotted in imports(tree, package):
-        top, _, rest = dotted.partition(".")
-        target = rest.split(".")[0]
-        if top != PACKAGE or target in ("", unit, "__version__"):
+        target = dotted.removeprefix(f"{inside}.").split(".")[0]
+        if not dotted.startswith(f"{inside}.") or target in (unit, "__version__"):
             continue
-        if LAYER_OF.get(target, len(LAYERS)) >= LAYER_OF.get(unit, -1):
-            found.append(f"line {line}: {unit or PACKAGE} may not import {dotted}")
+        is_above = layer_of.get(target, len(layer_of)) >= layer_of.get(unit, -1)
+        if is_above or target in FORBIDDEN.get(unit, ()):
+            found.append(f"line {line}: {unit or inside} may not import {dotted}")
     return found
+
+
+def module_of(path: Path) -> str:
+    """The dotted name below the package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def file_imports(texts: Mapping[str, tuple[str, tuple[str, ...]]]) -> dict[str, set[str]]:
+    """Module -> the modules among `texts` (source and package of each) that it imports."""
+    found: dict[str, set[str]] = {}
+    for module, (text, package) in texts.items():
+        targets = set()
+        for _, dotted in imports(ast.parse(text), package):
+            name = dotted.removeprefix(f"{PACKAGE}.")
+            while name and name not in texts:
+                name = name.rpartition(".")[0]
+            targets.add(name)
+        found[module] = targets - {module, ""}
+    return found
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """The modules of one cycle, empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def io_imports(tree: ast.AST) -> list[str]:
@@ -114,6 +175,20 @@ def test_every_module_has_a_layer(path: Path) -> None:
 def test_imports_point_downward(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert upward_imports(tree, unit_of(path), package_of(path)) == []
+
+
+@pytest.mark.parametrize("path", sources_of_llm(), ids=name_of)
+def test_imports_inside_llm_point_downward(path: Path) -> None:
+    unit = unit_of(path, ROOT / "llm")
+    assert unit == "" or unit in LLM_LAYER_OF, f"add {unit} to LLM_LAYERS"
+    tree = ast.parse(path.read_text())
+    assert upward_imports(tree, unit, package_of(path), LLM, LLM_LAYER_OF) == []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers count."""
+    graph = file_imports({module_of(p): (p.read_text(), package_of(p)) for p in sources()})
+    assert cycle_in(graph) == []
 
 
 @pytest.mark.parametrize("path", pure_sources(), ids=name_of)
@@ -159,6 +234,45 @@ def test_an_upward_import_is_found_in_every_form(line: str) -> None:
 )
 def test_a_downward_import_is_allowed_in_every_form(line: str) -> None:
     assert upward_imports(ast.parse(line), "wire", (PACKAGE, "wire")) == []
+
+
+@pytest.mark.parametrize(
+    ("unit", "line", "is_upward"),
+    [
+        ("models", "from mindspore_serving.llm.runtimes import open_runner", True),
+        ("checkpoint", "from ..tokenization import tokenizer", True),
+        ("quantize", "from .llm import LLM", True),
+        ("runtimes", "from mindspore_serving.llm.models.ops import Ops", False),
+        ("runtimes", "from mindspore_serving.llm.runtimes.layout import Layout", False),
+        ("runtimes", "from mindspore_serving.errors import StartError", False),
+    ],
+)
+def test_an_upward_import_inside_llm_is_found(unit: str, line: str, is_upward: bool) -> None:
+    own = (PACKAGE, "llm") if unit == "quantize" else (PACKAGE, "llm", unit)
+    found = upward_imports(ast.parse(line), unit, own, LLM, LLM_LAYER_OF)
+    assert bool(found) == is_upward
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from mindspore_serving.core import b",
+        "from .b import B",
+        "def f():\n    import mindspore_serving.core.b",
+        "if TYPE_CHECKING:\n    from mindspore_serving.core.b import B",
+    ],
+)
+def test_a_circle_of_imports_is_found_in_every_form(line: str) -> None:
+    package = (PACKAGE, "core")
+    texts = {"core.a": (line, package), "core.b": ("from . import c", package)}
+    assert cycle_in(file_imports(texts | {"core.c": ("import numpy", package)})) == []
+    assert cycle_in(file_imports(texts | {"core.c": ("from .a import A", package)})) != []
+
+
+def test_front_ends_know_no_language_model_engine() -> None:
+    for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
+        assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []
+        assert upward_imports(ast.parse(line), "execution", (PACKAGE, "execution")) == []
 
 
 @pytest.mark.parametrize("line", ["import time", "from asyncio import sleep", "import grpc.aio"])

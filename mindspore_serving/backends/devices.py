@@ -10,8 +10,6 @@ from pathlib import Path
 from mindspore_serving.backends import formats
 from mindspore_serving.errors import ServingError, StartError
 
-ORDER = ("ascend", "gpu", "cpu")
-"""The order in which a device is chosen when none is asked for."""
 SHOWN = {"ascend": "Ascend", "gpu": "GPU", "cpu": "CPU"}
 _FILES = {"ascend": "davinci[0-9]*", "gpu": "nvidia[0-9]*"}
 

@@ -25,7 +25,7 @@ class Process(Protocol):
         """End it and everything it started, now.  Harmless if it is gone."""
         ...
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what it wrote to its log, for error texts."""
         ...
 

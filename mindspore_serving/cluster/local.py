@@ -62,7 +62,7 @@ class LocalProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         if self._log_path is None:
             return ""
         with suppress(OSError), self._log_path.open("rb") as file:

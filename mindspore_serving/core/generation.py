@@ -4,10 +4,11 @@ Plain frozen data shared by front ends, the offline interface and the engine; kn
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.params import param, rows_of
+from mindspore_serving.errors import InvalidField
 
 MAX_SEQUENCES = 128  # of one request (n)
 MAX_LOGPROBS = 64
@@ -27,108 +28,127 @@ class FinishReason(Enum):
 class SamplingParams:
     """How tokens are chosen.  Every sequence of a batch has its own.
 
-    Greedy if `temperature` is 0.  Filters apply in this order: penalties and biases, bans (bad
-    words, minimum length, allowed tokens), temperature, top_k, top_p, min_p, typical_p.
+    Greedy if `temperature` is 0.  The order is: penalties and biases, bans (bad words, minimum
+    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
+    The same seed gives the same tokens, whatever else is in the batch.
 
-    Args:
-        max_tokens: most tokens to generate; None up to the model's context.
-        min_tokens: end tokens and stops are not taken before so many.
-        n: sequences generated for one prompt; they share the prompt's cache.
-        temperature: >= 0.
-        top_k: 0 takes all.
-        top_p, min_p, typical_p: in [0, 1]; 1, 0 and 1 take all.
-        repetition_penalty: > 0; 1 is none; applies to prompt and answer.
-        frequency_penalty, presence_penalty: -2 to 2; apply to the answer.
-        logit_bias: token id to what is added to its logit.
-        stop: texts that end the answer, and are cut off unless `include_stop`.
-        stop_token_ids: tokens that end it, beside the model's own end tokens.
-        ignore_eos: go on after the model's own end tokens.
-        bad_words: texts that must not appear.
-        seed: the same seed gives the same tokens, whatever else is in the batch.
-        logprobs: alternatives reported for each token, besides its own; None for no logprobs.
-        prompt_logprobs: the same for the tokens of the prompt.
-        allowed_token_ids: nothing else may be chosen.
-
-    Raises InvalidInputs naming the parameter, what was given and what is accepted.
+    Raises InvalidField naming the parameter, what was given and what is accepted.
     """
 
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    n: int = 1
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stop: Sequence[str] = ()
-    stop_token_ids: Sequence[int] = ()
-    include_stop: bool = False
-    ignore_eos: bool = False
-    bad_words: Sequence[str] = ()
-    seed: int | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    allowed_token_ids: Sequence[int] | None = None
-    skip_special_tokens: bool = True
+    max_tokens: int | None = param(
+        16,
+        "most tokens of an answer; None: up to the end of the context",
+        at_least=1,
+        tgi="max_new_tokens",
+        llm_serving="max_new_tokens",
+    )
+    min_tokens: int = param(0, "end tokens and stops are ignored before this many", at_least=0)
+    n: int = param(
+        1,
+        "answers to one prompt, which share its cache",
+        at_least=1,
+        at_most=MAX_SEQUENCES,
+        tgi=None,
+        llm_serving=None,
+    )
+    temperature: float = param(
+        1.0, "divides the logits; 0 takes the likeliest token", at_least=0.0, at_most=100.0
+    )
+    top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
+    top_p: float = param(
+        1.0, "keep the likeliest tokens that hold this probability", over=0.0, at_most=1.0
+    )
+    min_p: float = param(
+        0.0,
+        "keep tokens with at least this share of the likeliest one's probability",
+        at_least=0.0,
+        at_most=1.0,
+    )
+    typical_p: float = param(
+        1.0,
+        "keep the tokens of most typical surprise that hold this probability",
+        over=0.0,
+        at_most=1.0,
+    )
+    top_n_sigma: float = param(
+        0.0,
+        "keep tokens whose logit is at most this many standard deviations below the largest; 0 "
+        "keeps all",
+        at_least=0.0,
+    )
+    xtc_probability: float = param(
+        0.0, "how often the likeliest tokens are excluded (XTC)", at_least=0.0, at_most=1.0
+    )
+    xtc_threshold: float = param(
+        0.1,
+        "XTC excludes all tokens of at least this probability but the least likely of them",
+        over=0.0,
+        at_most=0.5,
+    )
+    repetition_penalty: float = param(
+        1.0, "divides positive logits of tokens of prompt and answer; 1 is none", over=0.0
+    )
+    frequency_penalty: float = param(
+        0.0, "subtracted for each time a token is in the answer", at_least=-2.0, at_most=2.0
+    )
+    presence_penalty: float = param(
+        0.0, "subtracted from tokens that are in the answer", at_least=-2.0, at_most=2.0
+    )
+    logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
+    stop: Sequence[str] = param(
+        (), "texts that end the answer, and are not part of it", at_most=MAX_STOPS
+    )
+    stop_token_ids: Sequence[int] = param((), "tokens that end the answer, besides the model's own")
+    include_stop: bool = param(
+        False,
+        "a stop text stays in the answer",
+        openai="include_stop_str_in_output",
+        tgi=None,
+        llm_serving=None,
+    )
+    ignore_eos: bool = param(False, "go on after the model's own end tokens")
+    bad_words: Sequence[str] = param((), "texts that must not be in the answer", at_most=MAX_STOPS)
+    seed: int | None = param(
+        None, "of the random numbers; None: a random one", at_least=0, at_most=2**64 - 1
+    )
+    logprobs: int | None = param(
+        None,
+        "likeliest tokens that are reported besides each token; None: no log-probabilities",
+        at_least=0,
+        at_most=MAX_LOGPROBS,
+        tgi="top_n_tokens",
+        llm_serving="top_n_tokens",
+    )
+    prompt_logprobs: int | None = param(
+        None,
+        "the same for the tokens of the prompt",
+        at_least=0,
+        at_most=MAX_LOGPROBS,
+        openai=None,
+        tgi=None,
+        llm_serving=None,
+    )
+    allowed_token_ids: Sequence[int] | None = param(None, "no other tokens are chosen; None: all")
+    skip_special_tokens: bool = param(True, "special tokens are left out of the text")
 
     def __post_init__(self) -> None:
-        _check_counts(self)
-        _check_numbers(self)
-        _check_texts(self)
+        for name, row in SAMPLING.items():
+            row.check(getattr(self, name))
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidField(
+                "min_tokens",
+                f"is {self.min_tokens}, expected at most max_tokens={self.max_tokens}",
+            )
 
 
-def _check_counts(params: SamplingParams) -> None:
-    rows: list[tuple[str, int | None, int, int | None]] = [
-        ("max_tokens", params.max_tokens, 1, None),
-        ("min_tokens", params.min_tokens, 0, None),
-        ("n", params.n, 1, MAX_SEQUENCES),
-        ("top_k", params.top_k, 0, None),
-        ("seed", params.seed, 0, 2**64 - 1),
-        ("logprobs", params.logprobs, 0, MAX_LOGPROBS),
-        ("prompt_logprobs", params.prompt_logprobs, 0, MAX_LOGPROBS),
-    ]
-    for name, value, low, high in rows:
-        if value is None and name in ("max_tokens", "seed", "logprobs", "prompt_logprobs"):
-            continue
-        is_int = isinstance(value, int) and not isinstance(value, bool)
-        if not is_int or value is None or value < low or (high is not None and value > high):
-            accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
-            raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise InvalidInputs(
-            f"min_tokens is {params.min_tokens}, expected at most max_tokens={params.max_tokens}"
-        )
+SAMPLING = rows_of(SamplingParams)
+"""The table of sampling parameters: a row for each field of `SamplingParams`."""
 
-
-def _check_numbers(params: SamplingParams) -> None:
-    infinite = float("inf")
-    rows = [
-        ("temperature", params.temperature, 0.0, 100.0, True),
-        ("top_p", params.top_p, 0.0, 1.0, False),
-        ("min_p", params.min_p, 0.0, 1.0, True),
-        ("typical_p", params.typical_p, 0.0, 1.0, False),
-        ("repetition_penalty", params.repetition_penalty, 0.0, infinite, False),
-        ("frequency_penalty", params.frequency_penalty, -2.0, 2.0, True),
-        ("presence_penalty", params.presence_penalty, -2.0, 2.0, True),
-    ]
-    for name, value, low, high, includes_low in rows:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_over = is_number and (value >= low if includes_low else value > low)
-        if not (is_over and value <= high and value != infinite):
-            first = f"{low:g}" if includes_low else f"over {low:g}"
-            raise InvalidInputs(f"{name} is {value!r}, expected a number from {first} to {high:g}")
-
-
-def _check_texts(params: SamplingParams) -> None:
-    for name, texts in (("stop", params.stop), ("bad_words", params.bad_words)):
-        if isinstance(texts, str) or not all(isinstance(text, str) and text for text in texts):
-            raise InvalidInputs(f"{name} is {texts!r}, expected a list of texts that are not empty")
-        if len(texts) > MAX_STOPS:
-            raise InvalidInputs(f"{name} has {len(texts)} texts, expected at most {MAX_STOPS}")
+if SamplingParams.__doc__:  # there is none with python -OO
+    SamplingParams.__doc__ += "\n    Args:\n"
+    SamplingParams.__doc__ += "".join(
+        f"        {row.name}: {row.meaning}.\n" for row in SAMPLING.values()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +175,21 @@ class Generated:
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
-    num_cached_tokens: int = 0  # of the prompt, found in the cache; told with the finish reason
+    num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
+
+
+def join(parts: Sequence[Generated]) -> Generated:
+    """What `parts`, one after another, add to the sequence together."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1]
+    logprobs = [entry for part in parts for entry in part.logprobs or ()]
+    return Generated(
+        last.index,
+        tuple(token for part in parts for token in part.token_ids),
+        "".join([part.text for part in parts]),
+        None if all(part.logprobs is None for part in parts) else tuple(logprobs),
+        last.finish_reason,
+        last.stop_reason,
+        max(part.num_cached_tokens for part in parts),
+    )

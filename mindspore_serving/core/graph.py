@@ -58,10 +58,6 @@ class Method:
         return any(stage.streams for stage in self.stages)
 
     @property
-    def num_slots(self) -> int:
-        return len(self.inputs) + sum(len(stage.outputs) for stage in self.stages)
-
-    @property
     def has_only_models(self) -> bool:
         """Whether a worker without a device could do nothing for it."""
         return bool(self.stages) and all(s.kind is StageKind.MODEL for s in self.stages)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError
 
 

@@ -1,10 +1,9 @@
-"""The master's end of the channel to one worker: sends work, hands on what comes back.
+"""The master's end of the channel to one worker: sends messages, reports what the worker sent.
 
-Lives on the event loop.  Decides nothing: the dispatcher says what to send, and is told what came.
+Lives on the event loop.  Decides nothing: `batched` and `streamed` count what a worker has.
 """
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -13,9 +12,8 @@ import msgspec
 from mindspore_serving import errors, log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
-from mindspore_serving.dispatch.calls import Part
 from mindspore_serving.dispatch.outbox import Outbox
-from mindspore_serving.dispatch.pacing import Pace
+from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
@@ -38,17 +36,12 @@ from mindspore_serving.ipc.messages import (
     WorkReply,
 )
 
-# One message that the worker runs and one that waits there; what comes meanwhile gathers here.  A
-# worker that sends its models away may hold more: its instances only wait.
-MOST_MESSAGES, MOST_PARKED = 2, 8
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
 
 
 class Owner(Protocol):
-    """Who is told what happens on a link."""
-
-    def on_answers(self, link: "Link", answers: list[tuple[Part, Reply]]) -> None: ...
+    """Gets what happens on a link, except for answers: they go back the way the parts came."""
 
     def on_call(self, link: "Link", call: Call) -> None: ...
 
@@ -58,20 +51,18 @@ class Owner(Protocol):
 
 
 class Link:
-    """A worker: what it holds, how fast it is, and the socket to it."""
+    """A worker: its process, the parts it has, and the socket to it."""
 
-    def __init__(self, launched: Launched, name: str, owner: Owner) -> None:
+    def __init__(
+        self, launched: Launched, name: str, owner: Owner, *, owns_models: bool = True
+    ) -> None:
         self.name = name
         self.process = launched.process
-        self.parts: dict[int, Part] = {}
-        self.most_messages = MOST_MESSAGES
-        self._num_messages = 0  # sent and not answered in full
-        self.num_unpaced = 0  # parts of methods that stream, which do not count for `room`
-        self._unpaced: set[int] = set()
-        self.numbers: dict[str, int] = {}  # of its language-model engine, as it said last
-        self.pace = Pace()
+        self.owns_models = owns_models  # else it asks other workers to run them
+        self.parts: dict[int, RequestPart] = {}
+        self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
         self.is_ready = False
-        self.has_spoken = False  # said how loading went
+        self.has_reported = False  # how loading went
         self.loaded: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = owner
@@ -88,41 +79,25 @@ class Link:
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
 
-    # --- what the dispatcher asks ---------------------------------------------------------
-
-    @property
-    def num_held(self) -> int:
-        """Parts under way that count for `room`."""
-        return len(self.parts) - self.num_unpaced
-
-    def room(self, batch_size: int) -> int:
-        """How many more parts it may be sent."""
-        if self._num_messages >= self.most_messages:
-            return 0
-        return self.pace.window(batch_size) - self.num_held
+    # --- messages to the worker -------------------------------------------------------------
 
     def setup(self, setup: Setup) -> None:
         self._send(setup)
 
-    def send_work(self, parts: Sequence[Part], now: float, *, is_paced: bool = True) -> None:
-        """Give `parts` to the worker, in one message; it counts for `room` if `is_paced`."""
-        if not self.num_held and is_paced:
-            self.pace.sent_first(now)
-        items = [self._item(part, now) for part in parts]
-        if is_paced:
-            self._num_messages += 1
-            num_left = [len(parts)]  # shared by the parts of this message
-            for part in parts:
-                part.num_left = num_left
-        else:
-            self._unpaced.update(item.id for item in items)
-            self.num_unpaced = len(self._unpaced)
+    def send_work(self, parts: Sequence[RequestPart], now: float, way: Way) -> None:
+        """Give `parts` to the worker, in one message; `way` gets the answers."""
+        items = [self._item(part, now, way) for part in parts]
         freed, self._freed = self._freed, []
         self._send(Work(items, freed))
 
-    def cancel(self, part: Part) -> None:
-        """Nobody waits for `part`.  It stays ours until the worker has answered it."""
+    def cancel(self, part: RequestPart) -> None:
+        """Nobody waits for `part`.  The worker has it until it has answered."""
         self._send(Cancel([part.id]))
+
+    def take_parts(self) -> list[RequestPart]:
+        """What the worker had, once the link is closed."""
+        parts, self.parts = list(self.parts.values()), {}
+        return parts
 
     def answer_call(self, call_id: int, reply: Reply) -> None:
         """The answer to a `Call` of this worker."""
@@ -139,11 +114,10 @@ class Link:
         self._send(CallReply(WorkReply(call_id, payloads, faults)))
 
     def ask_to_exit(self) -> None:
-        if not self.closed.done():
-            self._send(Exit())
+        self._send(Exit())
 
     def close(self) -> None:
-        """Let go of the socket and the arenas.  The owner is told once."""
+        """Close the socket and the arenas.  Reported to the owner once."""
         if self.closed.done():
             return
         self.is_ready = False
@@ -160,21 +134,19 @@ class Link:
 
     # --- sending ----------------------------------------------------------------------------
 
-    def _item(self, part: Part, now: float) -> WorkItem:
+    def _item(self, part: RequestPart, now: float, way: Way) -> WorkItem:
         self._next_id += 1
-        part.id, part.holder = self._next_id, self
-        part.attempts += 1
+        part.id, part.link, part.way = self._next_id, self, way
+        part.num_attempts += 1
         self.parts[part.id] = part
-        call = part.call
-        timeout = None if call.deadline is None else max(0.0, call.deadline - now)
+        request = part.request
+        timeout = None if request.deadline is None else max(0.0, request.deadline - now)
         put = self._launched.arena.put
         chunks: list[Payload] = [put(chunk) for chunk in part.chunks]
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        assert call.line is not None
-        name = call.line.report.name
-        return WorkItem(part.id, name, part.codec, chunks, timeout, part.is_stream)
+        return WorkItem(part.id, request.method, part.codec, chunks, timeout, part.is_stream)
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():
@@ -217,8 +189,8 @@ class Link:
 
     def _on_loaded(self, message: Ready | Failed) -> None:
         if self.loaded.done():
-            raise ValueError("it says twice how loading went")
-        self.has_spoken = True
+            raise ValueError("it reported twice how loading went")
+        self.has_reported = True
         if isinstance(message, Ready):
             self.is_ready = True
             self.loaded.set_result(message)
@@ -228,29 +200,19 @@ class Link:
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:
             self._launched.arena.free(offset)
-        answers, num_paced = [], 0
-        for reply in message.replies:
-            part = self.parts[reply.id]
-            if reply.is_last:
-                del self.parts[reply.id]
-                num_paced += self._count_out(part)
-                for offset in self._slices.pop(reply.id, ()):
-                    self._launched.arena.free(offset)
-            answers.append((part, self._reply(reply)))
-        if num_paced:
-            self.pace.answered(num_paced, time.monotonic())
-        if answers:
-            self._owner.on_answers(self, answers)
-
-    def _count_out(self, part: Part) -> bool:
-        """`part` is answered in full; whether it counted for `room`."""
-        if part.id in self._unpaced:
-            self._unpaced.discard(part.id)
-            self.num_unpaced = len(self._unpaced)
-            return False
-        part.num_left[0] -= 1
-        self._num_messages -= part.num_left[0] == 0
-        return True
+        answers: dict[Way, list[Answer]] = {}
+        try:
+            for reply in message.replies:
+                part = self.parts[reply.id]
+                assert part.way is not None
+                answers.setdefault(part.way, []).append((part, self._reply(reply)))
+                if reply.is_last:
+                    del self.parts[reply.id]
+                    for offset in self._slices.pop(reply.id, ()):
+                        self._launched.arena.free(offset)
+        finally:  # what came before a wrong reply counts
+            for way, its_answers in answers.items():
+                way.on_answers(self, its_answers)
 
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:

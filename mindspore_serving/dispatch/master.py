@@ -1,4 +1,4 @@
-"""Owns the parts of the master: starts workers, registers them, and ends everything in order.
+"""Owns everything in the master: starts workers, registers them, and ends all of it in order.
 
 Front ends see it as `Inference` (by its dispatcher) and `Control`.
 """
@@ -9,17 +9,15 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
-from mindspore_serving.core.completion import ModelCard
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.service import Reply
-from mindspore_serving.dispatch import live
-from mindspore_serving.dispatch.calls import Part
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.dispatch import loading, status
 from mindspore_serving.dispatch.dispatcher import Dispatcher
-from mindspore_serving.dispatch.link import MOST_PARKED, Link
-from mindspore_serving.dispatch.registry import Registry, Service
-from mindspore_serving.dispatch.supervisor import Keeper, exit_text
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.registry import Service
+from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
-from mindspore_serving.ipc.messages import Call, ModelReport, Ready, Setup
+from mindspore_serving.ipc.messages import Call, ModelReport
 
 EXIT_GRACE = 10.0  # seconds a worker has to leave before it is killed
 _HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
@@ -29,13 +27,13 @@ class Master:
     """All workers of this server and the requests between them and the front ends."""
 
     def __init__(self, launcher: Launcher, on_all_gone: Callable[[], None]) -> None:
-        self.registry = Registry()
-        self.dispatcher = Dispatcher(self.registry)
+        self.dispatcher = Dispatcher()
+        self.registry = self.dispatcher.registry
         self._launcher = launcher
         self._on_all_gone = on_all_gone
-        self._keepers: list[Keeper] = []
+        self._supervisors: list[WorkerSupervisor] = []
         self._services: dict[Link, Service] = {}
-        self._links: dict[Link, Keeper] = {}
+        self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
@@ -48,14 +46,9 @@ class Master:
         Raises StartError with the first worker's reason; what was started is then to be stopped.
         """
         devices = [(d, i) for d in deployments for i in d.device_ids]
-        await self._start_all([self._keeper(d, device_id=i) for d, i in devices])
-        extras = []
-        for deployment in deployments:
-            extras += [
-                self._keeper(deployment, extra=index)
-                for index in range(self._num_extra_workers(deployment))
-            ]
-        await self._start_all(extras)
+        await self._start_all([self._supervisor(d, device_id=i) for d, i in devices])
+        extras = [(d, i) for d in deployments for i in range(self._num_extra_workers(d))]
+        await self._start_all([self._supervisor(d, extra=i) for d, i in extras])
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached."""
@@ -73,14 +66,15 @@ class Master:
         for link in list(self._links):
             if not link.is_ready:
                 link.process.kill()
-        await asyncio.gather(*(keeper.stop(grace) for keeper in self._keepers))
+        await asyncio.gather(*(one.stop(grace) for one in self._supervisors))
 
     def _num_extra_workers(self, deployment: Deployment) -> int:
         number = deployment.num_extra_workers
-        service = self._any_service(deployment)
+        running = (s for s in self.registry if s.deployment == deployment and s.workers)
+        service = next(running, None)
         if not number or service is None:
             return number
-        reports = [line.report for line in service.lines.values()]
+        reports = [method.report for method in service.methods.values()]
         if any(not r.is_only_models for r in reports if not r.name.startswith("@")):
             return number
         log.warning(
@@ -89,24 +83,19 @@ class Master:
         )
         return 0
 
-    def _any_service(self, deployment: Deployment) -> Service | None:
-        for service in self.registry:
-            if service.deployment == deployment and service.workers:
-                return service
-        return None
-
-    async def _start_all(self, keepers: list[Keeper]) -> None:
-        self._keepers += keepers
-        results = await asyncio.gather(*(k.start() for k in keepers), return_exceptions=True)
+    async def _start_all(self, supervisors: list[WorkerSupervisor]) -> None:
+        self._supervisors += supervisors
+        results = await asyncio.gather(*(s.start() for s in supervisors), return_exceptions=True)
         for result in results:
             if isinstance(result, StartError):
                 raise StartError(f"Fail to start workers: {result}")
             if isinstance(result, BaseException):
                 raise result
 
-    def _keeper(
+    def _supervisor(
         self, deployment: Deployment, *, device_id: int | None = None, extra: int | None = None
-    ) -> Keeper:
+    ) -> WorkerSupervisor:
+        """Of a worker that owns a device, or of an extra one."""
         name, version = deployment.servable_name, deployment.version
         if device_id is not None:
             title = f"servable name:{name}, device id:{device_id}"
@@ -117,70 +106,44 @@ class Master:
 
         async def start() -> Link:
             launched = await self._launcher.launch(title, log_name)
-            link = Link(launched, title, self)
-            self._links[link] = keeper
+            owns_models = device_id is not None or not deployment.device_ids
+            link = Link(launched, title, self, owns_models=owns_models)
+            self._links[link] = supervisor
             watch = asyncio.create_task(_close_after(link))
             self._watches.add(watch)
             watch.add_done_callback(self._watches.discard)
             if self._is_stopping:
                 link.process.kill()
-            return await self._load(link, deployment, device_id)
+            await self._load(link, deployment, device_id)
+            return link
 
-        keeper = Keeper(title, start, lambda k: self._on_keeper_gone(k, deployment))
-        return keeper
+        supervisor = WorkerSupervisor(title, start, lambda s: self._on_gone(s, deployment))
+        return supervisor
 
-    async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> Link:
+    async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> None:
         """Have the worker load the servable, and register what it can do."""
         name = deployment.servable_name
-        owns_models = device_id is not None or not deployment.device_ids
-        if not owns_models:
-            link.most_messages = MOST_PARKED
-        link.setup(
-            Setup(
-                deployment.servable_directory,
-                name,
-                deployment.version,
-                deployment.device_type,
-                device_id,
-                owns_models,
-                deployment.dec_key,
-                deployment.dec_mode,
-                deployment.enable_lite,
-                {} if owns_models else self._models.get((name, deployment.version), {}),
-                dict(deployment.llm_options),
-            )
-        )
-        keeper = self._links[link]
+        key = (name, deployment.version)
+        models = None if link.owns_models else self._models.get(key, {})
+        supervisor = self._links[link]
         try:
-            ready: Ready = await link.loaded
+            ready = await loading.load(link, loading.setup_of(deployment, device_id, models))
         except ServingError as error:
-            link.close()
-            link.process.kill()
-            status = await link.process.wait()
-            words = link.process.last_words()
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error
-            if not keeper.is_wanted:
+            if not supervisor.is_wanted:
                 raise StartError("the worker was told to end by SIGINT or SIGTERM") from error
-            if not link.has_spoken:
-                last = f": {words[-800:]}" if words else ""
-                raise StartError(f"{error}, {exit_text(status)}{last}") from error
             raise
-        if owns_models:
-            self._models[(name, deployment.version)] = ready.models
+        if link.owns_models:
+            self._models[key] = ready.models
         self._services[link] = self.registry.add_worker(
             deployment, ready.version, ready.methods, link, card=ready.card
         )
         if ready.card is not None:
             log.info("%s", ready.card.summary)
-        self.dispatcher.on_new_worker()
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
-        return link
 
-    # --- what links and keepers say ---------------------------------------------------------
-
-    def on_answers(self, link: Link, answers: list[tuple[Part, Reply]]) -> None:
-        self.dispatcher.on_answers(link, answers)
+    # --- what links and supervisors report ----------------------------------------------------
 
     def on_call(self, link: Link, call: Call) -> None:
         self.dispatcher.on_call(link, call)
@@ -195,37 +158,30 @@ class Master:
             link.process.kill()
 
     def on_lost(self, link: Link) -> None:
-        parts = list(link.parts.values())
-        link.parts.clear()
         self._unregister(link)
         self._links.pop(link, None)
-        self.dispatcher.give_elsewhere(parts, "the worker process that had the request died")
+        self.dispatcher.on_lost(link, "the worker process that had the request died")
 
     def _unregister(self, link: Link) -> None:
         service = self._services.pop(link, None)
         if service is not None:
-            for line in self.registry.remove_worker(service, link):
-                self.dispatcher.fail_line(line)
+            for method in self.registry.remove_worker(service, link):
+                self.dispatcher.fail_waiting(method)
 
-    def _on_keeper_gone(self, keeper: Keeper, deployment: Deployment) -> None:
+    def _on_gone(self, supervisor: WorkerSupervisor, deployment: Deployment) -> None:
         for service in self.registry:
             if service.deployment == deployment and not service.workers:
                 service.reason = (
-                    f"its workers have ended ({keeper.last_exit}), see the server's log"
+                    f"its workers have ended ({supervisor.last_exit}), see the server's log"
                 )
-        if not self._is_stopping and all(k.state == "gone" for k in self._keepers):
+        if not self._is_stopping and all(s.state == "gone" for s in self._supervisors):
             log.error("Serving server begin to exit: all worker processes have exited")
             self._on_all_gone()
 
     # --- Control ------------------------------------------------------------------------------
 
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
-        newest = {
-            service.name: (service.name, service.version, service.card)
-            for service in sorted(self.registry, key=lambda service: service.version)
-            if service.card is not None and service.workers
-        }
-        return list(newest.values())
+        return status.language_models(self.registry)
 
     @property
     def has_language_models(self) -> bool:
@@ -239,30 +195,14 @@ class Master:
 
     @property
     def is_ready(self) -> bool:
-        wanted = [keeper for keeper in self._keepers if keeper.is_wanted]
-        return bool(wanted) and all(keeper.state == "ready" for keeper in wanted)
+        wanted = [one for one in self._supervisors if one.is_wanted]
+        return bool(wanted) and all(one.state == "ready" for one in wanted)
 
     def observe(self) -> list[dict[str, Any]]:
-        return [
-            {**what, **live.of(service)}
-            for what, service in zip(self.describe(), self.registry, strict=True)
-        ]
+        return [status.observe(service) for service in self.registry]
 
     def describe(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": service.name,
-                "version": service.version,
-                "methods": {
-                    name: {"inputs": line.report.inputs, "outputs": line.report.outputs}
-                    for name, line in service.lines.items()
-                    if not name.startswith("@")
-                },
-                "num_workers": len(service.workers),
-                **({"summary": service.card.summary} if service.card else {}),
-            }
-            for service in self.registry
-        ]
+        return [status.describe(service) for service in self.registry]
 
 
 async def _close_after(link: Link) -> None:

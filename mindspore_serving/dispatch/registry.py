@@ -1,44 +1,18 @@
 """Who serves what: servables, versions, methods, and the workers that can run each.  No I/O."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from mindspore_serving.batching.batcher import Batcher
-from mindspore_serving.core.completion import ModelCard
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
-from mindspore_serving.dispatch.calls import Part
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.dispatch.batched import BatchedMethod
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.streamed import StreamedMethod
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.metrics import Series
 
-
-class Holder(Protocol):
-    """A worker as the registry and the queues see it."""
-
-    def room(self, batch_size: int) -> int:
-        """How many more parts it may be sent."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Line:
-    """The queue of one method of one servable version, and the workers that can run it."""
-
-    service: "Service"
-    report: MethodReport
-    batcher: Batcher[Part]
-    series: Series
-    workers: list[Any] = field(default_factory=list)
-    wake_at: float = 0.0  # when the loop will look at a delayed batch
-
-    @property
-    def can_retry(self) -> bool:
-        return self.report.retry and self.service.deployment.retry
-
-    @property
-    def label(self) -> str:
-        return f"servable({self.service.name}) method({self.report.name})"
+Method: TypeAlias = BatchedMethod | StreamedMethod
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +22,8 @@ class Service:
     name: str
     version: int
     deployment: Deployment
-    lines: dict[str, Line] = field(default_factory=dict)
-    workers: list[Any] = field(default_factory=list)
+    methods: dict[str, Method] = field(default_factory=dict)
+    workers: list[Link] = field(default_factory=list)
     reason: str = ""  # why nobody serves it any more, once given up
     card: ModelCard | None = None  # of its language model
 
@@ -57,7 +31,8 @@ class Service:
 class Registry:
     """All services.  Version 0 asks for the newest that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
+        self._new_method = new_method
         self._services: dict[str, dict[int, Service]] = {}
 
     def __iter__(self) -> Iterator[Service]:
@@ -69,7 +44,7 @@ class Registry:
         deployment: Deployment,
         version: int,
         reports: list[MethodReport],
-        worker: Any,
+        worker: Link,
         *,
         card: ModelCard | None = None,
     ) -> Service:
@@ -80,39 +55,36 @@ class Registry:
         if service is None:
             service = versions[version] = Service(deployment.name, version, deployment)
         service.card = card or service.card
-        for report in reports:
-            line = service.lines.get(report.name)
-            if line is None:
-                series = Series(service.name, version, report.name)
-                batcher: Batcher[Part] = Batcher(_policy(deployment, report))
-                line = service.lines[report.name] = Line(service, report, batcher, series)
-            line.workers.append(worker)
         service.workers.append(worker)
+        for report in reports:
+            if report.name not in service.methods:
+                service.methods[report.name] = self._new_method(deployment, version, report)
+            service.methods[report.name].add_worker(worker)
         return service
 
-    def remove_worker(self, service: Service, worker: Any) -> list[Line]:
-        """`worker` is gone; returns the lines that nobody can run now."""
+    def remove_worker(self, service: Service, worker: Link) -> list[Method]:
+        """`worker` is gone; returns the methods that nobody can run now."""
         if worker in service.workers:
             service.workers.remove(worker)
         orphaned = []
-        for line in service.lines.values():
-            if worker in line.workers:
-                line.workers.remove(worker)
-                if not line.workers:
-                    orphaned.append(line)
+        for method in service.methods.values():
+            if worker in method.workers:
+                method.workers.remove(worker)
+                if not method.workers:
+                    orphaned.append(method)
         return orphaned
 
-    def find(self, servable: str, version: int, method: str) -> Line:
-        """The line for a request.  Raises NotFound or ServableUnavailable."""
+    def find(self, servable: str, version: int, method: str) -> Method:
+        """The method for a request.  Raises NotFound or ServableUnavailable."""
         service = self._find_service(servable, version)
-        line = service.lines.get(method) if service else None
-        if line is not None and line.workers:
-            return line
+        found = service.methods.get(method) if service else None
+        if found is not None and found.workers:
+            return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
         if service is None:
             raise NotFound(f"{label}, servable is not available")
-        if line is None:
+        if found is None:
             raise NotFound(f"{label}, method is not available")
         reason = f": {service.reason}" if service.reason else ""
         raise ServableUnavailable(f"{label}, servable is not available{reason}")
@@ -125,14 +97,3 @@ class Registry:
             return versions.get(version or next(iter(versions)))
         running = [number for number, service in versions.items() if service.workers]
         return versions[max(running or versions)]
-
-
-def _policy(deployment: Deployment, report: MethodReport) -> BatchPolicy:
-    """With a delay and no preferred size, a batch of the method's own size need not wait; what
-    streams is not batched here."""
-    if report.streams:
-        return BatchPolicy()
-    policy = deployment.batching
-    if policy.max_wait and not policy.preferred_size:
-        return replace(policy, preferred_size=report.batch_size)
-    return policy

@@ -1,6 +1,6 @@
-"""Keeps one worker alive: start, watch, restart with back-off, give up with the reason.
+"""Keeps one worker running: start, watch, restart with back-off, give up with the reason.
 
-`Backoff` decides; `Keeper` is the loop around it.
+`Backoff` decides; `WorkerSupervisor` is the loop around it.
 """
 
 import asyncio
@@ -11,22 +11,23 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.loading import exit_text
 from mindspore_serving.errors import ServingError, StartError
 
-QUICK = 10.0  # a worker that lived shorter than this died quickly (seconds)
-MOST_QUICK_DEATHS = 5
+QUICK = 10.0  # seconds; a worker that dies earlier after its start died quickly
+MOST_QUICK_DEATHS = 5  # in a row
 _FIRST_DELAY, _MOST_DELAY = 0.25, 30.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """When to restart.  A first death is answered at once; quick ones in a row ever later."""
+    """When to restart: at once after a first death, later after each quick one in a row."""
 
     num_quick: int = 0
 
-    def died(self, lived: float) -> float | None:
-        """Seconds to wait before the restart; None to give up.  `lived` is in seconds."""
-        if lived >= QUICK:
+    def died(self, ran_for: float) -> float | None:
+        """Seconds to wait before the restart; None to give up.  `ran_for` is in seconds."""
+        if ran_for >= QUICK:
             self.num_quick = 0
             return 0.0
         self.num_quick += 1
@@ -37,25 +38,27 @@ class Backoff:
         return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** (self.num_quick - 2)))
 
 
-class Keeper:
+class WorkerSupervisor:
     """One replica that is to run: its worker now, and the next one when that dies."""
 
     def __init__(
-        self, title: str, start: Callable[[], Awaitable[Link]], on_gone: Callable[["Keeper"], None]
+        self,
+        title: str,
+        start: Callable[[], Awaitable[Link]],
+        on_gone: "Callable[[WorkerSupervisor], None]",
     ) -> None:
         self.title = title  # "servable name:add, device id:0"
         self.state = "new"
         self.reason = ""  # with the end of the worker's log: not for clients
         self.last_exit = ""
-        self.num_restarts = 0
         self.link: Link | None = None
         self._start = start
         self._on_gone = on_gone
-        self._left = asyncio.Event()  # set once it is not wanted any more
+        self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """The first start.  Raises StartError; afterwards the worker is kept alive."""
+        """The first start.  Raises StartError; afterwards the worker is kept running."""
         self.state = "starting"
         try:
             self.link = await self._start()
@@ -63,11 +66,11 @@ class Keeper:
             self.state, self.reason = "gone", str(error)
             raise StartError(f"{{{self.title}, <{error}>}}") from error
         self.state = "ready"
-        self._task = asyncio.get_running_loop().create_task(self._keep(), name=self.title)
+        self._task = asyncio.get_running_loop().create_task(self._supervise(), name=self.title)
 
     def leave(self) -> None:
         """It is to end, and not to be restarted."""
-        self._left.set()
+        self._is_unwanted.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
 
@@ -84,10 +87,10 @@ class Keeper:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it is to be kept alive."""
-        return not self._left.is_set()
+        """Whether it is to be kept running."""
+        return not self._is_unwanted.is_set()
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         backoff = Backoff()
         loop = asyncio.get_running_loop()
         while self.link is not None:
@@ -112,14 +115,13 @@ class Keeper:
         self.state = "restarting" if self.is_wanted else "leaving"
         link.process.kill()
         status = await link.process.wait()
-        words = link.process.last_words() if status not in (0, -signal.SIGKILL) else ""
+        tail = link.process.log_tail() if status not in (0, -signal.SIGKILL) else ""
         self.last_exit = exit_text(status)
-        return f"{self.last_exit}{': ' + words if words else ''}"
+        return f"{self.last_exit}{': ' + tail if tail else ''}"
 
     async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
         """The next worker; None to give up or if it is not wanted any more."""
-        while not await self._leaves_within(delay):
-            self.num_restarts += 1
+        while not await self._is_unwanted_within(delay):
             try:
                 link = await self._start()
             except ServingError as error:
@@ -136,15 +138,8 @@ class Keeper:
                 return link
         return None
 
-    async def _leaves_within(self, delay: float) -> bool:
+    async def _is_unwanted_within(self, delay: float) -> bool:
         """Sleep for `delay` seconds, or until it is not wanted; whether it is not."""
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._left.wait(), delay)
+            await asyncio.wait_for(self._is_unwanted.wait(), delay)
         return not self.is_wanted
-
-
-def exit_text(status: int) -> str:
-    """How a process ended."""
-    if status < 0:
-        return f"ended by signal {signal.Signals(-status).name}"
-    return f"exit status {status}"

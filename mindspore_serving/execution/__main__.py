@@ -27,7 +27,7 @@ def main() -> int:
     if arguments.arenas:
         to_write, to_read = map(int, arguments.arenas.split(","))
         arena, view = Arena(to_write), ArenaView(to_read)
-    worker = Worker(stream, arena, view)
+    worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
     _watch(stream, worker.announce_leaving, is_child=arguments.channel.startswith("fd:"))
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
@@ -48,9 +48,9 @@ def _parse() -> argparse.Namespace:
 def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_child: bool) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
-    farewells = (signal.SIGTERM, signal.SIGINT)
-    for number in farewells:
-        signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor says it all
+    exit_signals = (signal.SIGTERM, signal.SIGINT)
+    for number in exit_signals:
+        signal.signal(number, lambda *_: None)  # the byte on the wake-up descriptor is enough
     poll = select.poll()
     poll.register(stream.fileno(), select.POLLRDHUP)  # hang-up and error are always reported
     poll.register(wake_read, select.POLLIN)
@@ -64,7 +64,7 @@ def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_ch
             for descriptor, _ in poll.poll(1000):
                 if descriptor != wake_read:
                     _end_group()
-                if not set(farewells).isdisjoint(os.read(wake_read, 64)):
+                if not set(exit_signals).isdisjoint(os.read(wake_read, 64)):
                     announce_leaving()  # other signals are the user's own
 
     threading.Thread(target=wait, name="watch-master", daemon=True).start()

@@ -1,59 +1,72 @@
 """Runs the stages of a worker's methods: batches per stage, later stages first, methods in turn.
 
-One thread, no I/O: parts go in by `add`, finished ones come out of `finished`.  Later stages go
+One thread, no I/O: items go in by `add`, finished ones come out of `finished`.  Later stages go
 first so that instances leave as soon as they can; methods take turns so that none starves.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mindspore_serving import log
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
-from mindspore_serving.execution.job import Job, Outcome, Part, Program, Step, Stream
+from mindspore_serving.execution.job import (
+    Item,
+    Job,
+    Outcome,
+    PreparedStage,
+    Program,
+    ReorderBuffer,
+)
 
 
 class Executor:
-    """The queues in front of every stage of every program."""
+    """The queues in front of every stage of every program.  `post` runs an action on the thread
+    that uses the executor; by default at once, for executors whose stages finish on that thread."""
 
-    def __init__(self, programs: dict[str, Program]) -> None:
+    def __init__(
+        self,
+        programs: dict[str, Program],
+        post: Callable[[Callable[[], None]], None] = lambda action: action(),
+    ) -> None:
         self._queues: list[tuple[Program, list[deque[Job]]]] = []
         self._queues_of: dict[str, list[deque[Job]]] = {}
         for name, program in programs.items():
-            queues: list[deque[Job]] = [deque() for _ in program.steps]
+            queues: list[deque[Job]] = [deque() for _ in program.stages]
             self._queues.append((program, queues))
             self._queues_of[name] = queues
         self.programs = programs
+        self.post = post
         self._turn = 0
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
         self._is_stream_next = False
-        self.finished: list[Part] = []
-        self.with_pieces: dict[int, Part] = {}  # by id: streams with outputs to be sent
+        self.finished: list[Item] = []
+        self.with_pieces: dict[int, Item] = {}  # by id: streams with outputs to be sent
 
     @property
     def has_work(self) -> bool:
         return self._num_waiting > 0 or bool(self._iterating)
 
-    def add(self, part: Part, instances: list[Instance]) -> None:
-        """Queue the decoded `instances` of `part` before the first stage."""
-        program = part.program
+    def add(self, item: Item, instances: list[Instance]) -> None:
+        """Queue the decoded `instances` of `item` before the first stage."""
+        program = item.program
         if not instances:
             raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
-        if part.is_stream and len(instances) != 1:
+        if item.is_stream and len(instances) != 1:
             raise InvalidInputs(
                 f"a stream takes one instance, {len(instances)} were given, {program.label}"
             )
-        part.left = len(instances)
-        part.outputs = [] if part.is_stream else [b""] * len(instances)
+        item.left = len(instances)
+        item.outputs = [] if item.is_stream else [b""] * len(instances)
         names = program.method.inputs
         jobs = [
-            Job(part, index, [instance[name] for name in names])
+            Job(item, index, [instance[name] for name in names])
             for index, instance in enumerate(instances)
         ]
-        if part.is_stream:
-            jobs[0].stream = Stream()
-        if program.steps:
+        if item.is_stream:
+            jobs[0].stream = ReorderBuffer()
+        if program.stages:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
             return
@@ -77,7 +90,7 @@ class Executor:
 
     def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
         """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
-        self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
+        self._advance(jobs[0].item.program, jobs[0].position, jobs, outcomes)
 
     def fail(self, job: Job, error: ServingError) -> None:
         """`job`, which a stage elsewhere had, has failed there."""
@@ -85,12 +98,12 @@ class Executor:
 
     def emit(self, job: Job, outcome: Outcome) -> None:
         """Another piece that a stage elsewhere, or an iterator, made of `job`."""
-        stage = job.part.program.method.stages[job.position]
+        stage = job.item.program.method.stages[job.position]
         if type(outcome) is not tuple or len(outcome) != len(stage.outputs):
             self._fail_stage(job, outcome)
             return
         piece = job.piece(outcome)
-        queues = self._queues_of[piece.part.program.method.name]
+        queues = self._queues_of[piece.item.program.method.name]
         if piece.position == len(queues):
             self._finish(piece)
         else:
@@ -102,15 +115,15 @@ class Executor:
         assert job.stream is not None
         job.stream.is_closed = True
         if job.stream.is_done:
-            self._settle(job.part)
+            self._settle(job.item)
 
     def _run_iterator(self) -> None:
         job, iterator = self._iterating.popleft()
-        part = job.part
-        if part.left == 0:
+        item = job.item
+        if item.left == 0:
             _close(iterator)
             return
-        if part.is_cancelled:  # as it is at its deadline, by whoever waits for it
+        if item.is_cancelled:  # as it is at its deadline, by whoever waits for it
             _close(iterator)
             self._fail(job, _too_late(job))
             return
@@ -127,39 +140,39 @@ class Executor:
     def _take(self, queue: deque[Job], program: Program, now: float) -> list[Job]:
         """The next batch; what nobody waits for any more does not get a place in it."""
         taken: list[Job] = []
-        limit = program.steps[queue[0].position].limit
+        limit = program.stages[queue[0].position].limit
         while queue and len(taken) < limit:
             job = queue.popleft()
             self._num_waiting -= 1
-            part = job.part
-            if part.is_cancelled or (part.deadline is not None and now >= part.deadline):
+            item = job.item
+            if item.is_cancelled or (item.deadline is not None and now >= item.deadline):
                 self._fail(job, _too_late(job))
-            elif not part.is_stream or part.left:  # else another piece has failed
+            elif not item.is_stream or item.left:  # else another piece has failed
                 taken.append(job)
         return taken
 
     def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
         if not jobs:
             return
-        step, tag = program.steps[position], program.method.stages[position].tag
+        stage, tag = program.stages[position], program.method.stages[position].tag
         try:
-            if step.start is not None:
-                step.start(jobs)
+            if stage.start is not None:
+                stage.start(self, jobs)
                 return
-            if step.iterate is not None:
-                jobs = self._begin_streams(step, jobs)
-            outcomes = step.run(jobs)
+            if stage.iterate is not None:
+                jobs = self._begin_streams(stage, jobs)
+            outcomes = stage.run(jobs)
         except Exception as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
         self._advance(program, position, jobs, outcomes)
 
-    def _begin_streams(self, step: Step, jobs: list[Job]) -> list[Job]:
+    def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
         """Let those that want pieces have them one by one; the others."""
-        assert step.iterate is not None
+        assert stage.iterate is not None
         for job in jobs:
             if job.is_to_stream:
-                self._iterating.append((job, step.iterate(job)))
+                self._iterating.append((job, stage.iterate(job)))
         return [job for job in jobs if not job.is_to_stream]
 
     def _advance(
@@ -182,7 +195,7 @@ class Executor:
                 self._num_waiting += 1
 
     def _fail_stage(self, job: Job, outcome: Outcome) -> None:
-        method = job.part.program.method
+        method = job.item.program.method
         stage = method.stages[job.position]
         if not isinstance(outcome, ServingError):
             text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
@@ -192,43 +205,43 @@ class Executor:
         self._fail(job, type(outcome)(text[:4096]))
 
     def _finish(self, job: Job) -> None:
-        part, values = job.part, job.values
-        outputs = {name: values[slot] for name, slot in part.program.returns}
+        item, values = job.item, job.values
+        outputs = {name: values[slot] for name, slot in item.program.returns}
         try:
-            encoded = part.codec.encode(outputs)
+            encoded = item.codec.encode(outputs)
         except ServingError as error:
             self._fail(job, error)
             return
         if job.stream is None:
-            part.outputs[job.index] = encoded
-            self._settle(part)
-        elif part.left:
+            item.outputs[job.index] = encoded
+            self._settle(item)
+        elif item.left:
             self._send_piece(job, encoded)
 
     def _send_piece(self, job: Job, encoded: bytes) -> None:
-        part, stream = job.part, job.stream
+        item, stream = job.item, job.stream
         assert stream is not None
         if job.number < 0:  # the method has no stage that streams
             job.number, stream.num_begun, stream.is_closed = 0, 1, True
-        part.outputs += stream.put(job.number, encoded)
-        self.with_pieces[part.id] = part
+        item.outputs += stream.put(job.number, encoded)
+        self.with_pieces[item.id] = item
         if stream.is_done:
-            self._settle(part)
+            self._settle(item)
 
     def _fail(self, job: Job, error: ServingError) -> None:
-        if job.part.left == 0:
+        if job.item.left == 0:
             return  # a piece of a stream that has failed already
-        job.part.fail(job.index, error)
-        self._settle(job.part)
+        job.item.fail(job.index, error)
+        self._settle(job.item)
 
-    def _settle(self, part: Part) -> None:
-        part.left -= 1
-        if part.left == 0:
-            self.finished.append(part)
+    def _settle(self, item: Item) -> None:
+        item.left -= 1
+        if item.left == 0:
+            self.finished.append(item)
 
 
 def _too_late(job: Job) -> ServingError:
-    if job.part.is_cancelled:
+    if job.item.is_cancelled:
         return DeadlineExceeded("the request was cancelled")
     return DeadlineExceeded(f"time is up before stage {job.position + 1}")
 

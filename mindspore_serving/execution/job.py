@@ -1,11 +1,11 @@
-"""What the executor moves: a part of a request, its instances, and the prepared method they follow.
+"""What the executor moves: a work item, its instances as jobs, and the prepared method they follow.
 
 No I/O and no clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Value
@@ -15,12 +15,29 @@ Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 """What a stage made of one instance."""
 
 
-class Step:
-    """A stage made ready to run: how many jobs it takes at once, and what it does to them.
+class JobQueue(Protocol):
+    """The executor as a stage that finishes its jobs later sees it.  Used on its thread, but for
+    `post`."""
 
-    `run` answers at once.  `start`, where there is one, sends the jobs away, to come back by
-    `Executor.resume`, or in pieces by `Executor.emit`.  `iterate`, where there is one, gives the
-    pieces of a job whose request wants them.
+    def resume(self, jobs: "list[Job]", outcomes: list[Outcome]) -> None: ...
+
+    def fail(self, job: "Job", error: ServingError) -> None: ...
+
+    def emit(self, job: "Job", outcome: Outcome) -> None: ...
+
+    def end(self, job: "Job") -> None: ...
+
+    def post(self, action: Callable[[], None]) -> None:
+        """From any thread: have `action` called on the executor's thread."""
+        ...
+
+
+class PreparedStage:
+    """A stage that is ready to run: how many jobs it takes at once, and what it does to them.
+
+    `run` returns the outcomes.  `start`, if set, sends the jobs away; they come back by
+    `JobQueue.resume`, or in pieces by `JobQueue.emit`.  `iterate`, if set, gives the pieces of a
+    job whose request wants them.
     """
 
     __slots__ = ("_call", "gains_from_batch", "inputs", "iterate", "limit", "start")
@@ -32,13 +49,15 @@ class Step:
         call: "Callable[[list[tuple[Value, ...]]], list[Outcome]]",
         *,
         gains_from_batch: bool = True,
+        start: "Callable[[JobQueue, list[Job]], None] | None" = None,
+        iterate: "Callable[[Job], Iterator[Outcome]] | None" = None,
     ) -> None:
         self.inputs = tuple(inputs)
         self.limit = limit
         self.gains_from_batch = gains_from_batch
+        self.start = start
+        self.iterate = iterate
         self._call = call
-        self.start: Callable[[list[Job]], None] | None = None
-        self.iterate: Callable[[Job], Iterator[Outcome]] | None = None
 
     def run(self, jobs: "list[Job]") -> list[Outcome]:
         """What becomes of each job; may raise for all."""
@@ -47,11 +66,11 @@ class Step:
 
 @dataclass(slots=True)
 class Program:
-    """A method with its steps.  `batch_size` is the most instances that gain by being together."""
+    """A method with its prepared stages.  `batch_size`: most instances that gain from a batch."""
 
     method: Method
     label: str  # names servable and method in errors
-    steps: list[Step] = field(default_factory=list)
+    stages: list[PreparedStage] = field(default_factory=list)
     returns: list[tuple[str, int]] = field(init=False)  # output names and their slots
 
     def __post_init__(self) -> None:
@@ -59,17 +78,19 @@ class Program:
 
     @property
     def batch_size(self) -> int:
-        return max((step.limit for step in self.steps if step.gains_from_batch), default=1)
+        return max((one.limit for one in self.stages if one.gains_from_batch), default=1)
 
 
-class Part:
-    """Some instances of one request, answered together.  One that `is_stream` is one instance,
-    answered in pieces: those in `outputs` are to be sent."""
+class Item:
+    """The instances of one work item, answered together.  An item that `is_stream` has one
+    instance, answered in pieces: those in `outputs` are to be sent.  `generations` are the requests
+    to the language model that are open for it, by id, and their jobs."""
 
     __slots__ = (
         "codec",
         "deadline",
         "faults",
+        "generations",
         "id",
         "is_cancelled",
         "is_stream",
@@ -88,6 +109,7 @@ class Part:
         self.left = 0
         self.outputs: list[bytes] = []
         self.faults: list[ServingError | None] | None = None
+        self.generations: dict[str, Job] = {}
 
     def fail(self, index: int, error: ServingError) -> None:
         if self.faults is None:
@@ -95,7 +117,7 @@ class Part:
         self.faults[index] = error
 
 
-class Stream:
+class ReorderBuffer:
     """The pieces of one instance's answer: they pass later stages apart, and leave in order."""
 
     __slots__ = ("_next", "_ready", "is_closed", "num_begun")
@@ -128,14 +150,14 @@ class Job:
     a job of its own, with its `number`.
     """
 
-    __slots__ = ("index", "number", "part", "position", "stream", "values")
+    __slots__ = ("index", "item", "number", "position", "stream", "values")
 
-    def __init__(self, part: Part, index: int, values: list[Any]) -> None:
-        self.part = part
+    def __init__(self, item: Item, index: int, values: list[Any]) -> None:
+        self.item = item
         self.index = index
         self.values = values
         self.position = 0
-        self.stream: Stream | None = None
+        self.stream: ReorderBuffer | None = None
         self.number = -1
 
     @property
@@ -146,12 +168,12 @@ class Job:
     def piece(self, outcome: tuple[Value, ...]) -> "Job":
         """The job of the next piece, behind the stage that gave `outcome`."""
         assert self.stream is not None
-        made = Job(self.part, self.index, [*self.values, *outcome])
+        made = Job(self.item, self.index, [*self.values, *outcome])
         made.position, made.stream = self.position + 1, self.stream
         made.number = self.stream.num_begun
         self.stream.num_begun += 1
         return made
 
-    def arguments(self, step: Step) -> tuple[Value, ...]:
+    def arguments(self, stage: PreparedStage) -> tuple[Value, ...]:
         values = self.values
-        return tuple([values[slot] for slot in step.inputs])
+        return tuple([values[slot] for slot in stage.inputs])

@@ -8,24 +8,24 @@ from collections.abc import Sequence
 
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
-from mindspore_serving.execution.job import Job, Part, Program
+from mindspore_serving.execution.job import Item, Job, Program
 
 
 def run_method(program: Program, rows: Sequence[tuple[Value, ...]]) -> list[tuple[Value, ...]]:
     """The outputs of every row of inputs.  Raises the first ServingError of any."""
     method = program.method
-    part = Part(0, program, codec=None, deadline=None)
+    item = Item(0, program, codec=None, deadline=None)
     jobs = []
     for index, row in enumerate(rows):
         if len(row) != len(method.inputs):
             raise InvalidInputs(
                 f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
             )
-        jobs.append(Job(part, index, list(row)))
-    for stage, step in zip(method.stages, program.steps, strict=True):
-        for start in range(0, len(jobs), step.limit):
-            batch = jobs[start : start + step.limit]
-            for job, outcome in zip(batch, step.run(batch), strict=True):
+        jobs.append(Job(item, index, list(row)))
+    for stage, prepared in zip(method.stages, program.stages, strict=True):
+        for start in range(0, len(jobs), prepared.limit):
+            batch = jobs[start : start + prepared.limit]
+            for job, outcome in zip(batch, prepared.run(batch), strict=True):
                 if isinstance(outcome, ServingError):
                     raise outcome
                 if len(outcome) != len(stage.outputs):

@@ -36,7 +36,7 @@ class RemoteCaller:
         self._wait_for = wait_for
         self._arena = arena
         self._view = view
-        self._release = release
+        self.release = release
         self._ids = count(1)
         self._parked: dict[int, list[Job]] = {}
         self.servable = ""
@@ -78,7 +78,7 @@ class RemoteCaller:
     def _wait(self, call_id: int, expected: int) -> list[Outcome]:
         reply = self._wait_for(call_id)
         outcomes = self._outcomes(reply, expected)
-        self._release(reply)
+        self.release(reply)
         return outcomes
 
     def _ask_model(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:

@@ -1,8 +1,13 @@
-"""Reading a request's body within a limit.  Knows no JSON and no protocol's errors."""
+"""The body of a request: read within a limit, and decoded.  Knows no protocol's errors."""
 
+from typing import TypeVar
+
+import msgspec
 from starlette.requests import Request
 
-from mindspore_serving.errors import TooLarge
+from mindspore_serving.errors import InvalidField, TooLarge
+
+T = TypeVar("T")
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -21,3 +26,35 @@ async def read_body(request: Request, most: int) -> bytes:
 
 def too_large(most: int) -> TooLarge:
     return TooLarge(f"the body is bigger than {most} bytes")
+
+
+class InvalidBody(InvalidField):
+    """A body that is not what a route expects.
+
+    `field` is the path of the wrong value, like "messages[0].role", or of the object that has a
+    wrong key if `is_key`.  `is_json` is False if the body is no JSON at all.
+    """
+
+    def __init__(
+        self, field: str, problem: str, *, is_json: bool = True, is_key: bool = False
+    ) -> None:
+        super().__init__(field, text=problem)
+        self.is_json = is_json
+        self.is_key = is_key
+
+
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Raises InvalidBody."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        # msgspec has the place in the text alone: "... - at `$.a[0]`", "... - at `key` in `$.a`".
+        problem, _, place = str(error).partition(" - at ")
+        is_key = place.startswith("`key` in ")
+        field = place.removeprefix("`key` in ").strip("`").removeprefix("$").removeprefix(".")
+        raise InvalidBody(field, problem, is_key=is_key) from None
+    except RecursionError:
+        problem = "it has too many arrays or objects in one another"
+        raise InvalidBody("", problem, is_json=False) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidBody("", str(error), is_json=False) from None

@@ -1,6 +1,6 @@
-"""Language models as front ends see them: find one by name, ask it, iterate what it says.
+"""Language models as front ends see them: find one by name, send it a request, iterate the events.
 
-Knows no protocol: each makes an `Ask` of its own request and its own answer of the `Event`s.
+Knows no protocol: each makes an `LLMRequest` of its own request and its own answer of the `Event`s.
 """
 
 from collections import deque
@@ -8,22 +8,23 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mindspore_serving.core.completion import (
+from mindspore_serving.core.llm_messages import (
     CODEC,
     METHODS,
-    Ask,
-    Begun,
-    Ended,
     Event,
+    Finished,
     Generate,
-    ModelCard,
+    LLMRequest,
     Refused,
+    RequestRefused,
+    Started,
     decode_events,
-    encode_ask,
+    encode_request,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
-from mindspore_serving.frontends.waiting import Replies
+from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.metrics import WAITS, Histogram
 
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
@@ -31,15 +32,7 @@ ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who 
 Answer = TypeVar("Answer")
 
 
-class RefusedError(InvalidInputs):
-    """The model did not take the request; `refused` says why."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.text)
-        self.refused = refused
-
-
-class Stream:
+class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
@@ -53,22 +46,22 @@ class Stream:
         self._queue = queue
         self._replies = Replies(inference, request)
 
-    async def begin(self) -> Begun:
-        """The first event.  Raises RefusedError, or another ServingError."""
+    async def begin(self) -> Started:
+        """The first event.  Raises RequestRefused, or another ServingError."""
         event = await self.next()
         if isinstance(event, Refused):
-            raise RefusedError(event)
-        if not isinstance(event, Begun):
+            raise RequestRefused(event)
+        if not isinstance(event, Started):
             raise ServingError("the model gave no answer")
         return event
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The other events, the last being `Ended`.  Raises ServingError if the model is lost."""
+        """The other events, `Finished` last.  Raises ServingError if the model is lost."""
         while True:
             event = await self.next()
             if event is None:
                 raise ServingError("the model did not finish its answer")
-            if not isinstance(event, Ended):
+            if not isinstance(event, Finished):
                 yield event
                 continue
             if self._queue is not None:
@@ -80,7 +73,7 @@ class Stream:
         """Nobody reads any more.  Harmless at the end."""
         self._replies.cancel()
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> "Generation":
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,8 +93,8 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguageModel:
-    """A model that can be asked; `adapter` if the name is that of a LoRA adapter of it.  `queue`
+class ServedModel:
+    """A model that takes requests; `adapter` if the name is that of a LoRA adapter of it.  `queue`
     counts the seconds that generations waited for their first steps."""
 
     name: str
@@ -112,23 +105,25 @@ class LanguageModel:
     adapter: str = ""
     queue: Histogram | None = None
 
-    def generate(self, ask: Generate, timeout: float | None = None) -> Stream:
+    def generate(self, request: Generate, timeout: float | None = None) -> Generation:
         """Start a generation.  `timeout` in seconds, None for no limit."""
-        return Stream(self.inference, self._request(ask, timeout), self.queue)
+        return Generation(self.inference, self._wrap(request, timeout), self.queue)
 
-    async def ask(self, ask: Ask, expected: type[Answer], timeout: float | None = None) -> Answer:
-        """The one answer to anything else.  Raises RefusedError, or another ServingError."""
-        with Stream(self.inference, self._request(ask, timeout)) as stream:
-            event = await stream.next()
+    async def call(
+        self, request: LLMRequest, expected: type[Answer], timeout: float | None = None
+    ) -> Answer:
+        """The one answer to any other request.  Raises RequestRefused, or another ServingError."""
+        with Generation(self.inference, self._wrap(request, timeout)) as generation:
+            event = await generation.next()
         if isinstance(event, Refused):
-            raise RefusedError(event)
+            raise RequestRefused(event)
         if not isinstance(event, expected):
             raise ServingError("the model gave no answer")
         return event
 
-    def _request(self, ask: Ask, timeout: float | None) -> Request:
-        method = next(name for name, kind in METHODS.items() if kind is type(ask))
-        body = encode_ask(ask)
+    def _wrap(self, request: LLMRequest, timeout: float | None) -> Request:
+        method = next(name for name, kind in METHODS.items() if kind is type(request))
+        body = encode_request(request)
         return Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
@@ -146,17 +141,17 @@ class LanguageModels:
         self._control = control
         self.queues: dict[tuple[str, str], Histogram] = {}
 
-    def all(self) -> list[LanguageModel]:
+    def all(self) -> list[ServedModel]:
         """The newest version of each, by name, and behind each its adapters."""
         found = []
         for servable, version, card in self._control.language_models():
             queue = self._queue(servable, version) if card.can_generate else None
             for adapter in ("", *card.adapters):
                 own = (adapter or servable, servable, version, card)
-                found.append(LanguageModel(*own, self._inference, adapter, queue))
+                found.append(ServedModel(*own, self._inference, adapter, queue))
         return found
 
-    def find(self, name: str | None, *, embeds: bool = False) -> LanguageModel:
+    def find(self, name: str | None, *, embeds: bool = False) -> ServedModel:
         """The model called `name`; with a name of `ANY` or none the first that can generate, or
         embed if `embeds`.  Raises NotFound naming what there is."""
         models = self.all()

@@ -14,7 +14,7 @@ from mindspore_serving import log
 from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.keys import TEXT, Keys
-from mindspore_serving.frontends.waiting import Replies, infer
+from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.wire import ms_proto
 
 SERVICE = "mindspore.serving.proto.MSService"

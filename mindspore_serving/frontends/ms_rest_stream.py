@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from mindspore_serving.core.service import Control, Inference, Reply, Request
 from mindspore_serving.frontends import ms_rest, sse
-from mindspore_serving.frontends.leaving import Owned, while_there
+from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.ms_rest import MsRest
-from mindspore_serving.frontends.waiting import Replies
+from mindspore_serving.frontends.replies import Replies
 
 SUFFIX = "_stream"
 OLD_SPELLING = "generated_stream"

@@ -7,6 +7,7 @@ taken only when first written and kept for reuse.  Knows nothing of messages.
 
 import mmap
 import os
+import threading
 from typing import cast
 
 from mindspore_serving.ipc.messages import Payload, Slice
@@ -24,11 +25,13 @@ def create() -> int:
 
 
 class Arena:
-    """The sender's side: space by powers of two, last freed first used, so that pages stay warm."""
+    """The sender's side: space by powers of two, last freed first used, so that pages stay warm.
+    Threads may share it."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, ARENA_SIZE)
         self._view = memoryview(self._map)
+        self._lock = threading.Lock()
         self._top = 0
         self._free: dict[int, list[int]] = {}  # size -> offsets
         self._size_at: dict[int, int] = {}  # offset -> size, of what is in use
@@ -38,7 +41,8 @@ class Arena:
         length = len(data)
         if length < INLINE_LIMIT:
             return cast(bytes, data)  # msgpack takes a view as it takes bytes
-        offset = self._allocate(max(_SMALLEST, 1 << (length - 1).bit_length()))
+        with self._lock:
+            offset = self._allocate(max(_SMALLEST, 1 << (length - 1).bit_length()))
         if offset is None:
             return cast(bytes, data)
         self._view[offset : offset + length] = data
@@ -46,8 +50,9 @@ class Arena:
 
     def free(self, offset: int) -> None:
         """The receiver is done with what lies at `offset`."""
-        size = self._size_at.pop(offset)
-        self._free.setdefault(size, []).append(offset)
+        with self._lock:
+            size = self._size_at.pop(offset)
+            self._free.setdefault(size, []).append(offset)
 
     @property
     def num_used(self) -> int:

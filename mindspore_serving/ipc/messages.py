@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import Code, ServingError
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,6 +48,10 @@ class Fault(Message, frozen=True):
 
     code: int
     text: str
+
+
+def to_fault(error: ServingError) -> Fault:
+    return Fault(error.code, str(error) or Code(error.code).name)
 
 
 class WorkReply(Message, frozen=True):

@@ -14,6 +14,7 @@ _HOMES = {
     "EngineConfig": "mindspore_serving.llm.config",
     "FinishReason": "mindspore_serving.core.generation",
     "Generated": "mindspore_serving.core.generation",
+    "Grammar": "mindspore_serving.core.llm_messages",
     "LLM": "mindspore_serving.llm.llm",
     "SamplingParams": "mindspore_serving.core.generation",
     "TokenLogprob": "mindspore_serving.core.generation",

@@ -1,7 +1,7 @@
-"""What an operator may choose about a language-model engine.  Frozen data; it knows no runtime."""
+"""The options of a language-model engine.  Frozen data; knows no runtime."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs
@@ -15,8 +15,9 @@ class EngineConfig:
         max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
             A cache that cannot hold so many lowers it.
         max_num_seqs: sequences computed in one step at most.
-        max_num_batched_tokens: tokens computed in one step at most.  A longer prompt is computed
-            in several steps, so this bounds how long one step holds up the sequences that decode.
+        max_num_batched_tokens: tokens of one forward pass at most.  A longer prompt is computed in
+            several steps, so this bounds how long sequences that decode wait for a step.  A step
+            has at most one pass that generates and one that embeds.
         max_num_waiting: requests that may wait for room; None any number.
         max_num_waiting_tokens: tokens that they may have together; None any number.
         kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
@@ -33,8 +34,8 @@ class EngineConfig:
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
         generation_config: "auto" takes the sampling that the model's generation_config.json
-            recommends where OpenAI's routes or the offline interface are told nothing else;
-            "ignore" does not.
+            recommends as the default of OpenAI's routes and of the offline interface; "ignore"
+            does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -79,24 +80,27 @@ class EngineConfig:
 
 
 def _check_counts(config: EngineConfig) -> None:
-    rows: list[tuple[str, int | None, int, int | None]] = [
-        ("max_num_seqs", config.max_num_seqs, 1, 4096),
-        ("max_num_batched_tokens", config.max_num_batched_tokens, 1, None),
-        ("block_size", config.block_size, 1, 4096),
-        ("num_speculative_tokens", config.num_speculative_tokens, 0, 16),
-        ("max_ngram", config.max_ngram, 1, 32),
-        ("min_ngram", config.min_ngram, 1, 32),
-    ]
-    optional: list[tuple[str, int | None, int, int | None]] = [
-        ("max_model_len", config.max_model_len, 2, None),
-        ("max_num_waiting", config.max_num_waiting, 1, None),
-        ("max_num_waiting_tokens", config.max_num_waiting_tokens, 1, None),
-        ("kv_cache_memory", config.kv_cache_memory, 1, None),
-        ("num_threads", config.num_threads, 1, None),
-    ]
-    rows += [row for row in optional if row[1] is not None]
-    for name, value, low, high in rows:
+    for name, (low, high) in _COUNTS.items():
+        value = getattr(config, name)
+        if value is None and _DEFAULTS[name] is None:
+            continue
         is_int = isinstance(value, int) and not isinstance(value, bool)
-        if not is_int or value is None or value < low or (high is not None and value > high):
+        if not is_int or value < low or (high is not None and value > high):
             accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
+
+
+_DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}
+_COUNTS: dict[str, tuple[int, int | None]] = {
+    "max_num_seqs": (1, 4096),
+    "max_num_batched_tokens": (1, None),
+    "block_size": (1, 4096),
+    "num_speculative_tokens": (0, 16),
+    "max_ngram": (1, 32),
+    "min_ngram": (1, 32),
+    "max_model_len": (2, None),
+    "max_num_waiting": (1, None),
+    "max_num_waiting_tokens": (1, None),
+    "kv_cache_memory": (1, None),
+    "num_threads": (1, None),
+}

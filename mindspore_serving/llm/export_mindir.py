@@ -8,20 +8,22 @@ has beside its weights.  A model over 1 GiB is written as prefill_graph.mindir w
 prefill_variables/, and decode likewise.  The runtime "mindir" serves such a directory.
 """
 
-import argparse
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.conversion import (
+    check_is_new,
+    new_directory,
+    run_command,
+    write_other_files,
+)
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.quantize import NOT_COPIED
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
 
 TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
@@ -35,34 +37,18 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
     MindSpore.
     """
     source, target = Path(source), Path(target)
-    if target.exists():
-        raise StartError(f"{target} exists; give a directory that does not")
-    checkpoint = Checkpoint.open(source)
+    check_is_new(target)
+    checkpoint = open_arranged(source)
     spec = exportable(checkpoint.config)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".exporting-", dir=target.parent) as unfinished:
-        directory = Path(unfinished) / target.name
-        directory.mkdir()
+    config = {k: value for k, value in checkpoint.config.items() if k != "quantization_config"}
+    with new_directory(target) as directory:
         _write_graphs(directory, checkpoint, spec)
-        _copy_files(source, directory, checkpoint.config)
-        directory.rename(target)
+        write_other_files(source, directory, config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mindspore_serving.llm.export_mindir",
-        description="Write a language model's checkpoint as MindIR files.",
-    )
-    parser.add_argument("source", help="directory with config.json and *.safetensors")
-    parser.add_argument("target", help="directory to make")
-    given = parser.parse_args(arguments)
-    try:
-        export_mindir(given.source, given.target)
-    except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(export_mindir, arguments)
 
 
 def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> None:
@@ -92,14 +78,6 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
             raise StartError(f"{name} of {spec.architecture} was not exported: {error}") from error
     for written in directory.rglob("*"):  # MindSpore leaves them readable by their owner alone
         written.chmod(0o755 if written.is_dir() else 0o644)
-
-
-def _copy_files(source: Path, directory: Path, config: dict[str, Any]) -> None:
-    for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != "config.json":
-            shutil.copyfile(path, directory / path.name)
-    floats = {key: value for key, value in config.items() if key != "quantization_config"}
-    (directory / "config.json").write_text(json.dumps(floats, indent=2) + "\n")
 
 
 if __name__ == "__main__":

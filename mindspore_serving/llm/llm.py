@@ -8,31 +8,23 @@ A shell around the engine: it knows prompts and answers, and nothing of how they
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import Grammar
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Generate, Grammar
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.engine.request import to_token_ids
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.grammar.compiler import CompiledGrammar, GrammarCompiler
+from mindspore_serving.llm.inputs import Params, Prompt, list_params, list_prompts, naming
 from mindspore_serving.llm.loader import make_config, open_model
-from mindspore_serving.llm.outputs import Answer, Collected, Completion
-from mindspore_serving.llm.processing.prompts import (
-    Params,
-    Prompt,
-    adapter_place,
-    list_params,
-    list_prompts,
-    naming,
-)
+from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.step import Vectors
 
 __all__ = ["LLM", "Answer", "Completion"]
 
@@ -63,10 +55,9 @@ class LLM:
         config = make_config({"quantization": quantization, **options})
         opened = open_model(path, runtime, config)
         self.tokenizer = opened.tokenizer
-        self._chat_template = opened.chat_template
+        self._processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
-        self._compiler: GrammarCompiler | None = None  # once there was a grammar
         self._engine: Engine | EncoderEngine | None = opened.engine
         _announce(opened.describe())
 
@@ -92,8 +83,9 @@ class LLM:
         Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  Where
         the model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
         """
-        options = {"adapter": self._place(adapter), "grammar": self._compile(grammar)}
-        return self._generate(list_prompts(prompts), params, use_tqdm, self._encode, options)
+        inputs = [{"prompt": prompt} for prompt in list_prompts(prompts)]
+        options = {"adapter": adapter or "", "grammar": grammar}
+        return self._generate("prompts", inputs, params, use_tqdm, options)
 
     def chat(
         self,
@@ -111,18 +103,16 @@ class LLM:
         `enable_thinking`) go to the model's chat template.  Raises as `generate` does, and
         InvalidInputs if the model has no chat template.
         """
-        options = {"adapter": self._place(adapter), "grammar": self._compile(grammar)}
-        if self._chat_template is None:
-            raise InvalidInputs("the model has no chat template; use generate")
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         chats: Any = [messages] if is_one else messages
-        tools = template_options.pop("tools", None)
-        texts = []
-        for index, chat in enumerate(chats):
-            with naming(f"messages[{index}]", len(chats)):
-                text = self._chat_template.render(chat, tools=tools, options=template_options)
-            texts.append(text)
-        return self._generate(texts, params, use_tqdm, self._encode_chat, options)
+        options = {
+            "adapter": adapter or "",
+            "grammar": grammar,
+            "tools": template_options.pop("tools", None),
+            "template_options": template_options,
+        }
+        inputs = [{"messages": chat} for chat in chats]
+        return self._generate("messages", inputs, params, use_tqdm, options)
 
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Vectors:
         """A vector for each prompt, float32 [number of prompts, size of a vector].
@@ -137,7 +127,7 @@ class LLM:
         given = list_prompts(prompts)
         for index, prompt in enumerate(given):
             with naming(f"prompts[{index}]", len(given)):
-                ids.append(embedder.check(self._encode(prompt)))
+                ids.append(embedder.check(self._processor.encode(prompt)))
         return embedder.embed(ids)
 
     def stats(self) -> EngineStats:
@@ -158,51 +148,28 @@ class LLM:
 
     def _generate(
         self,
-        prompts: Sequence[Prompt],
+        name: str,
+        inputs: Sequence[Mapping[str, Any]],
         params: Params,
         shows_progress: bool,
-        encode: Callable[[Prompt], list[int]],
         options: Mapping[str, Any],
     ) -> list[Answer]:
-        engine = self._open_engine()
-        collected: dict[str, Collected] = {}
+        engine, processor = self._open_engine(), self._processor
+        processor.adapter(options["adapter"])  # these two are wrong for all prompts alike
+        processor.grammar(options["grammar"])
+        pending: dict[str, PendingAnswer] = {}
         try:
-            each = list_params(self._default if params is None else params, len(prompts))
-            pairs = zip(prompts, each, strict=True)
-            for index, (prompt, own) in enumerate(pairs):
-                request_id = self._next_id()
-                with naming(f"prompts[{index}]", len(prompts)):
-                    ids = encode(prompt)
-                    engine.add(request_id, ids, own, **options)
-                text = prompt if isinstance(prompt, str) else None
-                collected[request_id] = Collected(text, ids, own.n)
-            _run(engine, collected, _bar(len(prompts) if shows_progress else 0))
+            each = list_params(self._default if params is None else params, len(inputs))
+            for index, (own, given) in enumerate(zip(each, inputs, strict=True)):
+                with naming(f"{name}[{index}]", len(inputs)):
+                    request = Generate(params=own, **given, **options)
+                    prepared = processor.prepare(request)
+                    prepared.add_to(engine, request_id := self._next_id())
+                pending[request_id] = PendingAnswer(prepared.text, prepared.prompt_ids, own.n)
+            _run(engine, pending, _bar(len(inputs) if shows_progress else 0))
         finally:
-            _drop(engine, collected)
-        return [one.answer() for one in collected.values()]
-
-    def _encode(self, prompt: Prompt, add_special: bool = True) -> list[int]:
-        if not isinstance(prompt, str):
-            return to_token_ids(prompt)
-        if self.tokenizer is None:
-            raise InvalidInputs("the model has no tokenizer.json: give lists of token ids")
-        return self.tokenizer.encode(prompt, add_special)
-
-    def _encode_chat(self, text: Prompt) -> list[int]:
-        return self._encode(text, add_special=False)  # the template has written them
-
-    def _place(self, adapter: str | None) -> int:
-        return adapter_place(adapter, list(self._open_engine().config.adapters))
-
-    def _compile(self, grammar: Grammar | None) -> CompiledGrammar | None:
-        if grammar is None:
-            return None
-        if self.tokenizer is None:
-            raise InvalidInputs("a grammar needs the model's tokenizer, which is not there")
-        if self._compiler is None:
-            vocab_size = self._open_engine().runner.vocab_size
-            self._compiler = GrammarCompiler(self.tokenizer, vocab_size, self.tokenizer.eos_ids)
-        return self._compiler.compile(grammar)
+            _drop(engine, pending)
+        return [one.answer() for one in pending.values()]
 
     def _next_id(self) -> str:
         self._num_requests += 1
@@ -220,17 +187,17 @@ class LLM:
         return self._engine
 
 
-def _run(engine: Engine, collected: dict[str, Collected], bar: Iterator[int]) -> None:
+def _run(engine: Engine, pending: dict[str, PendingAnswer], bar: Iterator[int]) -> None:
     next(bar, None)
     while engine.has_work:
         for request_id, generated in engine.step():
-            if collected[request_id].take(generated):
+            if pending[request_id].take(generated):
                 next(bar, None)
 
 
-def _drop(engine: Engine, collected: dict[str, Collected]) -> None:
+def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
     """Leave nothing behind, whatever happened."""
-    for request_id in collected:
+    for request_id in pending:
         engine.abort(request_id)
     if engine.has_work:
         engine.step()

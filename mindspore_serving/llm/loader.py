@@ -8,18 +8,22 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving.core.completion import ModelCard
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
-from mindspore_serving.llm.checkpoint.generation_config import read_recommended
+from mindspore_serving.llm.checkpoint.model_files import (
+    find_config,
+    read_eos_ids,
+    read_recommended,
+)
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import EncoderEngine
+from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, read_json, stated_eos_ids
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Opened:
         """What the model is, for front ends."""
         engine, config = self.engine, self.config
         template = self.chat_template.source if self.chat_template else ""
-        names = read_json(self.directory / "config.json").get("architectures") or ["unknown"]
+        names = find_config(self.directory).get("architectures") or ["unknown"]
         return ModelCard(
             architecture=str(names[0]),
             runtime=self.runtime,
@@ -89,9 +93,9 @@ def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
 def _open_engine(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> Engine | EncoderEngine:
-    if is_encoder(read_json(directory / "config.json")):
-        return EncoderEngine.open(directory, config, runtime)
-    eos_ids = tokenizer.eos_ids if tokenizer else stated_eos_ids(directory)
+    if is_encoder(find_config(directory)):
+        return EncoderEngine(Encoder.open(directory, config, runtime))
+    eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
     return Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
 
 

@@ -1,8 +1,8 @@
-"""What a whole answer looks like to who waits for all of it.  Plain data, and its collecting."""
+"""Whole answers, as the offline interface returns them."""
 
 from dataclasses import dataclass, field
 
-from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob
+from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob, join
 from mindspore_serving.llm.engine.readout import PROMPT
 
 Logprobs = tuple[tuple[TokenLogprob, ...], ...]
@@ -39,8 +39,8 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Collected:
-    """An answer in the making."""
+class PendingAnswer:
+    """An answer of which not all is generated yet."""
 
     prompt: str | None
     prompt_ids: list[int]
@@ -48,36 +48,29 @@ class Collected:
     _parts: dict[int, list[Generated]] = field(default_factory=dict)
 
     def take(self, generated: Generated) -> bool:
-        """Add a piece; whether it was the last."""
+        """Add what was generated; whether that was the last."""
         self._parts.setdefault(generated.index, []).append(generated)
         self.num_open -= generated.finish_reason is not None
         return self.num_open == 0
 
     def answer(self) -> Answer:
-        """All of it, once the last piece is there."""
+        """All of it, after the last part."""
         scored = self._parts.pop(PROMPT, None)
         return Answer(
             prompt=self.prompt,
             prompt_token_ids=tuple(self.prompt_ids),
-            prompt_logprobs=_logprobs(scored) if scored else None,
-            outputs=tuple(_completion(index, self._parts[index]) for index in sorted(self._parts)),
+            prompt_logprobs=join(scored).logprobs if scored else None,
+            outputs=tuple(_completion(join(self._parts[index])) for index in sorted(self._parts)),
         )
 
 
-def _completion(index: int, parts: list[Generated]) -> Completion:
-    last = parts[-1]
-    assert last.finish_reason is not None, "This is a bug: an answer without an end"
+def _completion(whole: Generated) -> Completion:
+    assert whole.finish_reason is not None, "This is a bug: an answer without an end"
     return Completion(
-        index=index,
-        text="".join(part.text for part in parts),
-        token_ids=tuple(token for part in parts for token in part.token_ids),
-        logprobs=_logprobs(parts),
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
+        index=whole.index,
+        text=whole.text,
+        token_ids=whole.token_ids,
+        logprobs=whole.logprobs,
+        finish_reason=whole.finish_reason,
+        stop_reason=whole.stop_reason,
     )
-
-
-def _logprobs(parts: list[Generated]) -> Logprobs | None:
-    if all(part.logprobs is None for part in parts):
-        return None
-    return tuple(entry for part in parts for entry in part.logprobs or ())

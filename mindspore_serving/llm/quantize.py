@@ -8,11 +8,7 @@ bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to mu
 Round to nearest, numpy alone, a tensor at a time; no runtime.
 """
 
-import argparse
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,21 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack, packed_form
-from mindspore_serving.llm.checkpoint.safetensors import write_safetensors
+from mindspore_serving.llm.checkpoint.conversion import (
+    check_is_new,
+    new_directory,
+    run_command,
+    write_other_files,
+)
+from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.progress import progress
 
 MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
 # Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
 TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
 TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
-NOT_COPIED = (*WEIGHTS, ".index.json")
-
-Layout = dict[str, tuple[str, Sequence[int]]]
 
 
 def quantize(source: str | Path, target: str | Path, mode: str) -> None:
@@ -48,42 +46,22 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
     source, target = Path(source), Path(target)
     if mode not in MODES:
         raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
-    if target.exists():
-        raise StartError(f"{target} exists; give a directory that does not")
-    checkpoint = arranged(Checkpoint.open(source))
+    check_is_new(target)
+    checkpoint = open_arranged(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)
     is_float = MODES[mode] == 16
     plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".quantizing-", dir=target.parent) as unfinished:
-        directory = Path(unfinished) / target.name
-        directory.mkdir()
-        _write_weights(directory / "model.safetensors", checkpoint, plan, mode)
-        _copy_files(source, directory)
-        made = _float_config if is_float else _config
-        config = json.dumps(made(checkpoint.config, mode), indent=2)
-        (directory / "config.json").write_text(config + "\n")
-        directory.rename(target)
+    config = (_float_config if is_float else _config)(checkpoint.config, mode)
+    with new_directory(target) as directory:
+        write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": QUANT_METHOD})
+        write_other_files(source, directory, config)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m mindspore_serving.llm.quantize",
-        description="Round a checkpoint's matrices to integers or to float16.",
-    )
-    parser.add_argument("source", help="directory with config.json and *.safetensors")
-    parser.add_argument("target", help="directory to make")
-    parser.add_argument("mode", choices=MODES)
-    given = parser.parse_args(arguments)
-    try:
-        quantize(given.source, given.target, given.mode)
-    except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_command(quantize, arguments, MODES)
 
 
 def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str, tuple[str, bool]]:
@@ -100,27 +78,21 @@ def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str,
     return plan
 
 
-def _write_weights(
-    path: Path, checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
-) -> None:
+def _tensors(
+    checkpoint: Checkpoint, plan: Mapping[str, tuple[str, bool]], mode: str
+) -> Iterator[tuple[str, StoredTensor]]:
     bits = MODES[mode]
-    layout: Layout = {}
-    for name, (read, is_rounded) in plan.items():
-        dtype, shape, _ = checkpoint.raw(read)
-        layout |= _packed_layout(name, shape, bits) if is_rounded else {name: (dtype, shape)}
-
-    def tensors() -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
-            if is_rounded and bits == 16:
-                yield name, _halves(checkpoint, read)
-            elif is_rounded:
-                packed = pack(checkpoint.f32(read), bits)
-                yield name, packed.values
-                yield f"{name}.scale", packed.scales.view(np.uint16)
-            else:
-                yield name, checkpoint.raw(read)[2]
-
-    write_safetensors(path, layout, tensors(), {"format": QUANT_METHOD})
+    for name, (read, is_rounded) in progress(list(plan.items()), f"to {mode}"):
+        if not is_rounded:
+            yield name, StoredTensor(*checkpoint.raw(read))
+        elif bits == 16:
+            halves = _halves(checkpoint, read)
+            yield name, StoredTensor("F16", halves.shape, halves)
+        else:
+            packed = pack(checkpoint.f32(read), bits)
+            values, scales = packed.values, packed.scales
+            yield name, StoredTensor("I8" if packed.bits == 8 else "U8", values.shape, values)
+            yield f"{name}.scale", StoredTensor("F16", scales.shape, scales)
 
 
 def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
@@ -136,23 +108,8 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
     return halves.view(np.uint16)
 
 
-def _packed_layout(name: str, shape: tuple[int, ...], bits: int) -> Layout:
-    if bits == 16:
-        return {name: ("F16", shape)}
-    outputs, inputs = shape
-    bits, group = packed_form(inputs, bits)
-    values = ("I8", (outputs, inputs)) if bits == 8 else ("U8", (outputs, inputs // 2))
-    return {name: values, f"{name}.scale": ("F16", (outputs, inputs // group))}
-
-
-def _copy_files(source: Path, directory: Path) -> None:
-    for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != "config.json":
-            shutil.copyfile(path, directory / path.name)
-
-
 def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """In the words that other software knows, so that it refuses the integers by name."""
+    """With `quantization_config`, so that other software refuses the integers by that name."""
     method = {"quant_method": QUANT_METHOD, "mode": mode}
     result = {**config, "tie_word_embeddings": False, "quantization_config": method}
     if mode == "int4":
@@ -163,7 +120,7 @@ def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
 
 
 def _float_config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """The same, saying under either of its names what the matrices are."""
+    """With the new dtype, under each name that config.json has for it."""
     names = [name for name in ("dtype", "torch_dtype") if name in config] or ["torch_dtype"]
     return {**config, **dict.fromkeys(names, mode)}
 

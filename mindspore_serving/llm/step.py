@@ -1,5 +1,5 @@
 """What one step of the engine computes: which new tokens of which sequences, and where their
-keys and values go.  Plain data between the scheduler, which makes it, and a runner, which runs it.
+keys and values go.  Plain data that the scheduler makes and a runner computes.
 """
 
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.core.vectors import Vectors
+
 Tokens = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
-Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,8 @@ class Row:
 
     `tokens` are at positions `start` .. `start + len(tokens) - 1`; what is before `start` is in
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
-    every position.  The logits of the last `num_logits` tokens are wanted; 0 while a prompt's
-    chunk is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
+    every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
+    prompt that is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
     """
 
     tokens: Sequence[int]
@@ -50,6 +51,8 @@ class Runner(Protocol):
     num_blocks: int
     vocab_size: int
     max_model_len: int
+    num_adapters: int  # LoRA adapters that rows may name: 1 to this
+    hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
@@ -64,8 +67,6 @@ class Runner(Protocol):
 
 class EmbeddingRunner(Runner, Protocol):
     """A runner that also gives what the logits are computed from."""
-
-    hidden_size: int
 
     def embed(self, step: Step) -> Vectors:
         """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],

@@ -51,7 +51,7 @@ def declare_llm(
     Args:
         path: the model's directory; relative to the servable's directory.
         runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
-        params: how stages sample what a request does not say; `SamplingParams()` if None.
+        params: sampling parameters that a request does not give; `SamplingParams()` if None.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.
 
@@ -115,4 +115,4 @@ _DEFAULTS = dict.fromkeys(
     ),
     "",
 )
-"""Inputs of `generate` that may be left out; "" says so."""
+"""Inputs of `generate` that may be left out: their default is ""."""

@@ -10,7 +10,7 @@ from typing import Any
 from mindspore_serving import metrics
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch import live
+from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.frontends import address as addresses
@@ -113,15 +113,9 @@ class Serving:
     def _metrics(self) -> bytes:
         registry = self._master.registry
         in_flight = {("", ""): float(self._master.dispatcher.num_in_flight)}
-        workers = {(s.name, str(s.version)): float(len(s.workers)) for s in registry}
-        waiting = {
-            (s.name, str(s.version)): float(sum(len(n.batcher) for n in s.lines.values()))
-            for s in registry
-        }
-        gauges = {"requests_in_flight": in_flight, "workers": workers, "waiting": waiting}
         return metrics.render(
-            lambda: [line.series for service in registry for line in service.lines.values()],
-            lambda: {**gauges, **live.engine_metrics(registry, live.GAUGES)},
+            lambda: [method.series for s in registry for method in s.methods.values()],
+            lambda: {"requests_in_flight": in_flight, **status.metrics(registry, status.GAUGES)},
             lambda code: Code(code).name.lower(),
-            lambda: live.engine_metrics(registry, live.COUNTERS),
+            lambda: status.metrics(registry, status.COUNTERS),
         )

@@ -5,10 +5,6 @@ FUNCTION = Stage(StageKind.FUNCTION, "s.f", (0,), (1, 2), "f")
 MODEL = Stage(StageKind.MODEL, "m", (1,), (3,), "m")
 
 
-def test_slots_are_inputs_and_all_stage_outputs():
-    assert Method("m", ("x",), ("y",), (FUNCTION, MODEL), (3,)).num_slots == 1 + 2 + 1
-
-
 def test_a_method_has_only_models_if_each_stage_is_one():
     assert Method("m", ("x",), ("y",), (MODEL,), (3,)).has_only_models
     assert not Method("m", ("x",), ("y",), (FUNCTION, MODEL), (3,)).has_only_models

@@ -1,18 +1,12 @@
-"""The dispatcher over workers that only keep what they are sent."""
+"""What both ways share: refusals, deadlines, cancellation, retries, counting."""
 
-import asyncio
 import json
-import time
-from contextlib import closing
 
 import pytest
-import uvloop
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
-from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.dispatch.dispatcher import Dispatcher
-from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import (
+    Code,
     DeadlineExceeded,
     InvalidInputs,
     NotFound,
@@ -20,124 +14,25 @@ from mindspore_serving.errors import (
     ServableUnavailable,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.messages import Call, MethodReport, WorkItem
+from mindspore_serving.ipc.messages import Call, WorkItem
+from tests.dispatch.served import Served, Worker, turn, until
 
 
-class Worker:
-    """In place of a link: keeps parts until the test answers."""
+@pytest.fixture(params=[False, True], ids=["batched", "streamed"])
+def serve(request):
+    """serve(*workers, **options): a method that goes one of the ways."""
 
-    def __init__(self, room=1000):
-        self.size = room
-        self.sent = []  # one list of parts per message
-        self.held = []
-        self.cancelled = []
-        self.call_replies = []
+    def start(*workers, **options):
+        return Served(*workers, streams=request.param, **options)
 
-    @property
-    def num_held(self):
-        return len(self.held)
-
-    def room(self, batch_size):
-        return self.size - len(self.held)
-
-    def send_work(self, parts, now, *, is_paced=True):
-        self.sent.append(list(parts))
-        self.held += parts
-        for part in parts:
-            part.holder = self
-            part.attempts += 1
-
-    def cancel(self, part):
-        self.cancelled.append(part)
-
-    def answer_call(self, call_id, reply):
-        self.call_replies.append((call_id, reply))
-
-    @property
-    def sizes(self):
-        """How many parts each message had."""
-        return [len(parts) for parts in self.sent]
+    return start
 
 
-class Served:
-    """A dispatcher with one method "m" of servable "s", and the workers that run it."""
-
-    def __init__(self, *workers, batch_size=1, policy=None, method_retry=True, retry=True):
-        self.registry = Registry()
-        self.dispatcher = Dispatcher(self.registry)
-        self.workers = workers
-        report = MethodReport("m", ["x"], ["y"], batch_size, method_retry, False)
-        deployment = Deployment("d", "s", batching=policy or BatchPolicy(), retry=retry)
-        for worker in workers:
-            self.service = self.registry.add_worker(deployment, 1, [report], worker)
-        self.replies = []
-
-    @property
-    def line(self):
-        return self.service.lines["m"]
-
-    def submit(self, count=1, timeout=None, **changes):
-        """Ask for `count` instances; the replies are kept with the number of the request."""
-        body = json.dumps({"instances": [{"x": number} for number in range(count)]}).encode()
-        values = {"servable": "s", "method": "m", "body": body, **changes}
-        request = Request(
-            values["servable"], values["method"], 0, "ms_json", values["body"], timeout=timeout
-        )
-        number = len(self.replies)
-        self.replies.append(None)
-
-        def keep(reply):
-            self.replies[number] = reply
-
-        return self.dispatcher.submit(request, keep)
-
-    def answer(self, worker, *parts):
-        """`worker` answers `parts`, or all it holds, each instance with its own chunk."""
-        parts = parts or tuple(worker.held)
-        for part in parts:
-            worker.held.remove(part)
-        self.dispatcher.on_answers(
-            worker, [(part, Reply([bytes(chunk) for chunk in part.chunks])) for part in parts]
-        )
-
-    def lose(self, worker):
-        """As the master does when the process of `worker` has died."""
-        parts, worker.held = worker.held, []
-        for line in self.registry.remove_worker(self.service, worker):
-            self.dispatcher.fail_line(line)
-        self.dispatcher.give_elsewhere(parts, "it died")
-
-    def failure(self, number=0):
-        return self.replies[number].failure
+# --- requests and replies -----------------------------------------------------------------------
 
 
-async def turn():
-    """Let the loop do what is due; a refusal or a hand-out takes one turn."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-
-async def until(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.001)
-
-
-# --- handing out --------------------------------------------------------------------------------
-
-
-async def test_requests_of_one_turn_leave_in_one_message():
-    served = Served(worker := Worker())
-    for _ in range(5):
-        served.submit()
-    assert worker.sent == []
-    await turn()
-    assert worker.sizes == [5]
-
-
-async def test_a_reply_reaches_its_request():
-    served = Served(worker := Worker())
+async def test_a_reply_reaches_its_request(serve):
+    served = serve(worker := Worker())
     served.submit(body=b'{"instances":[{"x":1}]}')
     served.submit(body=b'{"instances":[{"x":2}]}')
     await turn()
@@ -148,8 +43,8 @@ async def test_a_reply_reaches_its_request():
     ]
 
 
-async def test_one_worker_gets_the_body_whole():
-    served = Served(worker := Worker())
+async def test_one_worker_gets_the_body_whole(serve):
+    served = serve(worker := Worker())
     served.submit(3)
     await turn()
     (part,) = worker.held
@@ -157,8 +52,8 @@ async def test_one_worker_gets_the_body_whole():
     assert len(part.chunks) == 1
 
 
-async def test_several_workers_share_a_request():
-    served = Served(first := Worker(), second := Worker())
+async def test_several_workers_share_a_request(serve):
+    served = serve(first := Worker(), second := Worker())
     served.submit(4)
     await turn()
     held = [part for worker in (first, second) for part in worker.held]
@@ -169,23 +64,8 @@ async def test_several_workers_share_a_request():
     assert len(first.held) == len(second.held) == 1
 
 
-async def test_a_request_of_several_batches_is_spread_over_workers_batch_by_batch():
-    served = Served(first := Worker(), second := Worker(), batch_size=4)
-    served.submit(8)
-    await turn()
-    assert [[len(part.chunks) for part in worker.held] for worker in (first, second)] == [[4], [4]]
-
-
-async def test_small_requests_fill_the_batch_of_one_worker_before_they_go_to_another():
-    served = Served(first := Worker(), second := Worker(), batch_size=4)
-    for _ in range(6):
-        served.submit()
-    await turn()
-    assert sorted(map(len, [first.held, second.held])) == [2, 4]
-
-
-async def test_the_answer_of_several_workers_is_in_order():
-    served = Served(first := Worker(), second := Worker())
+async def test_the_answer_of_several_workers_is_in_order(serve):
+    served = serve(first := Worker(), second := Worker())
     served.submit(4)
     await turn()
     served.answer(second)
@@ -194,57 +74,24 @@ async def test_the_answer_of_several_workers_is_in_order():
     assert [json.loads(text)["x"] for text in served.replies[0].instances] == [0, 1, 2, 3]
 
 
-async def test_many_requests_are_shared_evenly():
-    served = Served(first := Worker(), second := Worker())
-    for _ in range(10):
-        served.submit()
+async def test_a_stream_replies_until_its_last_answer(serve):
+    served = serve(worker := Worker())
+    served.submit(is_stream=True)
     await turn()
-    assert len(first.held) == len(second.held) == 5
-
-
-async def test_a_full_worker_leaves_work_in_the_queue():
-    served = Served(worker := Worker(room=2))
-    for _ in range(5):
-        served.submit()
-    await turn()
-    assert (worker.sizes, len(served.line.batcher)) == ([2], 3)
+    assert worker.held[0].is_stream
+    served.answer(worker, is_last=False)
+    assert not served.replies[0].is_last
+    assert served.dispatcher.num_in_flight == 1
     served.answer(worker)
-    await turn()
-    assert (worker.sizes, len(served.line.batcher)) == ([2, 2], 1)
-
-
-async def test_a_worker_that_is_less_full_is_first():
-    served = Served(first := Worker(room=8), second := Worker(room=8))
-    served.submit()
-    await turn()
-    served.submit()
-    await turn()
-    assert (first.sizes, second.sizes) == ([1], [1])
-
-
-async def test_slow_workers_get_their_part_of_a_request_too():
-    """Fast ones have more room than they, even with all of the request."""
-    served = Served(fast := Worker(room=100), slow := Worker(room=2), slower := Worker(room=1))
-    served.submit(60)
-    await turn()
-    assert [worker.sizes for worker in (fast, slow, slower)] == [[1], [1], [1]]
-
-
-async def test_a_new_worker_gets_what_waits():
-    served = Served(worker := Worker(room=0))
-    served.submit()
-    await turn()
-    worker.size = 1
-    served.dispatcher.on_new_worker()
-    await turn()
-    assert worker.sizes == [1]
+    assert served.replies[0].is_last
+    assert served.dispatcher.num_in_flight == 0
 
 
 # --- refusals -----------------------------------------------------------------------------------
 
 
-async def test_refusals_come_by_a_later_turn_and_not_by_an_exception():
-    served = Served(Worker())
+async def test_refusals_come_by_a_later_turn_and_not_by_an_exception(serve):
+    served = serve(Worker())
     served.submit(servable="unknown")
     assert served.replies == [None]
     await turn()
@@ -252,15 +99,31 @@ async def test_refusals_come_by_a_later_turn_and_not_by_an_exception():
     assert served.dispatcher.num_in_flight == 0
 
 
-async def test_a_body_that_cannot_be_cut_is_refused():
-    served = Served(Worker(), Worker())
+async def test_a_body_that_cannot_be_cut_is_refused(serve):
+    served = serve(Worker(), Worker())
     served.submit(body=b'{"instances":7}')
     await turn()
     assert isinstance(served.failure(), InvalidInputs)
 
 
-async def test_over_the_limit_requests_are_refused_until_others_end():
-    served = Served(worker := Worker())
+async def test_a_request_without_instances_is_refused(serve):
+    served = serve(Worker(), Worker())
+    served.submit(0)
+    await turn()
+    assert isinstance(served.failure(), InvalidInputs)
+    assert served.dispatcher.num_in_flight == 0
+
+
+async def test_a_stream_of_several_instances_is_refused_and_nothing_of_it_is_sent(serve):
+    served = serve(first := Worker(), second := Worker())
+    served.submit(2, is_stream=True)
+    await turn()
+    assert str(served.failure()) == "a stream takes one instance, 2 were given"
+    assert first.sent == second.sent == []
+
+
+async def test_over_the_limit_requests_are_refused_until_others_end(serve):
+    served = serve(worker := Worker())
     served.dispatcher.limit = 2
     for _ in range(3):
         served.submit()
@@ -277,73 +140,66 @@ async def test_over_the_limit_requests_are_refused_until_others_end():
 # --- deadlines and cancellation -----------------------------------------------------------------
 
 
-async def test_no_answer_in_time_is_told_and_the_worker_hears_of_it():
-    served = Served(worker := Worker())
+async def test_no_answer_in_time_is_reported_and_the_worker_is_sent_a_cancellation(serve):
+    served = serve(worker := Worker())
     served.submit(timeout=0.01)
     await until(lambda: served.replies[0])
     assert isinstance(served.failure(), DeadlineExceeded)
     assert str(served.failure()) == "no answer within 0.01 seconds"
+    assert len(worker.held) == 1
     assert worker.cancelled == worker.held
 
 
-async def test_time_in_the_queue_counts():
-    served = Served(worker := Worker(room=0))
-    served.submit(timeout=0.01)
-    await until(lambda: served.replies[0])
-    worker.size = 10
-    served.submit()
-    await turn()
-    assert worker.sizes == [1]
-
-
-async def test_an_answer_in_time_stops_the_clock():
-    served = Served(worker := Worker())
-    call = served.submit(timeout=60)
+async def test_an_answer_in_time_stops_the_clock(serve):
+    served = serve(worker := Worker())
+    stopped = []
+    request = served.submit(timeout=60)
+    request.stop_timer = lambda: stopped.append(request)
     await turn()
     served.answer(worker)
-    assert call.timer.cancelled()
+    assert stopped == [request]
     assert served.failure() is None
 
 
-async def test_a_cancelled_request_in_the_queue_is_never_sent():
-    served = Served(worker := Worker())
-    served.submit().cancel()
-    served.submit()
+async def test_cancelling_reaches_every_worker_that_has_a_part(serve):
+    served = serve(first := Worker(), second := Worker())
+    request = served.submit(2)
     await turn()
-    assert worker.sizes == [1]
-    assert served.replies[0] is None
-    assert served.dispatcher.num_in_flight == 1
-
-
-async def test_cancelling_tells_every_worker_that_has_a_part():
-    served = Served(first := Worker(), second := Worker())
-    call = served.submit(2)
-    await turn()
-    call.cancel()
+    request.cancel()
+    assert len(first.held) == len(second.held) == 1
     assert first.cancelled == first.held
     assert second.cancelled == second.held
 
 
-async def test_an_answered_part_is_not_cancelled():
-    served = Served(first := Worker(), second := Worker())
-    call = served.submit(2)
+async def test_an_answered_part_is_not_cancelled(serve):
+    served = serve(first := Worker(), second := Worker())
+    request = served.submit(2)
     await turn()
     served.answer(first)
-    call.cancel()
+    request.cancel()
     assert (len(first.cancelled), len(second.cancelled)) == (0, 1)
 
 
-async def test_a_request_that_nobody_waits_for_lets_go_of_its_body():
-    served = Served(Worker(room=0))
-    call = served.submit(3)
-    parts = call.parts
-    call.cancel()
+async def test_a_stream_that_has_begun_is_cancelled_at_its_worker(serve):
+    served = serve(worker := Worker())
+    request = served.submit(is_stream=True)
+    await turn()
+    served.answer(worker, is_last=False)
+    request.cancel()
+    assert worker.cancelled == worker.held
+
+
+async def test_a_request_that_nobody_waits_for_lets_go_of_its_body(serve):
+    served = serve(Worker(room=0))
+    request = served.submit(3)
+    parts = request.parts
+    request.cancel()
     assert [list(part.chunks) for part in parts] == [[]]
-    assert call.parts == []  # no cycle: the reply is freed with the call
+    assert list(request.parts) == []  # no cycle: the reply is freed with the request
 
 
-async def test_fail_all_answers_everything_under_way():
-    served = Served(Worker(room=1))
+async def test_fail_all_answers_everything_in_flight(serve):
+    served = serve(Worker(room=1))
     served.submit()
     served.submit()
     await turn()
@@ -355,117 +211,115 @@ async def test_fail_all_answers_everything_under_way():
 # --- loss of a worker ---------------------------------------------------------------------------
 
 
-async def test_a_request_is_retried_once_on_another_worker():
-    served = Served(first := Worker(), second := Worker(room=0))
+async def test_a_request_is_retried_once_on_another_worker(serve):
+    served = serve(first := Worker(), second := Worker())
     served.submit()
     await turn()
-    second.size = 1
+    (part,) = first.held
     served.lose(first)
     await turn()
-    assert second.sizes == [1]
+    assert second.held == [part]
     served.answer(second)
     assert served.failure() is None
 
 
-async def test_a_request_is_not_retried_twice():
-    served = Served(first := Worker(), second := Worker(room=0), third := Worker(room=0))
+async def test_a_request_is_not_retried_twice(serve):
+    served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     await turn()
-    second.size = 1
+    (part,) = first.held
     served.lose(first)
     await turn()
+    assert second.held == [part]
     served.lose(second)
     await turn()
-    assert third.sizes == []
+    assert third.sent == []
     assert isinstance(served.failure(), WorkerUnavailable)
     assert str(served.failure()) == "servable(s) method(m): it died"
 
 
-@pytest.mark.parametrize("forbidden", [{"method_retry": False}, {"retry": False}], ids=str)
-async def test_what_must_not_run_twice_is_not_retried(forbidden):
-    served = Served(first := Worker(), second := Worker(room=0), **forbidden)
+async def test_a_request_is_retried_on_the_worker_that_survives_when_two_die_at_once(serve):
+    served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     await turn()
-    second.size = 1
+    (part,) = first.held
     served.lose(first)
+    served.lose(second)
     await turn()
-    assert second.sizes == []
-    assert isinstance(served.failure(), WorkerUnavailable)
+    assert second.sent == []
+    assert third.held == [part]
 
 
-async def test_without_another_worker_the_loss_is_told_to_all():
-    served = Served(worker := Worker(room=1))
-    served.submit()
+async def test_a_retry_that_waits_fails_when_the_last_worker_dies(serve):
+    served = serve(first := Worker(), second := Worker())
     served.submit()
     await turn()
-    served.lose(worker)
+    served.lose(first)
+    served.lose(second)
     await turn()
-    assert isinstance(served.failure(0), WorkerUnavailable)
-    assert isinstance(served.failure(1), ServableUnavailable)
+    assert isinstance(served.failure(), ServableUnavailable)
     assert served.dispatcher.num_in_flight == 0
 
 
-async def test_a_lost_part_of_a_cancelled_request_is_dropped():
-    served = Served(first := Worker(), second := Worker(room=0))
-    call = served.submit()
+@pytest.mark.parametrize("forbidden", [{"method_retry": False}, {"retry": False}], ids=str)
+async def test_what_must_not_run_twice_is_not_retried(serve, forbidden):
+    served = serve(first := Worker(), second := Worker(), **forbidden)
+    served.submit()
     await turn()
-    call.cancel()
-    second.size = 1
+    assert len(first.held) == 1
     served.lose(first)
     await turn()
-    assert second.sizes == []
+    assert second.sent == []
+    assert isinstance(served.failure(), WorkerUnavailable)
 
 
-# --- delayed batches ----------------------------------------------------------------------------
+async def test_a_stream_that_has_begun_is_not_retried(serve):
+    served = serve(first := Worker(), second := Worker())
+    served.submit(is_stream=True)
+    await turn()
+    served.answer(first, is_last=False)
+    served.lose(first)
+    await turn()
+    assert second.sent == []
+    assert isinstance(served.failure(), WorkerUnavailable)
 
 
-async def test_a_batch_of_the_preferred_size_leaves_at_once():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
-    served.submit()
+async def test_a_stream_that_has_not_begun_is_retried(serve):
+    served = serve(first := Worker(), second := Worker())
+    served.submit(is_stream=True)
+    await turn()
+    served.lose(first)
+    await turn()
+    served.answer(second, is_last=False)
+    assert served.replies == [Reply([b'{"x": 0}'], is_last=False)]
+
+
+async def test_without_another_worker_the_loss_is_reported(serve):
+    served = serve(worker := Worker())
     served.submit()
     await turn()
-    assert worker.sizes == []
-    served.submit()
+    served.lose(worker)
+    assert isinstance(served.failure(), WorkerUnavailable)
+    assert str(served.failure()) == "servable(s) method(m): it died"
+    assert served.dispatcher.num_in_flight == 0
+
+
+async def test_a_lost_part_of_a_cancelled_request_is_dropped(serve):
+    served = serve(first := Worker(), second := Worker())
+    request = served.submit()
     await turn()
-    assert worker.sizes == [3]
-
-
-async def test_the_preferred_size_counts_instances_not_requests():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
-    served.submit(2)
-    served.submit(2)
+    assert len(first.held) == 1
+    request.cancel()
+    served.lose(first)
     await turn()
-    assert worker.sizes == [3]
-    assert len(served.line.batcher) == 1
+    assert second.sent == []
 
 
-async def test_an_overdue_batch_leaves_incomplete():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.02, preferred_size=8))
-    start = time.monotonic()
-    served.submit()
-    served.submit()
-    await until(lambda: worker.sizes)
-    assert worker.sizes == [2]
-    assert time.monotonic() - start >= 0.02
-
-
-async def test_every_later_batch_leaves_in_its_time_too():
-    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.005))
-    for number in range(1, 4):
-        served.submit()
-        await until(lambda: len(worker.sent) == number)  # noqa: B023
-    assert worker.sizes == [1, 1, 1]
-
-
-@pytest.mark.parametrize("max_wait", [0.0004, 0.0013, 0.0024, 0.0104])
-def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
-    async def main():
-        served = Served(worker := Worker(), policy=BatchPolicy(max_wait=max_wait))
-        served.submit()
-        await until(lambda: worker.sizes, limit=1.0)
-
-    with closing(uvloop.new_event_loop()) as loop:
-        loop.run_until_complete(main())
+async def test_nothing_is_kept_of_a_lost_worker(serve):
+    served = serve(worker := Worker())
+    served.lose(worker)
+    assert served.dispatcher._batches.windows == {}
+    assert served.dispatcher._streams.num_open == {}
 
 
 # --- what a worker asks for, and what is counted ------------------------------------------------
@@ -475,9 +329,9 @@ def call_of(method="m", servable="s", chunks=(b"1", b"2")):
     return Call(servable, 1, WorkItem(5, method, "native", list(chunks), None))
 
 
-async def test_a_call_of_a_worker_is_answered_to_it():
+async def test_a_call_of_a_worker_is_answered_to_it(serve):
     asking = Worker()
-    served = Served(worker := Worker())
+    served = serve(worker := Worker())
     served.dispatcher.on_call(asking, call_of())
     await turn()
     assert worker.held[0].codec == "native"
@@ -491,20 +345,20 @@ async def test_a_call_of_a_worker_is_answered_to_it():
     [(call_of(servable="other"), NotFound), (call_of(chunks=()), InvalidInputs)],
     ids=["unknown", "empty"],
 )
-async def test_a_call_that_cannot_be_done_is_answered_too(call, kind):
+async def test_a_call_that_cannot_be_done_is_answered_too(serve, call, kind):
     asking = Worker()
-    served = Served(Worker())
+    served = serve(Worker())
     served.dispatcher.on_call(asking, call)
     ((call_id, reply),) = asking.call_replies
     assert call_id == 5
     assert type(reply.failure) is kind
 
 
-async def test_requests_are_counted_by_result_and_refusals_have_no_series():
-    served = Served(worker := Worker())
+async def test_requests_are_counted_by_result_and_refusals_have_no_series(serve):
+    served = serve(worker := Worker())
     served.submit()
     served.submit().cancel()
     served.submit(servable="unknown")
     await turn()
     served.answer(worker)
-    assert served.line.series.codes == {0: 1, 10: 1}
+    assert served.method.series.codes == {Code.OK: 1, Code.CANCELLED: 1}

@@ -7,11 +7,9 @@ import socket
 import pytest
 
 from mindspore_serving.cluster.base import Launched
-from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply
-from mindspore_serving.dispatch.calls import CallState, Part
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.dispatch.request import PendingRequest, RequestPart
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView
@@ -25,7 +23,6 @@ from mindspore_serving.ipc.messages import (
     Failed,
     Fault,
     Leaving,
-    MethodReport,
     Ready,
     Slice,
     ToWorker,
@@ -48,13 +45,10 @@ class Process:
 
 
 class Owner:
-    """Keeps what it is told."""
+    """Keeps what the link reports."""
 
     def __init__(self):
-        self.answers, self.calls, self.leaving, self.lost = [], [], [], []
-
-    def on_answers(self, link, answers):
-        self.answers += answers
+        self.calls, self.leaving, self.lost = [], [], []
 
     def on_call(self, link, call):
         self.calls.append(call)
@@ -64,6 +58,17 @@ class Owner:
 
     def on_lost(self, link):
         self.lost.append(link)
+
+
+class Way:
+    """Keeps the answers to the parts that it gave to the link."""
+
+    def __init__(self):
+        self.answers, self.sizes = [], []
+
+    def on_answers(self, link, answers):
+        self.answers += answers
+        self.sizes.append(len(answers))
 
 
 class Bench:
@@ -78,27 +83,18 @@ class Bench:
         launched = Launched(Process(), ours, self.master_arena, ArenaView(to_master))
         os.close(to_worker)
         os.close(to_master)
-        self.owner = Owner()
+        self.owner, self.way = Owner(), Way()
         self.link = Link(launched, "worker", self.owner)
-        self.line = (
-            Registry()
-            .add_worker(
-                Deployment("d", "s"),
-                1,
-                [MethodReport("m", ["x"], ["y"], 1, True, False)],
-                self.link,
-            )
-            .lines["m"]
-        )
         self._frames = Frames(ToWorker)
         self._messages = []
 
     def part(self, *chunks, deadline=None):
-        call = CallState(self.line, lambda reply: None, lambda call, code: None, 0.0)
-        call.deadline = deadline
-        part = Part(call, 0, "ms_json", chunks or (b"{}",))
-        call.set_parts([part])
-        return part
+        request = PendingRequest("m", lambda reply: None, lambda request, code: None, 0.0)
+        request.deadline = deadline
+        return RequestPart(request, 0, "ms_json", chunks or (b"{}",))
+
+    def send(self, *parts, now=0.0):
+        self.link.send_work(parts, now, self.way)
 
     def say(self, *messages):
         self.stream.sendall(b"".join(map(encode, messages)))
@@ -135,7 +131,7 @@ async def bench():
 
 async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
     parts = [bench.part(b"1", b"2"), bench.part(b"3", deadline=103.5), bench.part(deadline=99.0)]
-    bench.link.send_work(parts, 100.0)
+    bench.send(*parts, now=100.0)
     work = await bench.hear()
     assert work == Work(
         [
@@ -144,21 +140,21 @@ async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
             WorkItem(3, "m", "ms_json", [b"{}"], 0.0),  # late already, never negative
         ]
     )
-    assert [part.holder for part in parts] == [bench.link] * 3
-    assert [part.attempts for part in parts] == [1] * 3
+    assert [part.link for part in parts] == [bench.link] * 3
+    assert [part.num_attempts for part in parts] == [1] * 3
 
 
 async def test_answers_find_their_parts(bench):
     first, second = bench.part(), bench.part()
-    bench.link.send_work([first, second], 0.0)
+    bench.send(first, second)
     bench.say(Done([WorkReply(2, [b"b"]), WorkReply(1, [b"a"])]))
-    await bench.until(lambda: bench.owner.answers)
-    assert bench.owner.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
+    await bench.until(lambda: bench.way.answers)
+    assert bench.way.answers == [(second, Reply([b"b"])), (first, Reply([b"a"]))]
     assert bench.link.parts == {}
 
 
 async def test_faults_and_rejections_become_errors_again(bench):
-    bench.link.send_work([bench.part(), bench.part()], 0.0)
+    bench.send(bench.part(), bench.part())
     bench.say(
         Done(
             [
@@ -167,8 +163,8 @@ async def test_faults_and_rejections_become_errors_again(bench):
             ]
         )
     )
-    await bench.until(lambda: bench.owner.answers)
-    (_, faulty), (_, rejected) = bench.owner.answers
+    await bench.until(lambda: bench.way.answers)
+    (_, faulty), (_, rejected) = bench.way.answers
     assert faulty.failures() == [None, (3, "raised")]
     assert isinstance(faulty.faults[1], StageFailed)
     assert isinstance(rejected.failure, InvalidInputs)
@@ -177,38 +173,41 @@ async def test_faults_and_rejections_become_errors_again(bench):
 
 async def test_a_stream_keeps_its_part_until_the_last_reply(bench):
     part = bench.part()
-    bench.link.send_work([part], 0.0)
+    bench.send(part)
     bench.say(Done([WorkReply(1, [b"a"], is_last=False)]))
-    await bench.until(lambda: bench.owner.answers)
+    await bench.until(lambda: bench.way.answers)
     assert bench.link.parts == {1: part}
     bench.say(Done([WorkReply(1, [b"b"])]))
-    await bench.until(lambda: len(bench.owner.answers) == 2)
-    assert [reply.is_last for _, reply in bench.owner.answers] == [False, True]
+    await bench.until(lambda: len(bench.way.answers) == 2)
+    assert [reply.is_last for _, reply in bench.way.answers] == [False, True]
     assert bench.link.parts == {}
 
 
-async def test_room_is_the_window_less_what_is_held(bench):
-    assert bench.link.room(4) == 8
-    bench.link.send_work([bench.part() for _ in range(3)], 0.0)
-    assert bench.link.room(4) == 5
+async def test_answers_go_back_the_way_their_parts_came(bench):
+    other = Way()
+    mine, yours, mine_too = bench.part(), bench.part(), bench.part()
+    bench.send(mine)
+    bench.link.send_work([yours], 0.0, other)
+    bench.send(mine_too)
+    bench.say(Done([WorkReply(number, [b"y"]) for number in (1, 2, 3)]))
+    await bench.until(lambda: other.answers)
+    assert [part for part, _ in other.answers] == [yours]
+    assert [part for part, _ in bench.way.answers] == [mine, mine_too]
+    assert bench.way.sizes == [2]  # together, as they came
 
 
-async def test_two_messages_at_most_are_under_way(bench):
-    for _ in range(2):
-        assert bench.link.room(4) > 0
-        bench.link.send_work([bench.part(), bench.part()], 0.0)
-    assert bench.link.room(4) == 0
-    bench.say(Done([WorkReply(1, [b"a"])]))  # half of the first message
-    await bench.until(lambda: len(bench.owner.answers) == 1)
-    assert bench.link.room(4) == 0
-    bench.say(Done([WorkReply(2, [b"b"])]))
-    await bench.until(lambda: len(bench.owner.answers) == 2)
-    assert bench.link.room(4) > 0
+async def test_what_a_closed_link_had_can_be_taken_once(bench):
+    first, second = bench.part(), bench.part()
+    bench.send(first, second)
+    bench.say(Done([WorkReply(1, [b"a"])]))
+    await bench.until(lambda: bench.way.answers)
+    assert bench.link.take_parts() == [second]
+    assert bench.link.take_parts() == []
 
 
 async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
     part = bench.part()
-    bench.link.send_work([part], 0.0)
+    bench.send(part)
     await bench.hear()
     bench.link.cancel(part)
     assert await bench.hear() == Cancel([1])
@@ -219,24 +218,24 @@ async def test_a_cancelled_part_is_held_until_it_is_answered(bench):
 
 
 async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(bench):
-    bench.link.send_work([bench.part(LARGE, b"small")], 0.0)
+    bench.send(bench.part(LARGE, b"small"))
     (item,) = (await bench.hear()).items
     assert isinstance(item.chunks[0], Slice)
     assert bytes(bench.view.get(item.chunks[0])) == LARGE
     assert item.chunks[1] == b"small"
     bench.say(Done([WorkReply(1, [b"y"])]))
-    await bench.until(lambda: bench.owner.answers)
+    await bench.until(lambda: bench.way.answers)
     assert bench.master_arena.num_used == 0
 
 
 async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench):
-    bench.link.send_work([bench.part()], 0.0)
+    bench.send(bench.part())
     await bench.hear()
     payload = bench.arena.put(LARGE)
     bench.say(Done([WorkReply(1, [payload])]))
-    await bench.until(lambda: bench.owner.answers)
-    assert bench.owner.answers[0][1].instances == [LARGE]
-    bench.link.send_work([bench.part()], 0.0)
+    await bench.until(lambda: bench.way.answers)
+    assert bench.way.answers[0][1].instances == [LARGE]
+    bench.send(bench.part())
     assert (await bench.hear()).freed == [payload.offset]
 
 
@@ -270,7 +269,7 @@ async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
     assert bytes(bench.view.get(payload)) == LARGE
     bench.say(Done([], [payload.offset]))
     await bench.until(lambda: bench.master_arena.num_used == 0)
-    assert bench.owner.answers == []
+    assert bench.way.answers == []
 
 
 # --- loading, leaving, ending -------------------------------------------------------------------
@@ -281,14 +280,14 @@ async def test_ready_resolves_loaded(bench):
     bench.say(ready)
     assert await bench.link.loaded == ready
     assert bench.link.is_ready
-    assert bench.link.has_spoken
+    assert bench.link.has_reported
 
 
 async def test_failed_is_a_start_error_with_the_text_of_the_worker(bench):
     bench.say(Failed("no such file"))
     with pytest.raises(StartError, match="^no such file$"):
         await bench.link.loaded
-    assert bench.link.has_spoken
+    assert bench.link.has_reported
     assert not bench.link.is_ready
 
 
@@ -296,10 +295,10 @@ async def test_an_end_while_loading_is_a_start_error(bench):
     bench.stream.close()
     with pytest.raises(StartError, match="ended while loading"):
         await bench.link.loaded
-    assert not bench.link.has_spoken
+    assert not bench.link.has_reported
 
 
-async def test_leaving_is_told(bench):
+async def test_leaving_is_reported(bench):
     bench.say(Leaving())
     await bench.until(lambda: bench.owner.leaving == [bench.link])
 
@@ -309,7 +308,7 @@ async def test_exit_is_sent(bench):
     assert await bench.hear() == Exit()
 
 
-async def test_the_end_is_told_once(bench):
+async def test_the_end_is_reported_once(bench):
     bench.stream.close()
     await bench.link.closed
     bench.link.close()
@@ -318,7 +317,7 @@ async def test_the_end_is_told_once(bench):
 
 async def test_a_closed_link_swallows_what_is_said_to_it(bench):
     part = bench.part()
-    bench.link.send_work([part], 0.0)
+    bench.send(part)
     bench.link.close()
     bench.link.cancel(part)
     bench.link.ask_to_exit()
@@ -328,12 +327,12 @@ async def test_a_closed_link_swallows_what_is_said_to_it(bench):
 
 async def test_answers_sent_before_the_end_are_not_lost(bench):
     first, second = bench.part(), bench.part()
-    bench.link.send_work([first, second], 0.0)
+    bench.send(first, second)
     bench.say(Done([WorkReply(1, [b"a"])]))
     bench.stream.close()
     bench.link.cancel(second)  # cannot be sent any more
     await bench.link.closed
-    assert bench.owner.answers == [(first, Reply([b"a"]))]
+    assert bench.way.answers == [(first, Reply([b"a"]))]
 
 
 @pytest.mark.parametrize(
@@ -359,15 +358,29 @@ async def test_answers_sent_before_the_end_are_not_lost(bench):
         "ready twice",
     ],
 )
-async def test_a_worker_that_talks_nonsense_is_ended(bench, data):
-    bench.link.send_work([bench.part()], 0.0)
+async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
+    bench.send(bench.part())
     bench.stream.sendall(data)
     await bench.until(lambda: bench.link.process.is_killed)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [WorkReply(77, [b"a"]), WorkReply(1, [b"a"]), WorkReply(2, [Slice(1 << 40, 10)])],
+    ids=["id", "twice", "slice"],
+)
+async def test_answers_before_nonsense_in_a_message_count(bench, wrong):
+    first, second = bench.part(), bench.part()
+    bench.send(first, second)
+    bench.say(Done([WorkReply(1, [b"a"]), wrong]))
+    await bench.until(lambda: bench.link.process.is_killed)
+    assert bench.way.answers == [(first, Reply([b"a"]))]
+    assert bench.link.take_parts() == [second]
+
+
 async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
     chunk = b"c" * 30_000  # small enough to travel inline
-    bench.link.send_work([bench.part(*[chunk] * 100)], 0.0)
+    bench.send(bench.part(*[chunk] * 100))
     bench.link.ask_to_exit()
     work = await bench.hear()
     assert [len(data) for data in work.items[0].chunks] == [30_000] * 100
@@ -377,7 +390,7 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order(bench):
 async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
     monkeypatch.setattr("mindspore_serving.dispatch.outbox.WRITE_LIMIT", 1 << 20)
     chunk = b"c" * 30_000
-    bench.link.send_work([bench.part(*[chunk] * 30)], 0.0)
+    bench.send(bench.part(*[chunk] * 30))
     assert not bench.link.process.is_killed
-    bench.link.send_work([bench.part(*[chunk] * 30)], 0.0)
+    bench.send(bench.part(*[chunk] * 30))
     assert bench.link.process.is_killed

@@ -16,7 +16,7 @@ from mindspore_serving.core.service import Request
 from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
-from mindspore_serving.frontends.waiting import infer
+from mindspore_serving.frontends.replies import infer
 
 HEAD = """
 import os
@@ -199,9 +199,9 @@ async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason
     assert "servable_config.py, line" in str(caught.value)
 
 
-async def test_a_worker_that_dies_while_loading_is_a_start_error_with_its_last_words(server):
-    server.write("tiny", "print('the last words', flush=True)\nos._exit(7)")
-    with pytest.raises(StartError, match="(?s)exit status 7.*the last words"):
+async def test_a_worker_that_dies_while_loading_is_a_start_error_with_the_end_of_its_log(server):
+    server.write("tiny", "print('no such key', flush=True)\nos._exit(7)")
+    with pytest.raises(StartError, match="(?s)exit status 7.*no such key"):
         await server.deploy(server.deployment(num_parallel_workers=1))
 
 
@@ -243,7 +243,7 @@ async def test_while_the_only_worker_is_away_requests_are_refused_at_once(server
     assert not server.master.is_ready
 
 
-async def test_when_all_workers_were_told_to_leave_the_server_hears_of_it(server):
+async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
     os.kill(pid, signal.SIGTERM)
@@ -299,8 +299,8 @@ async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(serv
         server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=2)
     )
     (service,) = server.master.registry
-    lines = service.lines
-    assert {name: len(line.workers) for name, line in lines.items()} == {
+    methods = service.methods
+    assert {name: len(method.workers) for name, method in methods.items()} == {
         "staged": 2,
         "called": 2,
         "only_model": 1,  # one hop less

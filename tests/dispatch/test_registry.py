@@ -1,9 +1,10 @@
-"""Who serves what, and what a client is told if nobody does."""
+"""Who serves what, and the error where nobody does."""
 
 import pytest
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
 
@@ -13,7 +14,8 @@ SUB = MethodReport("sub", ["x1", "x2"], ["y"], 1, False, False)
 
 @pytest.fixture
 def registry():
-    return Registry()
+    balancer = StreamBalancer(print)
+    return Registry(lambda *what: StreamedMethod(balancer, *what))
 
 
 def deploy(registry, version, worker, *reports, **options):
@@ -24,28 +26,28 @@ def deploy(registry, version, worker, *reports, **options):
 def test_a_method_is_found_with_its_workers(registry):
     deploy(registry, 1, "first")
     deploy(registry, 1, "second")
-    line = registry.find("math", 1, "add")
-    assert line.workers == ["first", "second"]
-    assert line.report == ADD
-    assert line.label == "servable(math) method(add)"
+    method = registry.find("math", 1, "add")
+    assert method.workers == ["first", "second"]
+    assert method.report == ADD
+    assert method.label == "servable(math) method(add)"
 
 
 def test_version_0_is_the_newest_that_runs(registry):
     for version in (2, 10, 9):
         deploy(registry, version, f"worker {version}")
-    assert registry.find("math", 0, "add").service.version == 10
+    assert registry.find("math", 0, "add").version == 10
 
 
 def test_version_0_of_a_servable_with_one_version_is_that(registry):
     deploy(registry, 7, "worker")
-    assert registry.find("math", 0, "add").service.version == 7
+    assert registry.find("math", 0, "add").version == 7
 
 
 def test_version_0_skips_versions_that_nobody_runs(registry):
     deploy(registry, 1, "old")
     newest = deploy(registry, 2, "new")
     registry.remove_worker(newest, "new")
-    assert registry.find("math", 0, "add").service.version == 1
+    assert registry.find("math", 0, "add").version == 1
 
 
 def test_an_explicit_version_is_not_replaced_by_another(registry):
@@ -91,11 +93,11 @@ def test_what_nobody_runs_now_is_unavailable_with_the_reason(registry):
         registry.find("math", 0, "add")
 
 
-def test_removing_the_last_worker_of_a_line_orphans_it(registry):
+def test_removing_the_last_worker_of_a_method_orphans_it(registry):
     service = deploy(registry, 1, "both", ADD, SUB)
     deploy(registry, 1, "one", ADD)
-    assert [line.report.name for line in registry.remove_worker(service, "both")] == ["sub"]
-    assert [line.report.name for line in registry.remove_worker(service, "one")] == ["add"]
+    assert [method.report.name for method in registry.remove_worker(service, "both")] == ["sub"]
+    assert [method.report.name for method in registry.remove_worker(service, "one")] == ["add"]
 
 
 def test_removing_a_worker_twice_is_harmless(registry):
@@ -112,10 +114,10 @@ def test_a_worker_may_run_methods_the_first_did_not(registry):
 
 def test_a_new_worker_uses_the_queue_that_is_there(registry):
     service = deploy(registry, 1, "first")
-    line = registry.find("math", 1, "add")
+    method = registry.find("math", 1, "add")
     registry.remove_worker(service, "first")
     deploy(registry, 1, "second")
-    assert registry.find("math", 1, "add") is line
+    assert registry.find("math", 1, "add") is method
 
 
 def test_all_services_can_be_listed(registry):
@@ -132,11 +134,3 @@ def test_all_services_can_be_listed(registry):
 def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retry, can_retry):
     deploy(registry, 1, "worker", report, retry=retry)
     assert registry.find("math", 1, report.name).can_retry is can_retry
-
-
-def test_what_streams_does_not_wait_for_a_batch(registry):
-    chat = MethodReport("chat", ["prompt"], ["text"], 1, True, False, streams=True)
-    policy = BatchPolicy(max_wait=1.0, preferred_size=8)
-    deploy(registry, 1, "worker", ADD, chat, batching=policy)
-    assert registry.find("math", 1, "add").batcher.policy == policy
-    assert registry.find("math", 1, "chat").batcher.policy == BatchPolicy()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mindspore_serving.dispatch import supervisor
-from mindspore_serving.dispatch.supervisor import Backoff, Keeper
+from mindspore_serving.dispatch.supervisor import Backoff, WorkerSupervisor
 from mindspore_serving.errors import StartError
 
 # --- the decision -------------------------------------------------------------------------------
@@ -41,22 +41,22 @@ class Process:
     async def wait(self):
         return self.status
 
-    def last_words(self):
-        return "Traceback: the last words"
+    def log_tail(self):
+        return "Traceback: no such key"
 
 
 class Link:
-    """A worker that lives until the test, or a kill, ends it."""
+    """A worker that runs until the test, or a kill, ends it."""
 
     def __init__(self):
         self.closed = asyncio.get_running_loop().create_future()
         self.process = Process(self.end)
         self.is_asked_to_exit = False
-        self.obeys = True
+        self.leaves = True
 
     def ask_to_exit(self):
         self.is_asked_to_exit = True
-        if self.obeys:
+        if self.leaves:
             self.end(status=0)
 
     def end(self, status=None):
@@ -66,13 +66,15 @@ class Link:
 
 
 class Replica:
-    """A keeper, the lives it started, and who was told of its end."""
+    """A supervisor, the workers it started, and its report of the end."""
 
     def __init__(self):
         self.links, self.gone, self.errors, self.num_starts = [], [], [], 0
         self.may_start = asyncio.Event()
         self.may_start.set()
-        self.keeper = Keeper("servable name:add, device id:0", self.start, self.gone.append)
+        self.supervisor = WorkerSupervisor(
+            "servable name:add, device id:0", self.start, self.gone.append
+        )
 
     async def start(self):
         self.num_starts += 1
@@ -97,75 +99,75 @@ def replica(monkeypatch):
 
 async def test_a_worker_that_dies_is_restarted(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.links[0].end(status=3)
-    await one.until(lambda: len(one.links) == 2 and one.keeper.state == "ready")
-    assert one.keeper.num_restarts == 1
-    assert one.keeper.link is one.links[1]
-    await one.keeper.stop(1.0)
+    await one.until(lambda: len(one.links) == 2 and one.supervisor.state == "ready")
+    assert one.num_starts == 2
+    assert one.supervisor.link is one.links[1]
+    await one.supervisor.stop(1.0)
 
 
-async def test_the_reason_has_status_and_last_words(replica):
+async def test_the_reason_has_the_status_and_the_end_of_the_log(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.links[0].end(status=3)
     await one.until(lambda: len(one.links) == 2)
-    assert one.keeper.reason == "exit status 3: Traceback: the last words"
+    assert one.supervisor.reason == "exit status 3: Traceback: no such key"
     one.links[1].end(status=-11)
     await one.until(lambda: len(one.links) == 3)
-    assert one.keeper.reason == "ended by signal SIGSEGV: Traceback: the last words"
+    assert one.supervisor.reason == "ended by signal SIGSEGV: Traceback: no such key"
     one.links[2].end(status=-9)
     await one.until(lambda: len(one.links) == 4)
-    assert one.keeper.reason == "ended by signal SIGKILL"
-    await one.keeper.stop(1.0)
+    assert one.supervisor.reason == "ended by signal SIGKILL"
+    await one.supervisor.stop(1.0)
 
 
 async def test_five_quick_deaths_are_the_end(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     for number in range(1, 6):
         await one.until(lambda: len(one.links) == number)  # noqa: B023
         one.links[-1].end(status=1)
     await one.until(lambda: one.gone)
-    assert one.gone == [one.keeper]
-    assert one.keeper.state == "gone"
+    assert one.gone == [one.supervisor]
+    assert one.supervisor.state == "gone"
     assert len(one.links) == 5
-    assert one.keeper.reason.startswith("exit status 1")
+    assert one.supervisor.reason.startswith("exit status 1")
 
 
 async def test_restarts_that_fail_count_as_quick_deaths(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.errors = [StartError(f"error {number}") for number in range(1, 9)]
     one.links[0].end(status=1)
     await one.until(lambda: one.gone)
-    assert one.keeper.reason == "error 4"  # the death, and four starts: five
+    assert one.supervisor.reason == "error 4"  # the death, and four starts: five
 
 
 async def test_a_restart_may_work_after_one_that_failed(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.errors = [StartError("busy")]
     one.links[0].end(status=1)
     await one.until(lambda: len(one.links) == 2)
-    assert one.keeper.num_restarts == 2
-    await one.keeper.stop(1.0)
+    assert one.num_starts == 3
+    await one.supervisor.stop(1.0)
 
 
 async def test_the_first_start_is_not_tried_again(replica):
     one = replica()
     one.errors = [StartError("no such file")]
     with pytest.raises(StartError) as caught:
-        await one.keeper.start()
+        await one.supervisor.start()
     assert str(caught.value) == "{servable name:add, device id:0, <no such file>}"
-    assert (one.keeper.state, one.keeper.reason) == ("gone", "no such file")
+    assert (one.supervisor.state, one.supervisor.reason) == ("gone", "no such file")
 
 
 async def test_a_worker_that_was_told_to_leave_is_not_restarted(replica):
     one = replica()
-    await one.keeper.start()
-    one.keeper.leave()
-    assert one.keeper.state == "leaving"
+    await one.supervisor.start()
+    one.supervisor.leave()
+    assert one.supervisor.state == "leaving"
     one.links[0].end(status=0)
     await one.until(lambda: one.gone)
     assert len(one.links) == 1
@@ -173,48 +175,48 @@ async def test_a_worker_that_was_told_to_leave_is_not_restarted(replica):
 
 async def test_stop_asks_first(replica):
     one = replica()
-    await one.keeper.start()
-    await one.keeper.stop(grace=60.0)
+    await one.supervisor.start()
+    await one.supervisor.stop(grace=60.0)
     assert one.links[0].is_asked_to_exit
     assert one.links[0].process.status == 0
-    assert one.keeper.state == "gone"
+    assert one.supervisor.state == "gone"
 
 
-async def test_stop_kills_a_worker_that_does_not_obey(replica):
+async def test_stop_kills_a_worker_that_does_not_leave(replica):
     one = replica()
-    await one.keeper.start()
-    one.links[0].obeys = False
-    await one.keeper.stop(grace=0.01)
+    await one.supervisor.start()
+    one.links[0].leaves = False
+    await one.supervisor.stop(grace=0.01)
     assert one.links[0].process.status == -9
-    assert one.keeper.state == "gone"
+    assert one.supervisor.state == "gone"
 
 
-async def test_stop_between_two_lives_ends_the_wait(replica, monkeypatch):
+async def test_stop_between_two_workers_ends_the_wait(replica, monkeypatch):
     monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.links[0].end(status=1)
     await one.until(lambda: len(one.links) == 2)
     one.links[1].end(status=1)
-    await one.until(lambda: one.keeper.state == "restarting")
-    await asyncio.wait_for(one.keeper.stop(grace=60.0), 5)
+    await one.until(lambda: one.supervisor.state == "restarting")
+    await asyncio.wait_for(one.supervisor.stop(grace=60.0), 5)
     assert len(one.links) == 2
 
 
 async def test_stop_during_a_restart_ends_the_new_worker_too(replica):
     one = replica()
-    await one.keeper.start()
+    await one.supervisor.start()
     one.may_start.clear()
     one.links[0].end(status=1)
     await one.until(lambda: one.num_starts == 2)
-    stopping = asyncio.create_task(one.keeper.stop(grace=60.0))
+    stopping = asyncio.create_task(one.supervisor.stop(grace=60.0))
     await asyncio.sleep(0)
     one.may_start.set()
     await asyncio.wait_for(stopping, 5)
     assert one.links[1].process.status == -9
     assert one.links[1].closed.done()
-    assert one.keeper.state == "gone"
+    assert one.supervisor.state == "gone"
 
 
 async def test_stop_before_start_is_harmless(replica):
-    await replica().keeper.stop(1.0)
+    await replica().supervisor.stop(1.0)

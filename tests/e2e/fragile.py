@@ -4,7 +4,9 @@ Everything is relative to the working directory, which the server in this proces
 """
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from tests.e2e.harness import Calls, eventually, is_alive, workers
 
 SOURCE = """
 import signal, subprocess, sys
+
+while os.path.exists("hold"):  # a worker that loads
+    time.sleep(0.005)
 
 def log(word):
     with open("calls.txt", "a") as file:
@@ -74,6 +79,16 @@ def logged(word: str) -> list[int]:
 
 def go() -> None:
     Path("go").touch()
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """No worker can load meanwhile."""
+    Path("hold").touch()
+    try:
+        yield
+    finally:
+        Path("hold").unlink()
 
 
 def ask_wait(calls: Calls, pool: ThreadPoolExecutor) -> tuple[Future[Any], int]:

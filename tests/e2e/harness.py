@@ -246,6 +246,13 @@ class Script:
             self.process.stdout.close()
 
 
+def in_flight(calls: Calls) -> float:
+    """How many requests the server has not answered."""
+    text = calls.http_call("GET", "/metrics")[1].decode()
+    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
+    return float(lines[0].split()[-1])
+
+
 def both_errors(calls: Calls, method: str, instances: object, servable: str = "toy") -> list[str]:
     """The error texts by gRPC and by REST of a request that fails as a whole."""
     by_grpc = calls.client(servable, method).infer(instances)

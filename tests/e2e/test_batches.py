@@ -1,6 +1,6 @@
 """How batches form, with and without a delay."""
 
-import time
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import Calls, eventually
+from tests.e2e.harness import config, eventually, in_flight, serving, write_servable
+
+HOUR = 3_600_000  # milliseconds
 
 SOURCE = """
 def twice(x):
@@ -56,12 +58,6 @@ def go() -> None:
     Path("go").touch()
 
 
-def in_flight(calls: Calls) -> float:
-    text = calls.http_call("GET", "/metrics")[1].decode()
-    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
-    return float(lines[0].split()[-1])
-
-
 def test_without_a_delay_a_batch_is_whatever_waits(serve, threads):
     calls = serve(SOURCE)
     first = threads.submit(calls.client("toy", "slow_size").infer, {"x": 0})
@@ -74,54 +70,51 @@ def test_without_a_delay_a_batch_is_whatever_waits(serve, threads):
     assert sum(seen()) == 9
 
 
-def test_a_lone_request_does_not_wait_without_a_delay(serve):
-    calls = serve(SOURCE)
-    client = calls.client("toy", "size")
-    client.infer({"x": 1})
-    started = time.monotonic()
-    assert client.infer({"x": 1})[0]["n"] == 1
-    assert time.monotonic() - started < 0.5
+def test_a_lone_request_does_not_wait_without_a_delay(tmp_path, pool):
+    """While one that waits for company does."""
+    write_servable(tmp_path, "delayed", SOURCE)
+    write_servable(tmp_path, "toy", SOURCE)
+    delayed = config(tmp_path, "delayed", max_batch_delay_ms=HOUR, preferred_batch_size=2)
+    with serving(tmp_path, delayed, config(tmp_path, "toy")) as calls:
+        waiting = pool.submit(calls.client("delayed", "size").infer, {"x": 1})
+        eventually(lambda: in_flight(calls) == 1)
+        assert calls.client("toy", "size").infer({"x": 1})[0]["n"] == 1
+        assert in_flight(calls) == 1
+        assert calls.client("delayed", "size").infer({"x": 1})[0]["n"] == 2
+        assert waiting.result(10)[0]["n"] == 2
 
 
 def test_with_a_delay_and_a_preferred_size_full_batches_leave_at_once(serve, threads):
-    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
+    calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     clients = [calls.client("toy", "size") for _ in range(8)]
-    started = time.monotonic()
     results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert min(int(result[0]["n"]) for result in results) >= 4
-    assert time.monotonic() - started < 4
 
 
 def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve, threads):
     calls = serve(SOURCE, max_batch_delay_ms=300, preferred_batch_size=8)
     clients = [calls.client("toy", "size") for _ in range(3)]
-    started = time.monotonic()
     results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert [int(result[0]["n"]) for result in results] == [3] * 3
-    assert 0.25 < time.monotonic() - started < 3
+    ((toy,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
+    assert toy["p99_ms"] >= 300  # of the first
 
 
 def test_with_a_delay_alone_the_batch_size_of_the_method_is_preferred(serve, threads):
-    calls = serve(SOURCE, max_batch_delay_ms=5000)
+    calls = serve(SOURCE, max_batch_delay_ms=HOUR)
     clients = [calls.client("toy", "size") for _ in range(8)]
-    started = time.monotonic()
     results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert [int(result[0]["n"]) for result in results] == [8] * 8
-    assert time.monotonic() - started < 4
 
 
 def test_instances_of_one_request_fill_batches_too(serve):
-    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
-    started = time.monotonic()
+    calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     by_grpc = calls.client("toy", "size").infer([{"x": n} for n in range(8)])
     by_rest = calls.post("toy", "size", [{"x": n} for n in range(8)])["instances"]
     assert min(int(result["n"]) for result in [*by_grpc, *by_rest]) >= 4
-    assert time.monotonic() - started < 4
 
 
 def test_a_deadline_inside_the_delay_is_kept(serve):
-    calls = serve(SOURCE, max_batch_delay_ms=5000, preferred_batch_size=4)
-    started = time.monotonic()
+    calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     answer = calls.post("toy", "size", {"x": 1}, {"X-Request-Timeout": "0.2"})
     assert answer == {"error_msg": "no answer within 0.2 seconds"}
-    assert time.monotonic() - started < 2

@@ -26,7 +26,6 @@ HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\
 )
 bounded = settings(
     max_examples=200,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     database=None,
 )

@@ -20,14 +20,14 @@ from tests.llm import chatty
 SOURCE = """
 from pathlib import Path
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.processing.processor import Preparer
+from mindspore_serving.llm.processing.processor import Processor
 
 here = Path(__file__).parent
 llm = register.declare_llm(
     "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64
 )
-Preparer.prompt_now, Preparer.embedded_now, Engine.step_now = (
-    Preparer.prompt, Preparer.embedded, Engine.step
+Processor.prepare_now, Processor.embed_ids_now, Engine.step_now = (
+    Processor.prepare, Processor.embed_ids, Engine.step
 )
 
 def hold():
@@ -35,13 +35,13 @@ def hold():
         (here / "held").touch()
         time.sleep(0.002)
 
-def prompt(self, ask):
+def prepare(self, request):
     hold()
-    return self.prompt_now(ask)
+    return self.prepare_now(request)
 
-def embedded(self, text):
+def embed_ids(self, text):
     hold()
-    return self.embedded_now(text)
+    return self.embed_ids_now(text)
 
 def step(self):
     if (here / "break").exists():
@@ -49,7 +49,7 @@ def step(self):
         raise MemoryError("injected")
     return self.step_now()
 
-Preparer.prompt, Preparer.embedded, Engine.step = prompt, embedded, step
+Processor.prepare, Processor.embed_ids, Engine.step = prepare, embed_ids, step
 
 def check(text):
     if (here / "fail").exists():

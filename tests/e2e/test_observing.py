@@ -34,12 +34,6 @@ def go() -> None:
     Path("go").touch()
 
 
-def in_flight(calls: Calls) -> float:
-    text = calls.http_call("GET", "/metrics")[1].decode()
-    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
-    return float(lines[0].split()[-1])
-
-
 def test_health_servables_and_metrics_tell_what_happens(serve):
     calls = serve(SOURCE, num_parallel_workers=2)
     assert calls.http_call("GET", "/health") == (200, b"ready")

@@ -5,7 +5,7 @@ import pytest
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, StageFailed
 from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.job import Part, Program, Step
+from mindspore_serving.execution.job import Item, PreparedStage, Program
 
 
 class TextCodec:
@@ -38,7 +38,7 @@ def program(name, *stages):
         Method(name, ("x",), ("y",), tuple(parts), (len(stages),)), f"servable s, method {name}"
     )
     for index, (limit, function) in enumerate(stages):
-        made.steps.append(Step((index,), limit, one_input(function)))
+        made.stages.append(PreparedStage((index,), limit, one_input(function)))
     return made
 
 
@@ -69,9 +69,9 @@ class Machine:
 
     def add(self, name, *values, deadline=None, codec=TextCodec):
         self._next_id += 1
-        part = Part(self._next_id, self.programs[name], codec, deadline)
-        self.executor.add(part, [{"x": value} for value in values])
-        return part
+        item = Item(self._next_id, self.programs[name], codec, deadline)
+        self.executor.add(item, [{"x": value} for value in values])
+        return item
 
     def run(self, now=0.0, steps=100):
         while self.executor.has_work and steps:
@@ -81,7 +81,7 @@ class Machine:
 
     @property
     def finished(self):
-        return [part.id for part in self.executor.finished]
+        return [item.id for item in self.executor.finished]
 
 
 def plus(number):
@@ -92,8 +92,8 @@ def times(number):
     return lambda value: (value * number,)
 
 
-def texts(part):
-    return [None if fault is None else str(fault) for fault in part.faults]
+def texts(item):
+    return [None if fault is None else str(fault) for fault in item.faults]
 
 
 # --- results ------------------------------------------------------------------------------------
@@ -101,19 +101,19 @@ def texts(part):
 
 def test_stages_run_in_order():
     machine = Machine(m=[(8, plus(1)), (8, times(10))])
-    part = machine.add("m", 1, 2)
+    item = machine.add("m", 1, 2)
     machine.run()
-    assert part.outputs == [b"y=20", b"y=30"]
-    assert part.faults is None
-    assert machine.finished == [part.id]
+    assert item.outputs == [b"y=20", b"y=30"]
+    assert item.faults is None
+    assert machine.finished == [item.id]
 
 
 def test_a_method_without_stages_returns_its_inputs():
     machine = Machine(m=[])
-    part = machine.add("m", 7)
+    item = machine.add("m", 7)
     assert not machine.executor.has_work
-    assert part.outputs == [b"y=7"]
-    assert machine.finished == [part.id]
+    assert item.outputs == [b"y=7"]
+    assert machine.finished == [item.id]
 
 
 def test_a_part_without_instances_is_refused():
@@ -177,10 +177,10 @@ def test_a_failing_instance_fails_alone():
         return (1 / value,) if value else StageFailed("division by zero")
 
     machine = Machine(m=[(8, reciprocal), (8, plus(0))])
-    part = machine.add("m", 2, 0, 4)
+    item = machine.add("m", 2, 0, 4)
     machine.run()
-    assert part.outputs == [b"y=0.5", b"", b"y=0.25"]
-    assert texts(part) == [
+    assert item.outputs == [b"y=0.5", b"", b"y=0.25"]
+    assert texts(item) == [
         None,
         "Call Function 'm0' Failed, method: 'm', stage index(begin with 1): 1, "
         "error msg: division by zero",
@@ -190,23 +190,23 @@ def test_a_failing_instance_fails_alone():
 
 def test_the_text_counts_stages_from_1():
     machine = Machine(m=[(8, plus(0)), (8, lambda value: StageFailed("no"))])
-    part = machine.add("m", 1)
+    item = machine.add("m", 1)
     machine.run()
-    assert "stage index(begin with 1): 2, error msg: no" in texts(part)[0]
+    assert "stage index(begin with 1): 2, error msg: no" in texts(item)[0]
 
 
 def test_the_kind_of_error_is_kept():
     machine = Machine(m=[(8, lambda value: InvalidInputs("no"))])
-    part = machine.add("m", 1)
+    item = machine.add("m", 1)
     machine.run()
-    assert type(part.faults[0]) is InvalidInputs
+    assert type(item.faults[0]) is InvalidInputs
 
 
 def test_a_very_long_text_is_cut():
     machine = Machine(m=[(8, lambda value: StageFailed("x" * 100_000))])
-    part = machine.add("m", 1)
+    item = machine.add("m", 1)
     machine.run()
-    assert len(texts(part)[0]) == 4096
+    assert len(texts(item)[0]) == 4096
 
 
 def test_a_stage_that_raises_fails_the_instances_in_its_batch_and_no_others():
@@ -228,28 +228,28 @@ def test_an_exception_without_a_text_is_shown_by_its_type():
         raise KeyError
 
     machine = Machine(m=[(2, fail)])
-    part = machine.add("m", 1)
+    item = machine.add("m", 1)
     machine.run()
-    assert texts(part)[0].endswith("error msg: KeyError()")
+    assert texts(item)[0].endswith("error msg: KeyError()")
 
 
 @pytest.mark.parametrize("outcome", [(1, 2), ()], ids=["too many", "none"])
 def test_a_wrong_count_of_outputs_fails_the_instance_and_not_the_worker(outcome):
     machine = Machine(m=[(4, lambda value: outcome if value == 2 else (value,))])
-    part = machine.add("m", 1, 2, 3)
+    item = machine.add("m", 1, 2, 3)
     machine.run()
-    assert part.outputs == [b"y=1", b"", b"y=3"]
-    assert texts(part)[1].endswith(
+    assert item.outputs == [b"y=1", b"", b"y=3"]
+    assert texts(item)[1].endswith(
         f"error msg: it returned {len(outcome)} outputs, 1 are registered"
     )
 
 
 def test_an_output_that_cannot_be_sent_fails_its_instance():
     machine = Machine(m=[(4, plus(0))])
-    part = machine.add("m", 1, 2, 3, codec=RefusingCodec)
+    item = machine.add("m", 1, 2, 3, codec=RefusingCodec)
     machine.run()
-    assert part.outputs == [b"sent", b"", b"sent"]
-    assert texts(part) == [None, "2 cannot be sent", None]
+    assert item.outputs == [b"sent", b"", b"sent"]
+    assert texts(item) == [None, "2 cannot be sent", None]
 
 
 # --- deadlines and cancellation -----------------------------------------------------------------
@@ -278,10 +278,10 @@ def test_a_late_request_takes_no_place_in_a_batch():
 
 def test_time_may_run_out_between_stages():
     machine = Machine(m=[(1, plus(0)), (1, plus(0))])
-    part = machine.add("m", 1, deadline=10.0)
+    item = machine.add("m", 1, deadline=10.0)
     machine.executor.run_next(9.9)
     machine.executor.run_next(10.0)
-    assert texts(part) == ["time is up before stage 2"]
+    assert texts(item) == ["time is up before stage 2"]
     assert [label for label, _ in machine.log] == ["m0"]
 
 
@@ -299,30 +299,30 @@ def test_a_batch_of_nothing_but_late_requests_is_not_run():
 def test_jobs_sent_away_come_back_by_resume():
     machine = Machine(m=[(4, plus(0)), (4, plus(1))])
     away = []
-    machine.programs["m"].steps[0].start = away.append
-    part = machine.add("m", 1, 2)
+    machine.programs["m"].stages[0].start = lambda _, jobs: away.append(jobs)
+    item = machine.add("m", 1, 2)
     machine.run()
     assert (len(away[0]), machine.finished) == (2, [])
     machine.executor.resume(away[0], [(10,), StageFailed("lost")])
     machine.run()
-    assert part.outputs == [b"y=11", b""]
-    assert "error msg: lost" in texts(part)[1]
+    assert item.outputs == [b"y=11", b""]
+    assert "error msg: lost" in texts(item)[1]
 
 
 def test_jobs_that_cannot_be_sent_away_fail():
     machine = Machine(m=[(4, plus(0))])
 
-    def fail(jobs):
+    def fail(_, jobs):
         raise StageFailed("too large")
 
-    machine.programs["m"].steps[0].start = fail
-    part = machine.add("m", 1)
+    machine.programs["m"].stages[0].start = fail
+    item = machine.add("m", 1)
     machine.run()
-    assert texts(part)[0].endswith("error msg: too large")
+    assert texts(item)[0].endswith("error msg: too large")
 
 
 def test_the_batch_size_of_a_program_is_the_largest_that_gains():
     made = program("m", (4, plus(0)), (16, plus(0)), (2, plus(0)))
-    made.steps[1].gains_from_batch = False
+    made.stages[1].gains_from_batch = False
     assert made.batch_size == 4
     assert program("m").batch_size == 1

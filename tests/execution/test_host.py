@@ -7,9 +7,9 @@ import pytest
 
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.execution import host
+from mindspore_serving.execution import loading
 from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.job import Part
+from mindspore_serving.execution.job import Item
 from mindspore_serving.ipc.messages import ModelReport
 
 DOUBLE = """
@@ -38,22 +38,22 @@ class NoRemote:
 
 
 def load(setup, remote=None):
-    return host.load(setup, remote or NoRemote(), lambda: lambda: None)
+    return loading.load(setup, remote or NoRemote(), lambda: lambda: None)
 
 
 def run(loaded, method, *instances):
     """Outputs by name, or the text of the failure, for each instance."""
     executor = Executor(loaded.programs)
     program = loaded.programs[method]
-    part = Part(1, program, Numbers, None)
+    item = Item(1, program, Numbers, None)
     names = program.method.inputs
-    executor.add(part, [dict(zip(names, values, strict=True)) for values in instances])
+    executor.add(item, [dict(zip(names, values, strict=True)) for values in instances])
     while executor.has_work:
         executor.run_next(0.0)
-    faults = part.faults or [None] * len(instances)
+    faults = item.faults or [None] * len(instances)
     return [
         output if fault is None else str(fault)
-        for output, fault in zip(part.outputs, faults, strict=True)
+        for output, fault in zip(item.outputs, faults, strict=True)
     ]
 
 
@@ -253,8 +253,8 @@ def without_model(x):
             )
         )
     )
-    assert [step.limit for step in loaded.programs["m"].steps] == [first, first, last]
-    assert loaded.programs["without_model"].steps[0].limit == 1
+    assert [step.limit for step in loaded.programs["m"].stages] == [first, first, last]
+    assert loaded.programs["without_model"].stages[0].limit == 1
 
 
 # --- Model.call ---------------------------------------------------------------------------------
@@ -408,14 +408,14 @@ def test_model_stages_of_a_worker_without_models_are_sent_away(write):
     loaded = load(setup, remote)
     assert list(loaded.programs) == ["mixed"]  # a model alone is better called where it is
     executor = Executor(loaded.programs)
-    part = Part(1, loaded.programs["mixed"], Numbers, None)
-    executor.add(part, [{"x1": number(1), "x2": number(2)}])
+    item = Item(1, loaded.programs["mixed"], Numbers, None)
+    executor.add(item, [{"x1": number(1), "x2": number(2)}])
     executor.run_next(0.0)
     ((key, subgraph, jobs),) = remote.started
     assert (key, subgraph, len(jobs)) == ("add", 0, 1)
     executor.resume(jobs, [(number(3),)])
     executor.run_next(0.0)
-    assert part.outputs == [{"y": 6}]
+    assert item.outputs == [{"y": 6}]
 
 
 def test_a_worker_without_models_needs_somebody_who_has_them(write):

@@ -3,7 +3,7 @@
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.execution.executor import Executor
-from mindspore_serving.execution.job import Part, Program, Step, Stream
+from mindspore_serving.execution.job import Item, PreparedStage, Program, ReorderBuffer
 
 
 class TextCodec:
@@ -12,22 +12,22 @@ class TextCodec:
         return str(outputs["y"]).encode()
 
 
-class Parked(Step):
+class Parked(PreparedStage):
     """A stage elsewhere: keeps the jobs until the test answers."""
 
     def __init__(self, inputs):
         super().__init__(inputs, 8, lambda rows: [])
         self.jobs = []
-        self.start = self.jobs.extend
+        self.start = lambda _, jobs: self.jobs.extend(jobs)
 
 
 def stepped(function):
-    return lambda inputs: Step(inputs, 8, lambda rows: [(function(*row),) for row in rows])
+    return lambda inputs: PreparedStage(inputs, 8, lambda rows: [(function(*row),) for row in rows])
 
 
 def yielding(function):
     def make(inputs):
-        step = Step(inputs, 8, lambda rows: [([*function(*row)],) for row in rows])
+        step = PreparedStage(inputs, 8, lambda rows: [([*function(*row)],) for row in rows])
         step.iterate = lambda job: ((value,) for value in function(*job.arguments(step)))
         return step
 
@@ -41,15 +41,15 @@ def machine(*steps):
         for i in range(len(steps))
     )
     program = Program(Method("m", ("x",), ("y",), stages, (len(steps),)), "method m")
-    program.steps += [make((i,)) for i, make in enumerate(steps)]
-    return Executor({"m": program}), program.steps
+    program.stages += [make((i,)) for i, make in enumerate(steps)]
+    return Executor({"m": program}), program.stages
 
 
-def stream_of(executor, value, part_id=1):
-    part = Part(part_id, executor.programs["m"], TextCodec, None)
-    part.is_stream = True
-    executor.add(part, [{"x": value}])
-    return part
+def stream_of(executor, value, item_id=1):
+    item = Item(item_id, executor.programs["m"], TextCodec, None)
+    item.is_stream = True
+    executor.add(item, [{"x": value}])
+    return item
 
 
 def run(executor, limit=1000):
@@ -59,7 +59,7 @@ def run(executor, limit=1000):
 
 
 def test_pieces_leave_in_the_order_in_which_they_began():
-    stream = Stream()
+    stream = ReorderBuffer()
     stream.num_begun = 4
     assert [stream.put(number, b"%d" % number) for number in (2, 1, 0, 3)] == [
         [],
@@ -73,7 +73,7 @@ def test_pieces_leave_in_the_order_in_which_they_began():
 
 
 def test_a_stream_is_done_only_when_closed_and_emptied():
-    stream = Stream()
+    stream = ReorderBuffer()
     stream.num_begun, stream.is_closed = 2, True
     stream.put(1, b"later")
     assert not stream.is_done
@@ -83,23 +83,23 @@ def test_a_stream_is_done_only_when_closed_and_emptied():
 
 def test_an_empty_stream_ends_without_pieces():
     executor, _ = machine(yielding(range))
-    part = stream_of(executor, 0)
+    item = stream_of(executor, 0)
     run(executor)
-    assert executor.finished == [part]
-    assert (part.outputs, part.faults) == ([], None)
+    assert executor.finished == [item]
+    assert (item.outputs, item.faults) == ([], None)
 
 
 def test_later_stages_that_answer_out_of_order_do_not_change_the_order():
     executor, steps = machine(yielding(range), Parked)
-    part = stream_of(executor, 3)
+    item = stream_of(executor, 3)
     run(executor)
     jobs = steps[1].jobs
     assert len(jobs) == 3
     for job in reversed(jobs):
         assert not executor.finished
         executor.resume([job], [(f"<{job.values[1]}>",)])
-    assert part.outputs == [b"<0>", b"<1>", b"<2>"]
-    assert executor.finished == [part]
+    assert item.outputs == [b"<0>", b"<1>", b"<2>"]
+    assert executor.finished == [item]
 
 
 def test_a_piece_that_fails_ends_the_stream_and_closes_its_generator():
@@ -120,10 +120,10 @@ def test_a_piece_that_fails_ends_the_stream_and_closes_its_generator():
         return number
 
     executor, _ = machine(yielding(endless), stepped(check))
-    part = stream_of(executor, 0)
+    item = stream_of(executor, 0)
     run(executor)
-    assert executor.finished == [part]
-    assert "two is not wanted" in str(part.faults[0])
+    assert executor.finished == [item]
+    assert "two is not wanted" in str(item.faults[0])
     assert closed == [True]
     assert not executor.has_work
 
@@ -139,19 +139,19 @@ def test_cancelling_closes_the_generator_and_answers_once():
             closed.append(True)
 
     executor, _ = machine(yielding(endless))
-    part = stream_of(executor, 0)
+    item = stream_of(executor, 0)
     run(executor, limit=20)
     assert executor.has_work
-    part.is_cancelled = True
+    item.is_cancelled = True
     run(executor)
     assert closed == [True]
-    assert executor.finished == [part]
-    assert "the request was cancelled" in str(part.faults[0])
+    assert executor.finished == [item]
+    assert "the request was cancelled" in str(item.faults[0])
 
 
 def test_a_stage_elsewhere_that_fails_after_pieces_fails_the_stream_once():
     executor, (parked,) = machine(Parked)
-    part = stream_of(executor, 0)
+    item = stream_of(executor, 0)
     run(executor)
     (job,) = parked.jobs
     executor.emit(job, ("a",))
@@ -159,15 +159,15 @@ def test_a_stage_elsewhere_that_fails_after_pieces_fails_the_stream_once():
     executor.fail(job, StageFailed("again"))
     executor.emit(job, ("late",))
     executor.end(job)
-    assert executor.finished == [part]
-    assert part.outputs == [b"a"]
-    assert "the model is gone" in str(part.faults[0])
+    assert executor.finished == [item]
+    assert item.outputs == [b"a"]
+    assert "the model is gone" in str(item.faults[0])
 
 
 def test_other_requests_have_their_turn_beside_an_endless_stream():
     executor, _ = machine(yielding(lambda x: iter(int, 1) if x else range(1)))
     stream_of(executor, 1)
-    other = stream_of(executor, 0, part_id=2)
+    other = stream_of(executor, 0, item_id=2)
     run(executor, limit=20)
     assert executor.finished == [other]
     assert executor.has_work
@@ -175,8 +175,8 @@ def test_other_requests_have_their_turn_beside_an_endless_stream():
 
 def test_a_method_without_a_streaming_stage_gives_one_piece():
     executor, _ = machine(stepped(lambda x: x * 2))
-    part = stream_of(executor, 4)
+    item = stream_of(executor, 4)
     run(executor)
-    assert part.outputs == [b"8"]
-    assert executor.finished == [part]
+    assert item.outputs == [b"8"]
+    assert executor.finished == [item]
     assert list(executor.with_pieces) == [1]

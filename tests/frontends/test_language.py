@@ -4,11 +4,18 @@ import asyncio
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Ended, Piece, Refused, encode_events
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Finished,
+    Refused,
+    RequestRefused,
+    Started,
+    encode_events,
+)
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
-from mindspore_serving.frontends.language import RefusedError, Stream
-from mindspore_serving.frontends.waiting import MOST_UNREAD, REPLY_SIZE, Replies
+from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
 from mindspore_serving.metrics import Histogram
 
 REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
@@ -31,22 +38,22 @@ def events(*them, is_last=False):
     return Reply([encode_events(them)], is_last=is_last)
 
 
-PIECE = Piece(0, "a", (1,))
+PIECE = Chunk(0, "a", (1,))
 
 
 async def test_events_come_one_by_one_and_end():
-    stream = Stream(inference := Inference(), REQUEST)
-    inference.say(events(Begun(3, 7), PIECE))
-    inference.say(events(PIECE, Ended(3, 0, 2), is_last=True))
-    assert await stream.begin() == Begun(3, 7)
-    assert [event async for event in stream] == [PIECE, PIECE, Ended(3, 0, 2)]
+    stream = Generation(inference := Inference(), REQUEST)
+    inference.say(events(Started(3, 7), PIECE))
+    inference.say(events(PIECE, Finished(3, 0, 2), is_last=True))
+    assert await stream.begin() == Started(3, 7)
+    assert [event async for event in stream] == [PIECE, PIECE, Finished(3, 0, 2)]
 
 
 async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
     queue = Histogram((1.0,))
-    stream = Stream(inference := Inference(), REQUEST, queue)
-    inference.say(events(Begun(3, 7, None, 0.5), PIECE))
-    inference.say(events(Ended(3, 0, 1, 2.5), is_last=True))
+    stream = Generation(inference := Inference(), REQUEST, queue)
+    inference.say(events(Started(3, 7, None, 0.5), PIECE))
+    inference.say(events(Finished(3, 0, 1, 2.5), is_last=True))
     await stream.begin()
     assert queue.count == 0
     assert len([event async for event in stream]) == 2
@@ -56,22 +63,22 @@ async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
 @pytest.mark.parametrize(
     ("reply", "kind"),
     [
-        (events(Refused("empty", "nothing"), is_last=True), RefusedError),
+        (events(Refused("empty", "nothing"), is_last=True), RequestRefused),
         (Reply(failure=WorkerUnavailable("gone")), WorkerUnavailable),
         (events(PIECE), ServingError),
         (Reply([]), ServingError),
     ],
 )
 async def test_what_does_not_begin_raises(reply, kind):
-    stream = Stream(inference := Inference(), REQUEST)
+    stream = Generation(inference := Inference(), REQUEST)
     inference.say(reply)
     with pytest.raises(kind):
         await stream.begin()
 
 
 async def test_a_stream_without_an_end_raises():
-    stream = Stream(inference := Inference(), REQUEST)
-    inference.say(events(Begun(3, 7)))
+    stream = Generation(inference := Inference(), REQUEST)
+    inference.say(events(Started(3, 7)))
     inference.say(events(PIECE, is_last=True))
     await stream.begin()
     with pytest.raises(ServingError, match="did not finish"):
@@ -80,11 +87,11 @@ async def test_a_stream_without_an_end_raises():
 
 async def test_leaving_cancels_once_and_never_behind_the_end():
     inference = Inference()
-    with Stream(inference, REQUEST) as stream:
+    with Generation(inference, REQUEST) as stream:
         stream.cancel()
     assert inference.num_cancelled == 1
-    with Stream(inference, REQUEST) as stream:
-        inference.say(events(Ended(1, 0, 1), is_last=True))
+    with Generation(inference, REQUEST) as stream:
+        inference.say(events(Finished(1, 0, 1), is_last=True))
     assert inference.num_cancelled == 1
 
 

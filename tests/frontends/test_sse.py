@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.leaving import Owned
+from mindspore_serving.frontends.disconnect import Owned
 
 
 class Web:

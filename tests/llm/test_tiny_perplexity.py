@@ -23,7 +23,7 @@ def windows(llm):
 
 def perplexity(directory, **options):
     """Of all tokens but the first of each window."""
-    with LLM(directory, max_num_seqs=4, kv_cache_memory=2**24, **options) as llm:
+    with LLM(directory, dtype="f32", max_num_seqs=4, kv_cache_memory=2**24, **options) as llm:
         params = SamplingParams(max_tokens=1, prompt_logprobs=0)
         answers = llm.generate(windows(llm), params, use_tqdm=False)
     scores = [own.logprob for one in answers for own, *_ in one.prompt_logprobs[1:]]
@@ -45,7 +45,7 @@ def test_the_perplexity_is_that_which_transformers_computes():
     model = transformers.LlamaForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     with torch.no_grad():
         expected = math.exp(model(input_ids=rows, labels=rows).loss.item())
-    assert perplexity(MODEL, dtype="f32", kv_cache_dtype="f32") == pytest.approx(expected, rel=1e-4)
+    assert perplexity(MODEL, kv_cache_dtype="f32") == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(("mode", "most"), [("int8", 1.01), ("int4", 1.05)])

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.transfer import upload
 from mindspore_serving.llm.step import Row, Step
@@ -144,7 +144,7 @@ def drawn(case: Case, *, unused: float) -> Inputs:
             new = torch.randn((length, *shape[2:]), generator=generator).to(case.cache_dtype)
             stored.flatten(0, 1)[slots] = new
             own.append(new)
-    layout = lay_out(Step(tuple(rows)), Limits(case.block_size, shape[0], 1, 10**6))
+    layout = lay_out(Step(tuple(rows)), RunnerLimits(case.block_size, shape[0], 1, 10**6))
     q_shape = (len(layout.slots), case.heads, case.head_dim)
     q = 2 * torch.randn(q_shape, generator=generator)
     return Inputs(q.to(case.dtype), *parts, (cache[0], cache[1]), layout)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.opening import open_model
 from mindspore_serving.llm.runtimes.torch.paged import PagedPath
 from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
@@ -33,7 +33,7 @@ def tokens(path: Path, count: int) -> dict[str, object]:
     one, two and four sequences."""
     model = open_model(path, EngineConfig(device="cpu", block_size=BLOCK))
     spec = model.spec
-    limits = Limits(BLOCK, 40, spec.vocab_size, 100)
+    limits = RunnerLimits(BLOCK, 40, spec.vocab_size, 100)
     kernels = PagedPath.of(spec.attention(0), model.dtype, BLOCK, num_processors=1)
     runner = TorchRunner(model, limits, kernels)
     graphs = Again()

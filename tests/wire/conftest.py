@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from mindspore_serving.core.graph import Method
 
-settings.register_profile("wire", deadline=None, max_examples=200)
+settings.register_profile("wire", max_examples=200)
 settings.load_profile("wire")
 
 GOLDEN = Path(__file__).parents[1] / "golden"

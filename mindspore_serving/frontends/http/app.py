@@ -16,11 +16,11 @@ from starlette.types import ASGIApp
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.keys import KeyGate, Keys
-from mindspore_serving.frontends.leaving import while_there
 from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
-from mindspore_serving.frontends.waiting import infer
+from mindspore_serving.frontends.replies import infer
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 

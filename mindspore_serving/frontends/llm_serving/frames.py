@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Token
 
 Form = Literal["r21", "bare"]
 
@@ -100,7 +100,7 @@ def _joined(parts: Sequence[bytes]) -> bytes:
     return b", ".join(parts)
 
 
-def _piece(shown: Shown) -> bytes:
+def _chunk(shown: Shown) -> bytes:
     return b'{"details": null, "generated_text": %b, "tokens": %b, "top_tokens": [%b]}' % (
         _encode(shown.text),
         shown.to_json(),
@@ -119,7 +119,7 @@ class Frames(Protocol):
     headers: dict[str, str]
     ping: bytes  # what fills a silence
 
-    def piece(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: Shown) -> bytes:
         """The `index`-th token, from 1."""
         ...
 
@@ -132,7 +132,7 @@ class EventFrames:
     headers = SSE
     ping = b": You can't see this ping\r\n\r\n"
 
-    def piece(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: Shown) -> bytes:
         return message(_encode(shown.text))
 
     def last(self, whole: Whole) -> bytes:
@@ -145,7 +145,7 @@ class IndexedFrames:
     headers = LINES
     ping = b""
 
-    def piece(self, index: int, shown: Shown) -> bytes:
+    def chunk(self, index: int, shown: Shown) -> bytes:
         return b'data:{"token": {"text": %b, "index": %d}}\n' % (_encode(shown.text), index)
 
     def last(self, whole: Whole) -> bytes:
@@ -158,8 +158,8 @@ class BareFrames:
     headers = SSE
     ping = b""  # clients parse every line
 
-    def piece(self, index: int, shown: Shown) -> bytes:
-        return _ENVELOPE % (b"[%b]" % _piece(shown)) + b"\n"
+    def chunk(self, index: int, shown: Shown) -> bytes:
+        return _ENVELOPE % (b"[%b]" % _chunk(shown)) + b"\n"
 
     def last(self, whole: Whole) -> bytes:
         return _ENVELOPE % (b"[%b]" % whole.to_json(details_first=True)) + b"\n"
@@ -171,8 +171,8 @@ class DataFrames:
     headers = LINES
     ping = b""
 
-    def piece(self, index: int, shown: Shown) -> bytes:
-        return b"data:%b\n" % _piece(shown)
+    def chunk(self, index: int, shown: Shown) -> bytes:
+        return b"data:%b\n" % _chunk(shown)
 
     def last(self, whole: Whole) -> bytes:
         return b"data:%b\n" % whole.to_json()

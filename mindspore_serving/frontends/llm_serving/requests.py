@@ -1,5 +1,5 @@
-"""The body that clients send.  Numbers and booleans may be text, as "False" and "55" are in the
-examples that people copied; unknown fields are ignored.
+"""The body that clients send, and the request to the model.  Numbers and booleans may be text, as
+"False" and "55" are in the examples that people copied; unknown fields are ignored.
 """
 
 from typing import Any
@@ -7,29 +7,35 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.language import ServedModel
+from mindspore_serving.frontends.llm_serving.fields import FIELDS
 
 Detail = dict[str, Any]
 
+# Put around the prompt where a model is served under this name; they write their special tokens.
+TEMPLATES = {
+    "internlm_7b": "<s><s><|User|>:{}<eoh>\n<|Bot|>:",
+    "baichuan2pa": "<reserved_106>{}<reserved_107>",
+}
 
+
+@FIELDS.extend
 class Parameters(msgspec.Struct, kw_only=True):
-    """None where it makes a difference that nothing was said."""
+    """Other sampling parameters are added from their table."""
 
     do_sample: bool | None = True
     top_k: int | None = None
-    top_p: float | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
     max_new_tokens: int | None = None
     return_full_text: bool | None = True
     return_protocol: str | None = "sse"
     decoder_input_details: bool | None = False
     details: bool | None = False
     seed: int | None = 0
-    stop: list[str] | None = None
     top_n_tokens: int | None = 0
     truncate: bool | int | None = False
-    typical_p: float | None = 0
     watermark: bool | None = False
 
 
@@ -57,16 +63,33 @@ def to_detail(status: int, detail: str | list[Detail]) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-_decode = msgspec.json.Decoder(ClientRequest, strict=False).decode
+_decoder = msgspec.json.Decoder(ClientRequest, strict=False)
 
 
 def decode(body: bytes) -> ClientRequest:
     """Raises WrongRequest."""
     try:
-        return _decode(body)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        path = where.strip("`").removeprefix("$").removeprefix(".")
-        raise WrongRequest(what, tuple(path.split(".")) if path else ()) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongRequest(f"the body is not JSON: {error}") from None
+        return bodies.decode(body, _decoder)
+    except bodies.InvalidBody as error:
+        if not error.is_json:
+            raise WrongRequest(f"the body is not JSON: {error}") from None
+        raise WrongRequest(
+            str(error), tuple(error.field.split(".") if error.field else ())
+        ) from None
+
+
+def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> Generate:
+    """Raises InvalidField for what has no nearest value, such as too many stop texts."""
+    given = body.parameters or Parameters()
+    template = TEMPLATES.get(model.servable)
+    return Generate(
+        prompt=template.format(body.inputs) if template else body.inputs,
+        params=FIELDS.params(given, model.card, {}),
+        add_special=template is None,
+        is_stream=is_stream,
+        has_tokens=True,
+        has_prompt_tokens=bool(given.decoder_input_details),
+        must_fit=given.max_new_tokens is not None,
+        adapter=model.adapter,
+        **FIELDS.options(given, model.card),
+    )

@@ -8,10 +8,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded, ServingError, TooLarge
+from mindspore_serving.core.llm_messages import RequestRefused
+from mindspore_serving.errors import (
+    InvalidField,
+    InvalidInputs,
+    NotFound,
+    Overloaded,
+    ServingError,
+    TooLarge,
+)
 from mindspore_serving.frontends.bodies import read_body
-from mindspore_serving.frontends.language import LanguageModel, LanguageModels, RefusedError, Stream
-from mindspore_serving.frontends.leaving import Owned, while_there
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.llm_serving.frames import Form, Frames, frames_of
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
@@ -19,10 +27,10 @@ from mindspore_serving.frontends.llm_serving.requests import (
     WrongRequest,
     decode,
     to_detail,
+    to_request,
 )
-from mindspore_serving.frontends.llm_serving.sampling import to_ask
 from mindspore_serving.frontends.llm_serving.status import status_routes
-from mindspore_serving.frontends.llm_serving.writing import Writer, pieces_of, to_fault
+from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 
@@ -34,29 +42,24 @@ Answer = Callable[[Request], Awaitable[Response]]
 def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
     """`form` is that of streams: "r21", the first release's, or "bare", the later one's."""
 
-    async def either(request: Request) -> Response:
-        asked = await _read(request, site)
-        return await _answer(site, form, request, asked)
+    def answering(is_stream: bool | None) -> Answer:
+        async def answer(request: Request) -> Response:
+            body = decode(await read_body(request, site.max_body))
+            if is_stream is not None:
+                body.stream = is_stream
+            return await _answer(site, form, request, body)
 
-    async def whole(request: Request) -> Response:
-        asked = await _read(request, site)
-        asked.stream = False
-        return await _answer(site, form, request, asked)
-
-    async def stream(request: Request) -> Response:
-        asked = await _read(request, site)
-        asked.stream = True
-        return await _answer(site, form, request, asked)
+        return _guarded(answer)
 
     return [
-        Route("/models/{name}", _guarded(either), methods=["POST"]),
-        Route("/models/{name}/generate", _guarded(whole), methods=["POST"]),
-        Route("/models/{name}/generate_stream", _guarded(stream), methods=["POST"]),
+        Route("/models/{name}", answering(None), methods=["POST"]),
+        Route("/models/{name}/generate", answering(False), methods=["POST"]),
+        Route("/models/{name}/generate_stream", answering(True), methods=["POST"]),
         *status_routes(site),
     ]
 
 
-def find_model(models: LanguageModels, name: str) -> LanguageModel:
+def find_model(models: LanguageModels, name: str) -> ServedModel:
     """Raises NotFound."""
     try:
         return models.find(name)
@@ -84,7 +87,7 @@ def _guarded(answer: Answer) -> Answer:
 
 
 def _to_response(error: ServingError) -> Response:
-    is_refused = isinstance(error, RefusedError) and error.refused.reason == "overloaded"
+    is_refused = isinstance(error, RequestRefused) and error.refused.reason == "overloaded"
     if is_refused or isinstance(error, Overloaded):
         response = to_detail(429, str(error))
         response.headers["retry-after"] = "1"
@@ -93,55 +96,53 @@ def _to_response(error: ServingError) -> Response:
         return to_detail(404, str(error))
     if isinstance(error, TooLarge):
         return to_detail(413, str(error))
+    if isinstance(error, InvalidField):
+        return WrongRequest(str(error), ("parameters", error.field)).to_response()
     if isinstance(error, InvalidInputs):
         return WrongRequest(str(error)).to_response()
     return to_detail(500, str(error))
 
 
-async def _read(request: Request, site: Site) -> ClientRequest:
-    return decode(await read_body(request, site.max_body))
-
-
-async def _answer(site: Site, form: Form, request: Request, asked: ClientRequest) -> Response:
+async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
     model = find_model(site.models, request.path_params["name"])
-    given = asked.parameters or Parameters()
-    ask = to_ask(asked, model, is_stream=asked.stream)
+    given = body.parameters or Parameters()
     writer = Writer(None, given.seed or 0, bool(given.details))
     with ExitStack() as stack:
-        stream = stack.enter_context(model.generate(ask))
+        generation = model.generate(to_request(body, model, is_stream=body.stream))
+        stack.enter_context(generation)
         try:
-            writer.begun = await while_there(request, stream.begin())
+            writer.started = await while_there(request, generation.begin())
         except ServingError as error:
             writer.fail(to_fault(error))
-        if not asked.stream:
-            await while_there(request, _gather(stream, writer))
-            body = writer.whole().to_json() + b"\n"
-            return Response(body, media_type="application/json")
+        if not body.stream:
+            await while_there(request, _gather(generation, writer))
+            whole = writer.whole().to_json() + b"\n"
+            return Response(whole, media_type="application/json")
         frames = frames_of(form, given.return_protocol)
-        events = _events(stream, writer, frames, has_last=bool(given.return_full_text))
+        events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
         owned = Owned(events, stack.pop_all())
         return EventStream(owned, frames.headers, ping=frames.ping)
 
 
-async def _gather(stream: Stream, writer: Writer) -> None:
-    if writer.begun is not None:
-        async for piece in pieces_of(stream, writer):
-            writer.write_whole(piece)
+async def _gather(generation: Generation, writer: Writer) -> None:
+    if writer.started is not None:
+        async for chunk in chunks_of(generation, writer):
+            writer.write_whole(chunk)
 
 
 async def _events(
-    stream: Stream, writer: Writer, frames: Frames, *, has_last: bool
+    generation: Generation, writer: Writer, frames: Frames, *, has_last: bool
 ) -> AsyncIterator[bytes]:
     count = 0
-    for count, shown in enumerate(writer.tokens, 1):  # why the request was not taken
-        yield frames.piece(count, shown)
-    if writer.begun is not None:
-        async for piece in pieces_of(stream, writer):
-            chunk = b""
-            for shown in writer.write(piece):
+    for count, shown in enumerate(writer.tokens, 1):  # why the request was not accepted
+        yield frames.chunk(count, shown)
+    if writer.started is not None:
+        async for chunk in chunks_of(generation, writer):
+            made = b""
+            for shown in writer.write(chunk):
                 count += 1
-                chunk += frames.piece(count, shown)
-            if chunk:
-                yield chunk
+                made += frames.chunk(count, shown)
+            if made:
+                yield made
     if has_last:
         yield frames.last(writer.whole())

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from mindspore_serving import __version__
 from mindspore_serving.errors import NotFound
-from mindspore_serving.frontends.language import LanguageModel
+from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.llm_serving.frames import SSE, message
 from mindspore_serving.frontends.llm_serving.requests import to_detail
 from mindspore_serving.frontends.site import Site
@@ -37,8 +37,8 @@ def status_routes(site: Site) -> list[BaseRoute]:
     ]
 
 
-def _describe(model: LanguageModel, num_waiting: int) -> dict[str, Any]:
-    """The meanings are the original's, where two of the names say something else."""
+def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
+    """The meanings are the original's, where two of the names mean something else."""
     card = model.card
     return {
         "docker_label": "",

@@ -1,4 +1,4 @@
-"""What a model says, as tokens that are shown; and what went wrong, as the text that clients get.
+"""The chunks of a model as tokens that are shown, and failures as the text that clients get.
 
 Knows no HTTP and no frames.
 """
@@ -7,9 +7,9 @@ import codecs
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from mindspore_serving.core.completion import Begun, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, RequestRefused, Started, Token
 from mindspore_serving.errors import NotFound, Overloaded, ServingError
-from mindspore_serving.frontends.language import RefusedError, Stream
+from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
 
 _REASONS = {"length": "length", "abort": "predict_failed", "error": "predict_failed"}
@@ -17,7 +17,7 @@ _REASONS = {"length": "length", "abort": "predict_failed", "error": "predict_fai
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Told as if it were an answer: a text in place of one, a token id, a finish reason."""
+    """A failure in the form of an answer: a text, a token id, a finish reason."""
 
     text: str
     token_id: int
@@ -34,7 +34,7 @@ FAILED = Fault("error304: generation task stop abnormally!, please retry!", -1, 
 
 def to_fault(error: ServingError) -> Fault:
     """Raises `error` again if HTTP has a status for it."""
-    if isinstance(error, RefusedError):
+    if isinstance(error, RequestRefused):
         if error.refused.reason == "context":
             return OUT_OF_RANGE
         if error.refused.reason == "empty":
@@ -47,10 +47,10 @@ def to_fault(error: ServingError) -> Fault:
 
 @dataclass(slots=True)
 class Writer:
-    """Gathers an answer.  `begun` is None if the model did not take the request; `seed` is what
+    """Gathers an answer.  `started` is None if the model did not accept the request; `seed` is what
     the request gave."""
 
-    begun: Begun | None
+    started: Started | None
     seed: int = 0
     has_details: bool = False
     text: str = ""
@@ -58,34 +58,34 @@ class Writer:
     num_generated: int = 0
     tokens: list[Shown] = field(default_factory=list)
 
-    def write(self, piece: Piece) -> list[Shown]:
-        """What `piece` adds.  Of several tokens, the last is shown with the text of them all."""
-        tokens = piece.tokens or ()
+    def write(self, chunk: Chunk) -> list[Shown]:
+        """What `chunk` adds.  Of several tokens, the last is shown with the text of them all."""
+        tokens = chunk.tokens or ()
         shown = [_shown(token, "") for token in tokens[:-1]]
         if tokens:
-            shown.append(_shown(tokens[-1], piece.text))
-        return self._add(piece, shown)
+            shown.append(_shown(tokens[-1], chunk.text))
+        return self._add(chunk, shown)
 
-    def write_whole(self, piece: Piece) -> None:
+    def write_whole(self, chunk: Chunk) -> None:
         """All of an answer at once: each token is shown with its own text."""
-        texts = _texts(piece.tokens or ())
-        pairs = zip(piece.tokens or (), texts, strict=True)
-        self._add(piece, [_shown(token, text) for token, text in pairs])
+        texts = _texts(chunk.tokens or ())
+        pairs = zip(chunk.tokens or (), texts, strict=True)
+        self._add(chunk, [_shown(token, text) for token, text in pairs])
 
-    def _add(self, piece: Piece, shown: list[Shown]) -> list[Shown]:
-        self.text += piece.text
-        self.num_generated += len(piece.token_ids)
+    def _add(self, chunk: Chunk, shown: list[Shown]) -> list[Shown]:
+        self.text += chunk.text
+        self.num_generated += len(chunk.token_ids)
         self.tokens += shown
-        if piece.finish_reason in ("error", "abort"):
+        if chunk.finish_reason in ("error", "abort"):
             return [*shown, self.fail(FAILED)]
-        if piece.finish_reason is not None:
-            is_text = isinstance(piece.stop_reason, str)
+        if chunk.finish_reason is not None:
+            is_text = isinstance(chunk.stop_reason, str)
             ended = "stop_sequence" if is_text else "eos"
-            self.finish_reason = _REASONS.get(piece.finish_reason, ended)
+            self.finish_reason = _REASONS.get(chunk.finish_reason, ended)
         return shown
 
     def fail(self, fault: Fault) -> Shown:
-        """End the answer with a text that says why."""
+        """End the answer with the text of `fault`."""
         shown = fault.to_shown()
         self.text += fault.text
         self.finish_reason = fault.finish_reason
@@ -93,29 +93,29 @@ class Writer:
         return shown
 
     def whole(self) -> Whole:
-        begun = self.begun
+        started = self.started
         return Whole(
             text=self.text,
             finish_reason=self.finish_reason,
             num_generated=self.num_generated,
             tokens=self.tokens,
-            prompt=begun.prompt if begun else None,
+            prompt=started.prompt if started else None,
             seed=self.seed,
-            num_prompt_tokens=begun.num_prompt_tokens if begun and self.has_details else None,
+            num_prompt_tokens=started.num_prompt_tokens if started and self.has_details else None,
         )
 
 
-async def pieces_of(stream: Stream, writer: Writer) -> AsyncIterator[Piece]:
-    """The pieces of `stream`; a model that is lost is a piece that says so."""
+async def chunks_of(generation: Generation, writer: Writer) -> AsyncIterator[Chunk]:
+    """The chunks of `generation`; for a model that is lost, one with the finish reason "error"."""
     try:
-        async for event in stream:
-            if isinstance(event, Piece):
+        async for event in generation:
+            if isinstance(event, Chunk):
                 yield event
     except ServingError:
-        yield Piece(0, "", (), (), "error")
+        yield Chunk(0, "", (), (), "error")
         return
     if not writer.finish_reason:
-        yield Piece(0, "", (), (), "abort")
+        yield Chunk(0, "", (), (), "abort")
 
 
 def _shown(token: Token, text: str) -> Shown:

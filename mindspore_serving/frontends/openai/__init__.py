@@ -1,7 +1,7 @@
 """OpenAI's protocol: chats, completions, responses, embeddings, models, tokens.
 
-Each route reads a body into a struct of `requests`, makes an ask of `core.completion` of it, and
-writes what the model says as OpenAI's JSON.  Nothing here knows workers or engines.
+Each route reads a body into a struct of `requests`, makes a request of `core.llm_messages` of it,
+and writes the events that answer it as OpenAI's JSON.  Nothing here knows workers or engines.
 """
 
 from starlette.routing import BaseRoute

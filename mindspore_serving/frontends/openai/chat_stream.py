@@ -1,87 +1,85 @@
 """The chunks of a chat's stream."""
 
-from collections.abc import AsyncIterator, Mapping
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
-from mindspore_serving.core.completion import Ended, Generate, Piece, Token
-from mindspore_serving.frontends.language import Stream
-from mindspore_serving.frontends.openai.chunks import DONE, Chunks, encode
-from mindspore_serving.frontends.openai.envelope import Head, finish_reason, to_usage
+from mindspore_serving.core.llm_messages import Chunk, Finished, Token, ToolCallDelta
+from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.openai.envelope import (
+    DONE,
+    ChunkWriter,
+    Head,
+    encode,
+    finish_reason,
+    to_usage,
+)
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.openai.logprobs import of_chat
-from mindspore_serving.frontends.openai.reading import Reader, Reading, to_delta
 
 _ROLE = {"role": "assistant", "content": "", "refusal": None}
 
 
-async def stream_chat(stream: Stream, chunks: "ChatChunks", ask: Generate) -> AsyncIterator[bytes]:
-    """The events of the answers of `stream`, which has begun."""
+async def stream_chat(generation: Generation, chunks: "ChatChunks") -> AsyncIterator[bytes]:
+    """The events of the answers of `generation`, which has begun."""
     try:
-        yield chunks.begin(ask.params.n)
-        async for event in stream:
-            if isinstance(event, Piece):
+        yield chunks.begin()
+        async for event in generation:
+            if isinstance(event, Chunk):
                 made = chunks.take(event)
                 if made:
                     yield made
-            elif isinstance(event, Ended):
+            elif isinstance(event, Finished):
                 yield chunks.end(event)
     except Exception as error:
         yield to_failure(error).to_event()
 
 
 class ChatChunks:
-    """Makes chunks of pieces."""
+    """Makes the events of `n` choices."""
 
-    def __init__(self, head: Head, reading: Reading, *, has_usage: bool) -> None:
-        self._chunks = Chunks(head, "chat.completion.chunk", has_usage=has_usage)
-        self._reading = reading
-        self._choices: list[_Choice] = []
+    def __init__(self, head: Head, n: int, *, has_usage: bool) -> None:
+        self._writer = ChunkWriter(head, "chat.completion.chunk", has_usage=has_usage)
+        self._choices = [_Choice(self._writer, index) for index in range(n)]
 
-    def begin(self, n: int) -> bytes:
-        """The first chunk of each of `n` choices."""
-        self._choices = [_Choice(self._chunks, index, self._reading) for index in range(n)]
+    def begin(self) -> bytes:
+        """The first event of each choice."""
         return b"".join([choice.begin() for choice in self._choices])
 
-    def take(self, piece: Piece) -> bytes:
-        """What `piece` makes, perhaps nothing.  Raises ServingError if the model failed."""
-        return self._choices[piece.index].take(piece)
+    def take(self, chunk: Chunk) -> bytes:
+        """What `chunk` makes, perhaps nothing.  Raises ServingError if the model failed."""
+        return self._choices[chunk.index].take(chunk)
 
-    def end(self, ended: Ended) -> bytes:
-        usage = self._chunks.usage(to_usage([ended])) if self._chunks.has_usage else b""
+    def end(self, finished: Finished) -> bytes:
+        usage = self._writer.usage(to_usage([finished])) if self._writer.has_usage else b""
         return usage + DONE
 
 
 class _Choice:
-    def __init__(self, chunks: Chunks, index: int, reading: Reading) -> None:
-        self._chunks = chunks
+    def __init__(self, writer: ChunkWriter, index: int) -> None:
+        self._writer = writer
         self._index = index
-        self._reader: Reader | None = None if reading.is_plain else reading.begin()
-        self._waiting: list[Token] = []  # that no chunk told of yet
-        self._before, self._after = chunks.frame(
+        self._waiting: list[Token] = []  # that no event has had yet
+        self._before, self._after = writer.frame(
             b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}'
         )
 
     def begin(self) -> bytes:
-        return self._chunk(_ROLE)
+        return self._event(_ROLE)
 
-    def take(self, piece: Piece) -> bytes:
-        if self._reader is None and piece.finish_reason is None and piece.tokens is None:
-            if not piece.text:
-                return b""
-            return b"%b%b%b" % (self._before, encode(piece.text), self._after)
-        self._waiting += piece.tokens or ()
-        made = b"".join([self._chunk(delta) for delta in self._deltas(piece)])
-        if piece.finish_reason is not None:
-            has_calls = self._reader is not None and self._reader.has_calls
-            made += self._chunk({}, finish_reason(piece, has_calls=has_calls))
+    def take(self, chunk: Chunk) -> bytes:
+        is_text = chunk.finish_reason is None and chunk.tokens is None
+        if is_text and not self._waiting and not chunk.reasoning and not chunk.tool_calls:
+            return (
+                b"%b%b%b" % (self._before, encode(chunk.text), self._after) if chunk.text else b""
+            )
+        self._waiting += chunk.tokens or ()
+        made = b"".join([self._event(delta) for delta in _deltas(chunk)])
+        if chunk.finish_reason is not None:
+            made += self._event({}, finish_reason(chunk))
         return made
 
-    def _deltas(self, piece: Piece) -> list[dict[str, object]]:
-        if self._reader is None:
-            return [{"content": piece.text}] if piece.text else []
-        is_end = piece.finish_reason is not None
-        return [to_delta(delta) for delta in self._reader.take(piece.text, is_end=is_end)]
-
-    def _chunk(self, delta: Mapping[str, object], reason: str | None = None) -> bytes:
+    def _event(self, delta: Mapping[str, object], reason: str | None = None) -> bytes:
         logprobs = of_chat(self._waiting) if self._waiting else None
         self._waiting = []
         choice = {
@@ -90,4 +88,29 @@ class _Choice:
             "logprobs": logprobs,
             "finish_reason": reason,
         }
-        return self._chunks.of_choice(encode(choice))
+        return self._writer.of_choice(encode(choice))
+
+
+def _deltas(chunk: Chunk) -> Iterator[dict[str, Any]]:
+    if chunk.reasoning:
+        yield {"reasoning_content": chunk.reasoning}
+    if chunk.text:
+        yield {"content": chunk.text}
+    for call in chunk.tool_calls:
+        yield {"tool_calls": [_call(call)]}
+
+
+def _call(call: ToolCallDelta) -> dict[str, Any]:
+    """Clients add up the strings of events, so id and name of a call are in its first one only."""
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    return {"index": call.index, **begin_call(call.name)}
+
+
+def begin_call(name: str) -> dict[str, Any]:
+    """A call without arguments."""
+    return {
+        "id": f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": name, "arguments": ""},
+    }

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from mindspore_serving.core.completion import Begun, Piece, Token
+from mindspore_serving.core.llm_messages import Chunk, Started, Token
 from mindspore_serving.frontends.openai.envelope import finish_reason
 from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined
 
 
 @dataclass(frozen=True, slots=True)
 class Showing:
-    """What a client wants to see.
+    """What is shown to a client.
 
     `n` choices for each prompt; the prompt before the answer if `echo`, and only it if not
     `has_answer`; special tokens in the text if `shows_special`.
@@ -34,35 +34,37 @@ class Echo:
     tokens: list[Token] = field(default_factory=list)
 
 
-def to_echo(prompt: str | list[int], begun: Begun, showing: Showing) -> Echo:
-    """`begun` has the tokens of the prompt if it cannot be shown as it was given."""
+def to_echo(prompt: str | list[int], started: Started, showing: Showing) -> Echo:
+    """`started` has the tokens of the prompt if it cannot be shown as it was given."""
     if not showing.echo:
         return Echo()
-    if isinstance(prompt, str) and begun.prompt is None:
+    if isinstance(prompt, str) and started.prompt is None:
         return Echo(prompt)
     shown = [
-        token.data for token in begun.prompt or () if showing.shows_special or not token.is_special
+        token.data
+        for token in started.prompt or ()
+        if showing.shows_special or not token.is_special
     ]
     return Echo(b"".join(shown).decode("utf-8", "replace"))
 
 
-def to_choice(index: int, piece: Piece, echo: Echo, showing: Showing) -> dict[str, Any]:
+def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> dict[str, Any]:
     """The choice of an answer that is there.  Raises ServingError if the model failed."""
     logprobs = None
     if showing.has_logprobs:
         before = prompt_logprobs(echo, showing)
-        answer = (piece.tokens or ()) if showing.has_answer else ()
+        answer = (chunk.tokens or ()) if showing.has_answer else ()
         logprobs = joined([before, answer_logprobs(echo, showing).take(answer)])
     return {
         "index": index,
-        "text": echo.text + (piece.text if showing.has_answer else ""),
+        "text": echo.text + (chunk.text if showing.has_answer else ""),
         "logprobs": logprobs,
-        "finish_reason": reason_of(piece, showing),
+        "finish_reason": reason_of(chunk, showing),
     }
 
 
-def reason_of(piece: Piece, showing: Showing) -> str | None:
-    reason = finish_reason(piece)
+def reason_of(chunk: Chunk, showing: Showing) -> str | None:
+    reason = finish_reason(chunk)
     return reason if showing.has_answer or reason is None else "length"
 
 
@@ -75,14 +77,14 @@ def answer_logprobs(echo: Echo, showing: Showing) -> CompletionLogprobs:
     return CompletionLogprobs(shows_special=showing.shows_special, start=len(echo.text))
 
 
-def best(pieces: Sequence[Piece], n: int) -> list[Piece]:
+def best(chunks: Sequence[Chunk], n: int) -> list[Chunk]:
     """The `n` likeliest, best first, by the mean log-probability of a token; or all, in order of
     their index, if there are no more."""
-    if len(pieces) <= n:
-        return sorted(pieces, key=lambda piece: piece.index)
-    return sorted(pieces, key=_mean_logprob, reverse=True)[:n]
+    if len(chunks) <= n:
+        return sorted(chunks, key=lambda chunk: chunk.index)
+    return sorted(chunks, key=_mean_logprob, reverse=True)[:n]
 
 
-def _mean_logprob(piece: Piece) -> float:
-    tokens = piece.tokens or ()
+def _mean_logprob(chunk: Chunk) -> float:
+    tokens = chunk.tokens or ()
     return fsum(token.logprob or 0.0 for token in tokens) / max(1, len(tokens))

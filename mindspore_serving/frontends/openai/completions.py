@@ -8,11 +8,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.core.completion import Ended, Generate, Piece, Scored
-from mindspore_serving.core.generation import MAX_SEQUENCES
-from mindspore_serving.frontends.language import LanguageModel, RefusedError, Stream
-from mindspore_serving.frontends.leaving import Owned, while_there
-from mindspore_serving.frontends.openai import sampling
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Finished,
+    Generate,
+    PromptScored,
+)
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai.completion_choices import (
     Echo,
     Showing,
@@ -22,6 +25,7 @@ from mindspore_serving.frontends.openai.completion_choices import (
 )
 from mindspore_serving.frontends.openai.completion_stream import (
     CompletionChunks,
+    begin_all,
     stream_completions,
 )
 from mindspore_serving.frontends.openai.endpoint import timeout_of
@@ -31,135 +35,87 @@ from mindspore_serving.frontends.openai.envelope import (
     make_head,
     to_usage,
 )
-from mindspore_serving.frontends.openai.errors import WrongField, to_wrong_field
-from mindspore_serving.frontends.openai.logprobs import MAX_COMPLETION
-from mindspore_serving.frontends.openai.merging import begin_all
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.prompts import to_prompts
-from mindspore_serving.frontends.openai.requests import (
-    CompletionRequest,
-    has_usage,
-    refuse_unsupported,
-)
+from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 
-DEFAULT_MAX_TOKENS = 16
 
-
-async def answer(site: Site, request: Request, asked: CompletionRequest) -> Response:
+async def answer(site: Site, http: Request, body: CompletionRequest) -> Response:
     """The answer to one or several prompts: one object, or a stream of chunks."""
-    model = find_generator(site.models, asked.model)
-    wants_usage = has_usage(asked)
-    asks, showing = to_asks(asked, model)
-    head, timeout = make_head("cmpl", model), timeout_of(request)
+    model = find_generator(site.models, body.model)
+    wants_usage = has_usage(body)
+    requests, showing = to_requests(body, model), _showing(body)
+    head, timeout = make_head("cmpl", model), timeout_of(http)
     with ExitStack() as stack:
-        streams = [stack.enter_context(model.generate(ask, timeout)) for ask in asks]
-        try:
-            begun = await while_there(request, begin_all(streams))
-        except RefusedError as error:
-            raise to_wrong_field(error, "prompt", sampling.grammar_param(asked)) from None
+        generations = [stack.enter_context(model.generate(one, timeout)) for one in requests]
+        with naming("prompt", COMPLETIONS, body):
+            started = await while_there(http, begin_all(generations))
         echoes = [
-            to_echo(ask.prompt or "", one, showing) for ask, one in zip(asks, begun, strict=True)
+            to_echo(request.prompt or "", one, showing)
+            for request, one in zip(requests, started, strict=True)
         ]
-        if asked.stream:
+        if body.stream:
             chunks = CompletionChunks(head, showing, echoes, has_usage=wants_usage)
-            return EventStream(Owned(stream_completions(streams, chunks), stack.pop_all()))
-        whole = await while_there(request, _collect(streams, echoes, head, showing))
+            return EventStream(Owned(stream_completions(generations, chunks), stack.pop_all()))
+        whole = await while_there(http, _collect(generations, echoes, head, showing))
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def to_asks(asked: CompletionRequest, model: LanguageModel) -> tuple[list[Generate], Showing]:
-    """What to ask the model for each prompt, and what to show of it.  Raises InvalidInputs."""
-    refuse_unsupported(asked)
-    showing, best_of = _showing(asked), _best_of(asked)
-    has_tokens = showing.has_logprobs or best_of > showing.n
-    params = sampling.to_params(
-        asked,
-        model.card,
-        max_tokens=_max_tokens(asked, showing),
-        n=best_of,
-        logprobs=(asked.logprobs or 0) if has_tokens else None,
-        prompt_logprobs=asked.logprobs if showing.echo else None,
-    )
-    truncate = sampling.to_truncate(asked)
-    grammar = sampling.to_grammar(asked)
+def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
+    """The request to the model for each prompt.  Raises InvalidField."""
+    COMPLETIONS.refuse(body)
+    params = COMPLETIONS.params(body, model.card, dict(model.card.sampling))
+    options = COMPLETIONS.options(body, model.card)
+    is_cut = "truncate" in options
     return [
         Generate(
             prompt=prompt,
             params=params,
-            grammar=grammar,
-            truncate=truncate,
-            add_special=asked.add_special_tokens is not False,
-            is_stream=bool(asked.stream),
-            has_tokens=has_tokens,
-            has_prompt_tokens=showing.echo and (isinstance(prompt, list) or truncate is not None),
-            must_fit=bool(asked.max_tokens),
+            add_special=body.add_special_tokens is not False,
+            is_stream=bool(body.stream),
+            has_tokens=params.logprobs is not None,
+            has_prompt_tokens=bool(body.echo) and (isinstance(prompt, list) or is_cut),
+            must_fit=bool(body.max_tokens),
             adapter=model.adapter,
-            cache_salt=asked.cache_salt or "",
-            priority=asked.priority or 0,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+            **options,
         )
-        for prompt in to_prompts(asked.prompt, model.card)
-    ], showing
+        for prompt in to_prompts(body.prompt, model.card)
+    ]
 
 
-def _showing(asked: CompletionRequest) -> Showing:
-    count = asked.logprobs
-    if count is not None and not 0 <= count <= MAX_COMPLETION:
-        raise WrongField("logprobs", f"logprobs is {count}, expected 0 to {MAX_COMPLETION}")
+def _showing(body: CompletionRequest) -> Showing:
     return Showing(
-        n=1 if asked.n is None else asked.n,
-        echo=bool(asked.echo),
-        has_logprobs=count is not None,
-        shows_special=asked.skip_special_tokens is False,
-        has_answer=asked.max_tokens != 0,
+        n=1 if body.n is None else body.n,
+        echo=bool(body.echo),
+        has_logprobs=body.logprobs is not None,
+        shows_special=body.skip_special_tokens is False,
+        has_answer=body.max_tokens != 0,
     )
 
 
-def _best_of(asked: CompletionRequest) -> int:
-    n = 1 if asked.n is None else asked.n
-    if asked.best_of is None:
-        return n
-    if not n <= asked.best_of <= MAX_SEQUENCES:
-        raise WrongField(
-            "best_of", f"best_of is {asked.best_of}, expected n={n} to {MAX_SEQUENCES}"
-        )
-    if asked.stream and asked.best_of > n:
-        raise WrongField(
-            "best_of",
-            f"best_of is {asked.best_of} and n is {n}: a stream cannot choose among answers, "
-            "expected both the same",
-        )
-    return asked.best_of
-
-
-def _max_tokens(asked: CompletionRequest, showing: Showing) -> int:
-    """An echo alone needs one token too: what asks for none never reaches the model's scores."""
-    count = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    if count < 0 or (count == 0 and not showing.echo):
-        raise WrongField(
-            "max_tokens", f"max_tokens is {count}, expected at least 1, or 0 with echo: true"
-        )
-    return max(1, count)
-
-
 async def _collect(
-    streams: Sequence[Stream], echoes: Sequence[Echo], head: Head, showing: Showing
+    generations: Sequence[Generation], echoes: Sequence[Echo], head: Head, showing: Showing
 ) -> dict[str, Any]:
     choices: list[dict[str, Any]] = []
-    ended: list[Ended] = []
-    for stream, echo in zip(streams, echoes, strict=True):  # all are under way together
-        pieces = []
-        async for event in stream:
-            if isinstance(event, Piece):
-                pieces.append(event)
-            elif isinstance(event, Scored):
+    finished: list[Finished] = []
+    for generation, echo in zip(generations, echoes, strict=True):  # all are under way together
+        chunks = []
+        async for event in generation:
+            if isinstance(event, Chunk):
+                chunks.append(event)
+            elif isinstance(event, PromptScored):
                 echo.tokens += event.tokens
-            elif isinstance(event, Ended):
-                ended.append(event)
-        for piece in best(pieces, showing.n):
-            choices.append(to_choice(len(choices), piece, echo, showing))
+            elif isinstance(event, Finished):
+                finished.append(event)
+        for chunk in best(chunks, showing.n):
+            choices.append(to_choice(len(choices), chunk, echo, showing))
     return {
         **head.to_object("text_completion"),
         "choices": choices,
-        "usage": to_usage(ended, has_answer=showing.has_answer),
+        "usage": to_usage(finished, has_answer=showing.has_answer),
     }

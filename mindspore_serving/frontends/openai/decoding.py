@@ -1,5 +1,5 @@
-"""A request's body as a typed struct; a wrong one is told with its place, what is there and what is
-accepted.  Knows no field.
+"""A request's body as a typed struct; a wrong one is reported with its place, what is there and
+what is accepted.  Knows no field.
 """
 
 import re
@@ -7,13 +7,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mindspore_serving.frontends.openai.errors import WrongField
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.fields import show
 
 MAX_DEPTH = 100  # of objects in objects
-_MOST_SHOWN = 80  # characters of a wrong value
+# msgspec has what it expected only in the text of its error.
 _TYPE = re.compile(r"^Expected `([^`]+)`(.*?)(?:, got `[^`]+`)?$")
 _MISSING = re.compile(r"^Object missing required field `([^`]+)`$")
-_STEP = re.compile(r"\.([A-Za-z_0-9]+)|\[(\d+|\.\.\.)\]")
+_STEP = re.compile(r"([A-Za-z_0-9]+)|\[(\d+|\.\.\.)\]")
 _NAMES = {
     "int": "an integer",
     "float": "a number",
@@ -24,44 +26,36 @@ _NAMES = {
     "null": "null",
 }
 
+_ANY = msgspec.json.Decoder(Any)
 _decoders: dict[Any, Any] = {}
 
 T = TypeVar("T")
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """`body` as a `kind`, a msgspec Struct.  Raises WrongField."""
+    """`body` as a `kind`, a msgspec Struct.  Raises InvalidField."""
     if kind not in _decoders:
         _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        found: T = _decode(body, _decoders[kind])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise WrongField(None, f"the body is not JSON in UTF-8: {error}") from None
-    except RecursionError:
-        raise WrongField(None, "the body has too many arrays or objects in one another") from None
+        found: T = bodies.decode(body, _decoders[kind])
+    except bodies.InvalidBody as error:
+        raise _invalid(body, error) from None
     return found
 
 
-def _decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _wrong(body, str(error)) from None
-
-
 def check_free(param: str, value: object) -> None:
-    """For JSON that no struct describes: raises WrongField if more than `MAX_DEPTH` containers are
-    in one another, or an integer has over 64 bits."""
+    """For JSON that no struct describes: raises InvalidField if more than `MAX_DEPTH` containers
+    are in one another, or an integer has over 64 bits."""
     level, depth = [value], 0
     while level:
         depth += 1
         if depth > MAX_DEPTH + 1:
-            raise WrongField(
-                param, f"{param} has over {MAX_DEPTH} levels of arrays and objects, expected fewer"
+            raise InvalidField(
+                param, f"has over {MAX_DEPTH} levels of arrays and objects, expected fewer"
             )
         for one in level:
             if isinstance(one, int) and not -(2**63) <= one < 2**64:
-                raise WrongField(param, f"{param} has {show(one)}, expected integers of 64 bits")
+                raise InvalidField(param, f"has {show(one)}, expected integers of 64 bits")
         level = [
             inner
             for outer in level
@@ -70,43 +64,40 @@ def check_free(param: str, value: object) -> None:
         ]
 
 
-def show(value: object) -> str:
-    """`value` as JSON, cut off if it is long."""
-    text = str(value) if type(value) is int else msgspec.json.encode(value).decode()
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
-
-
-def _wrong(body: bytes, text: str) -> WrongField:
-    """`text` is msgspec's: what, and after " - at " where."""
-    what, _, where = text.partition(" - at ")
-    key, _, place = where.strip("`").rpartition("` in `$")
-    place = (place or where.strip("`")).removeprefix("$")
-    param = place.removeprefix(".") or None
-    missing = _MISSING.match(what)
+def _invalid(body: bytes, error: bodies.InvalidBody) -> InvalidField:
+    problem, field = str(error), error.field
+    if not error.is_json:
+        return _not_json(error)
+    missing = _MISSING.match(problem)
     if missing:
-        field = f"{param}.{missing.group(1)}" if param else missing.group(1)
-        return WrongField(field, f"{field} is missing")
-    named = param or "the body"
-    found = _TYPE.match(what)
+        return InvalidField(f"{field}.{missing[1]}" if field else missing[1], "is missing")
+    name = field or "the body"
+    found = _TYPE.match(problem)
     if not found:
-        return WrongField(param, f"{named} is wrong: {what}")
+        return InvalidField(field, text=f"{name} is wrong: {problem}")
     expected = _expected(found)
-    if key:
-        return WrongField(param, f"a key of {named} is wrong: expected {expected}")
-    return WrongField(param, f"{named} is {_shown_at(body, place)}, expected {expected}")
+    if error.is_key:
+        return InvalidField(field, text=f"a key of {name} is wrong: expected {expected}")
+    return InvalidField(field, text=f"{name} is {_shown_at(body, field)}, expected {expected}")
+
+
+def _not_json(error: bodies.InvalidBody) -> InvalidField:
+    return InvalidField("", text=f"the body is not JSON that can be read: {error}")
 
 
 def _expected(found: "re.Match[str]") -> str:
-    names = [_NAMES.get(name, name) for name in found.group(1).split(" | ")]
-    return " or ".join(names) + found.group(2)
+    names = [_NAMES.get(name, name) for name in found[1].split(" | ")]
+    return " or ".join(names) + found[2]
 
 
 def _shown_at(body: bytes, place: str) -> str:
-    """What `body` has at a place like ".stop[0]"."""
+    """What `body` has at a place like "stop[0]".  Raises InvalidField if the rest is no JSON."""
     try:
-        value: Any = msgspec.json.decode(body)
-    except msgspec.ValidationError:  # of a number somewhere that no float holds
-        return "wrong"
+        value: Any = bodies.decode(body, _ANY)
+    except bodies.InvalidBody as error:
+        if error.is_json:  # a number somewhere that no float holds
+            return "wrong"
+        raise _not_json(error) from None
     for name, index in _STEP.findall(place):
         if index == "...":  # msgspec does not say which key
             return "wrong"

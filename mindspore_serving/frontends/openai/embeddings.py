@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.completion import Embed, Embedded
-from mindspore_serving.frontends.language import LanguageModel, LanguageModels, RefusedError
-from mindspore_serving.frontends.leaving import while_there
-from mindspore_serving.frontends.openai.decoding import show
+from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.language import LanguageModels, ServedModel
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
-from mindspore_serving.frontends.openai.errors import WrongField, to_wrong_field
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.openai.prompts import to_prompts
-from mindspore_serving.frontends.openai.requests import Int
 from mindspore_serving.frontends.site import Site
 
 FORMATS = ("float", "base64")
@@ -29,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields (`user`) are taken and not read."""
+    """The body; further fields are accepted and not read."""
 
     input: str | list[str | Int | list[Int]]
     model: str | None = None
@@ -42,55 +43,47 @@ def routes(site: Site) -> list[BaseRoute]:
     return [post(site, "/v1/embeddings", EmbeddingRequest, answer)]
 
 
-async def answer(site: Site, request: Request, asked: EmbeddingRequest) -> Response:
+async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
     """The vectors of `input`, in its order, as JSON numbers or as base64 of float32, little-endian.
 
-    With `dimensions` they are the first so many numbers, scaled to length 1 again, which says
-    something only for models that were trained so that it does (Matryoshka).
+    With `dimensions` they are the first so many numbers, scaled to length 1 again, which is
+    useful only with models that were trained for it (Matryoshka).
     """
-    model = _find(site.models, asked.model)
-    _check(asked, model)
-    ask = Embed(prompts=to_prompts(asked.input, model.card, "input"))
-    try:
-        found = await while_there(request, model.ask(ask, Embedded, timeout_of(request)))
-    except RefusedError as error:
-        raise to_wrong_field(error, "input", "input") from None
-    vectors = _cut(np.frombuffer(found.vectors, "<f4").reshape(-1, found.size), asked.dimensions)
-    rows = await _to_rows(vectors, is_base64=asked.encoding_format == "base64")
+    model = _find(site.models, body.model)
+    _check(body, model)
+    request = Embed(prompts=to_prompts(body.input, model.card, "input"))
+    with naming("input", EMBEDDINGS, body):
+        found = await while_there(http, model.call(request, Embedded, timeout_of(http)))
+    vectors = _cut(np.frombuffer(found.vectors, "<f4").reshape(-1, found.size), body.dimensions)
+    rows = await _to_rows(vectors, is_base64=body.encoding_format == "base64")
     count = sum(found.num_prompt_tokens)
     end = {"model": model.name, "usage": {"prompt_tokens": count, "total_tokens": count}}
-    body = b'{"object":"list","data":[%b],%b' % (b",".join(rows), _encode(end)[1:])
-    return Response(body, media_type="application/json")
+    whole = b'{"object":"list","data":[%b],%b' % (b",".join(rows), _encode(end)[1:])
+    return Response(whole, media_type="application/json")
 
 
-def _find(models: LanguageModels, name: str | None) -> LanguageModel:
+def _find(models: LanguageModels, name: str | None) -> ServedModel:
     model = models.find(name, embeds=True)
     if not model.card.can_embed:
-        raise WrongField("model", f"the model {model.name} generates text, and embeds none")
+        text = f"the model {model.name} generates text, and embeds none"
+        raise InvalidField("model", text=text)
     if model.adapter:
-        raise WrongField(
-            "model",
-            f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}",
-        )
+        text = f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}"
+        raise InvalidField("model", text=text)
     return model
 
 
-def _check(asked: EmbeddingRequest, model: LanguageModel) -> None:
-    if asked.encoding_format not in (None, *FORMATS):
-        raise WrongField(
-            "encoding_format",
-            f"encoding_format is {show(asked.encoding_format)}, expected {' or '.join(FORMATS)}",
+def _check(body: EmbeddingRequest, model: ServedModel) -> None:
+    EMBEDDINGS.refuse(body)
+    if body.encoding_format not in (None, *FORMATS):
+        accepted = " or ".join(FORMATS)
+        raise InvalidField(
+            "encoding_format", f"is {show(body.encoding_format)}, expected {accepted}"
         )
-    most, count = model.card.embedding_size, asked.dimensions
+    most, count = model.card.embedding_size, body.dimensions
     if count is not None and not 1 <= count <= most:
-        raise WrongField(
-            "dimensions",
-            f"dimensions is {count}, expected 1 to {most}, which is what the model has",
-        )
-    if asked.truncate_prompt_tokens is not None:
-        raise WrongField(
-            "truncate_prompt_tokens",
-            "truncate_prompt_tokens is not supported: longer texts are refused; cut them yourself",
+        raise InvalidField(
+            "dimensions", f"is {count}, expected 1 to {most}, which is what the model has"
         )
 
 

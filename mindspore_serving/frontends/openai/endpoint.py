@@ -1,4 +1,4 @@
-"""What every route does around its answer: read the body, decode it, tell errors, and name the
+"""What every route does around its answer: read the body, decode it, answer errors, and name the
 request.
 """
 
@@ -21,7 +21,7 @@ REQUEST_ID = "x-request-id"
 _VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 _GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
-Asked = TypeVar("Asked")
+Body = TypeVar("Body")
 
 
 def get(path: str, answer: Callable[[Request], Awaitable[Response]]) -> Route:
@@ -32,8 +32,8 @@ def get(path: str, answer: Callable[[Request], Awaitable[Response]]) -> Route:
 def post(
     site: Site,
     path: str,
-    kind: type[Asked],
-    answer: Callable[[Site, Request, Asked], Awaitable[Response]],
+    kind: type[Body],
+    answer: Callable[[Site, Request, Body], Awaitable[Response]],
 ) -> Route:
     """A route for POST of a JSON body that is a `kind`."""
 

@@ -1,4 +1,6 @@
-"""What every object of an answer has around its choices: id, time, model, counts of tokens."""
+"""What is around the choices of every answer: id, time, model, counts of tokens; as an object, and
+as the bytes of the events of a stream.
+"""
 
 import hashlib
 import secrets
@@ -8,11 +10,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from mindspore_serving import __version__
-from mindspore_serving.core.completion import Ended, ModelCard, Piece
-from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.language import LanguageModel, LanguageModels
-from mindspore_serving.frontends.openai.errors import WrongField
+from mindspore_serving.core.llm_messages import Chunk, Finished
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField, ServingError
+from mindspore_serving.frontends.language import LanguageModels, ServedModel
+from mindspore_serving.frontends.sse import event
+
+DONE = event(b"[DONE]")
+encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,7 @@ class Head:
         }
 
 
-def make_head(prefix: str, model: LanguageModel) -> Head:
+def make_head(prefix: str, model: ServedModel) -> Head:
     """A new answer of `model`; `prefix` begins its id."""
     name = f"{prefix}-{secrets.token_hex(16)}"
     return Head(name, int(time.time()), model.name, fingerprint(model.card))
@@ -47,11 +55,11 @@ def fingerprint(card: ModelCard) -> str:
     return "fp_" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:10]
 
 
-def to_usage(ended: Sequence[Ended], *, has_answer: bool = True) -> dict[str, Any]:
+def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> dict[str, Any]:
     """`usage` of an answer to as many prompts; of the prompts alone if not `has_answer`."""
-    num_prompt = sum(one.num_prompt_tokens for one in ended)
-    num_generated = sum(one.num_generated_tokens for one in ended) if has_answer else 0
-    num_cached = sum(one.num_cached_tokens for one in ended)
+    num_prompt = sum(one.num_prompt_tokens for one in finished)
+    num_generated = sum(one.num_generated_tokens for one in finished) if has_answer else 0
+    num_cached = sum(one.num_cached_tokens for one in finished)
     return {
         "prompt_tokens": num_prompt,
         "completion_tokens": num_generated,
@@ -60,20 +68,46 @@ def to_usage(ended: Sequence[Ended], *, has_answer: bool = True) -> dict[str, An
     }
 
 
-def find_generator(models: LanguageModels, name: str | None) -> LanguageModel:
-    """The model `name`.  Raises NotFound, or WrongField if it generates no text."""
+def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
+    """The model `name`.  Raises NotFound, or InvalidField if it generates no text."""
     model = models.find(name)
     if not model.card.can_generate:
-        raise WrongField("model", f"the model {model.name} embeds texts, and generates none")
+        text = f"the model {model.name} embeds texts, and generates none"
+        raise InvalidField("model", text=text)
     return model
 
 
-def finish_reason(piece: Piece, *, has_calls: bool = False) -> str | None:
+def finish_reason(chunk: Chunk) -> str | None:
     """`finish_reason` of a choice; clients know no others.  Raises ServingError if the model
     failed."""
-    reason = piece.finish_reason
+    reason = chunk.finish_reason
     if reason == "error":
-        raise ServingError(f"the model failed: {piece.stop_reason}")
+        raise ServingError(f"the model failed: {chunk.stop_reason}")
     if reason == "abort":
-        raise ServingError("the answer was ended by the server")
-    return "tool_calls" if reason == "stop" and has_calls else reason
+        raise ServingError("the answer was finished by the server")
+    return reason
+
+
+class ChunkWriter:
+    """Writes the events of one stream; `kind` is their `object`.
+
+    What is the same in all of them is encoded once, for an event is made for every token.
+    """
+
+    def __init__(self, head: Head, kind: str, *, has_usage: bool) -> None:
+        self.has_usage = has_usage
+        self._start = b"data: " + encode(head.to_object(kind))[:-1] + b',"choices":['
+        self._end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
+
+    def of_choice(self, choice: bytes) -> bytes:
+        """An event of one choice, which is JSON."""
+        return b"%b%b%b" % (self._start, choice, self._end)
+
+    def frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        """What stands around the only part that changes, if a choice is `before`, that part and
+        `after`."""
+        return self._start + before, after + self._end
+
+    def usage(self, usage: dict[str, Any]) -> bytes:
+        """The event without choices that counts."""
+        return b'%b],"usage":%b}\n\n' % (self._start, encode(usage))

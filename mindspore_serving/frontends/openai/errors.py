@@ -2,7 +2,8 @@
 exception.  Knows every `ServingError`, and no request.
 """
 
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,10 @@ import msgspec
 from starlette.responses import Response
 
 from mindspore_serving import log
-from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.errors import Code, InvalidInputs, ServingError
+from mindspore_serving.core.llm_messages import Refused, RequestRefused
+from mindspore_serving.errors import Code, InvalidField, ServingError
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.language import RefusedError
+from mindspore_serving.frontends.fields import Fields
 from mindspore_serving.wire import status
 
 _SERVER = ("server_error", None)
@@ -25,22 +26,23 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     Code.TOO_LARGE: (_REQUEST, "request_too_large"),
     Code.OVERLOADED: _CROWDED,
 }
-_FIRST_WORD = re.compile(r"[a-z_]+")
+_PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
 
 
-class WrongField(InvalidInputs):
-    """A field of the request that is wrong: `param`, or None if it is the body as a whole.
-    `reason` is the word clients look for, if there is one."""
+class RefusedField(InvalidField):
+    """A field that the model refused; `reason` is the word clients look for, if there is one."""
 
-    def __init__(self, param: str | None, text: str, reason: str | None = None) -> None:
-        super().__init__(text)
-        self.param = param
+    def __init__(self, field: str, text: str, reason: str | None) -> None:
+        super().__init__(field, text=text)
         self.reason = reason
+
+    def renamed(self, field: str) -> "RefusedField":
+        return RefusedField(field, str(super().renamed(field)), self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a client is told of an error.  `kind` and `reason` are the body's `type` and `code`."""
+    """An error as an answer.  `kind` and `reason` are the body's `type` and `code`."""
 
     status: int
     text: str
@@ -69,44 +71,41 @@ class Failure:
 
 
 def to_failure(error: Exception) -> Failure:
-    """What to tell of `error`, which is being handled.  Of one that is no ServingError the client
-    is told nothing, and the log everything."""
-    if isinstance(error, RefusedError):
-        return _of_refused(error)
+    """The answer to a request that ended with `error`, which is being handled.  One that is no
+    ServingError is described in the log alone."""
+    if isinstance(error, RequestRefused):
+        return _of_refused(error.refused)
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
         return Failure(500, "The server failed to answer; its log says why.", _SERVER[0])
     kind, reason = _KINDS.get(error.code, _SERVER)
     param = "model" if reason == "model_not_found" else None
-    if isinstance(error, WrongField):
-        param, reason = error.param, error.reason
-    elif isinstance(error, InvalidInputs) and param is None:
-        param = named_param(str(error))
+    if isinstance(error, InvalidField):
+        param, reason = error.field or None, getattr(error, "reason", None)
     return Failure(status.of(error.code).http, str(error), kind, param, reason)
 
 
-def _of_refused(error: RefusedError) -> Failure:
-    refused = error.refused
+def _of_refused(refused: Refused) -> Failure:
     if refused.reason == "overloaded":
         return Failure(429, refused.text, _CROWDED[0], None, _CROWDED[1])
     if refused.reason == "context":
         text = f"{refused.text}: the maximum context length is {refused.max_model_len} tokens"
         return Failure(400, text, _REQUEST, None, "context_length_exceeded")
-    return Failure(400, refused.text, _REQUEST, named_param(refused.text))
+    return Failure(400, refused.text, _REQUEST, refused.field or None)
 
 
-def to_wrong_field(error: RefusedError, prompt: str, grammar: str) -> ServingError:
-    """`error` with the field it is about: `prompt` is the request's name of what the model reads,
-    `grammar` of what its answer must look like."""
-    reason, failure = error.refused.reason, _of_refused(error)
-    if reason == "overloaded":
-        return error
-    param = {"grammar": grammar, "input": failure.param}.get(reason, prompt)
-    return WrongField(param, failure.text, failure.reason)
-
-
-def named_param(text: str) -> str | None:
-    """The sampling parameter that a text like "top_p is 3, expected ..." begins with."""
-    first = _FIRST_WORD.match(text)
-    name = first.group() if first else ""
-    return name if name in SamplingParams.__slots__ else None
+@contextmanager
+def naming(prompt: str, fields: Fields, body: msgspec.Struct) -> Iterator[None]:
+    """Give what the model refuses the name that the field has in `body`; `prompt` is that of what
+    the model reads."""
+    try:
+        yield
+    except RequestRefused as error:
+        refused, failure = error.refused, _of_refused(error.refused)
+        if refused.reason == "overloaded":
+            raise
+        if refused.reason in _PROMPT:
+            raise RefusedField(prompt, failure.text, failure.reason) from None
+        found = RefusedField(refused.field, failure.text, failure.reason)
+        name = "grammar" if refused.reason == "grammar" else refused.field
+        raise (found.renamed(fields.name_of(name, body)) if name else found) from None

@@ -6,10 +6,8 @@ import codecs
 from collections.abc import Iterable
 from typing import Any
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Token
 
-MAX_CHAT = 20
-MAX_COMPLETION = 5
 LEAST = -9999.0  # "very unlikely"
 
 

@@ -7,19 +7,48 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.frontends.openai.decoding import check_free, show
-from mindspore_serving.frontends.openai.errors import WrongField
-from mindspore_serving.frontends.openai.requests import CalledFunction, Message, Part, ToolCall
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.openai.decoding import check_free
 
 _ROLES = {"developer": "system", "function": "tool"}  # names that few templates know
 _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 
 
+class Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct):
+    function: CalledFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: CalledFunction | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
 def to_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Raises WrongField."""
+    """Raises InvalidField."""
     if not messages:
-        raise WrongField("messages", "messages is [], expected at least one message")
+        raise InvalidField("messages", "is [], expected at least one message")
     names: dict[str, str] = {}  # of the tools that were called, by the id of the call
     return [_convert(f"messages[{place}]", one, names) for place, one in enumerate(messages)]
 
@@ -57,8 +86,8 @@ def _text(place: str, message: Message) -> str:
         return content
     if content is None:
         if message.refusal is None and message.role not in _MAY_BE_EMPTY:
-            name = f"{place}.content"
-            raise WrongField(name, f"{name} is null, expected text for the role {message.role}")
+            accepted = f"expected text for the role {message.role}"
+            raise InvalidField(f"{place}.content", f"is null, {accepted}")
         return message.refusal or ""
     parts = enumerate(content)
     return "\n".join([_part(f"{place}.content[{index}]", part) for index, part in parts])
@@ -66,15 +95,14 @@ def _text(place: str, message: Message) -> str:
 
 def _part(place: str, part: Part) -> str:
     if part.type not in _TEXT_PARTS:
-        raise WrongField(
+        raise InvalidField(
             f"{place}.type",
-            f"{place}.type is {show(part.type)}, expected text: the model reads no images, audio "
-            "or files",
+            f"is {show(part.type)}, expected text: the model reads no images, audio or files",
         )
     name = "refusal" if part.type == "refusal" else "text"
     text = part.refusal if name == "refusal" else part.text
     if text is None:
-        raise WrongField(f"{place}.{name}", f"{place}.{name} is missing")
+        raise InvalidField(f"{place}.{name}", "is missing")
     return text
 
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mindspore_serving.errors import NotFound
-from mindspore_serving.frontends.language import LanguageModel
+from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.endpoint import get
 from mindspore_serving.frontends.site import Site
 
@@ -31,7 +31,7 @@ def routes(site: Site) -> list[BaseRoute]:
     return [get("/v1/models", every), get("/v1/models/{name:path}", one)]
 
 
-def to_object(model: LanguageModel) -> dict[str, Any]:
+def to_object(model: ServedModel) -> dict[str, Any]:
     """`max_model_len` and `parent` are not OpenAI's: tokens of prompt and answer together, and the
     model that an adapter belongs to."""
     return {

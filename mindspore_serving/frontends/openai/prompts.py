@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.completion import ModelCard
-from mindspore_serving.frontends.openai.decoding import show
-from mindspore_serving.frontends.openai.errors import WrongField
-from mindspore_serving.frontends.openai.sampling import check_token
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.openai.translations import check_token
 
 MAX_PROMPTS = 2048
 Prompt = str | list[int]
@@ -15,14 +15,13 @@ def to_prompts(
     given: str | Sequence[str | int | list[int]], card: ModelCard, param: str = "prompt"
 ) -> list[Prompt]:
     """The prompts of a text, a list of texts, token ids, or a list of lists of token ids.  Raises
-    WrongField; `param` is the field's name."""
+    InvalidField; `param` is the field's name."""
     if isinstance(given, str):
         return [given]
     kinds = {type(entry) for entry in given}
     if not given or len(kinds) > 1:
-        raise WrongField(
-            param,
-            f"{param} is {show(given)}, expected a text, texts, token ids, or lists of token ids",
+        raise InvalidField(
+            param, f"is {show(given)}, expected a text, texts, token ids, or lists of token ids"
         )
     if kinds == {int}:
         return [_checked([entry for entry in given if isinstance(entry, int)], card, param)]
@@ -43,4 +42,4 @@ def _check_count(count: int, card: ModelCard, param: str) -> None:
     if card.max_num_waiting is not None:
         most = min(most, card.max_num_waiting + card.max_num_seqs)
     if count > most:
-        raise WrongField(param, f"{param} has {count} prompts, expected at most {most}")
+        raise InvalidField(param, f"has {count} prompts, expected at most {most}")

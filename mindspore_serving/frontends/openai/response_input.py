@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from mindspore_serving.frontends.openai.decoding import decode, show
-from mindspore_serving.frontends.openai.errors import WrongField
-from mindspore_serving.frontends.openai.requests import CalledFunction, Message, Part, ToolCall
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.openai.decoding import decode
+from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
     Kind,
@@ -40,7 +41,7 @@ class Messages:
 
     def assistant(self, place: str, *, is_done: bool) -> Message:
         """The assistant's message that the next item belongs to: the last one, unless the item
-        would come before what `is_done` says is in it already."""
+        would come before what is in it already, if `is_done`."""
         last = self.found[-1] if self.found else None
         if last is None or last.role != "assistant" or is_done:
             last = Message(role="assistant")
@@ -57,7 +58,7 @@ class Messages:
 
 
 def to_messages(given: str | Sequence[msgspec.Raw], instructions: str | None) -> Messages:
-    """The conversation, `instructions` first.  Raises WrongField."""
+    """The conversation, `instructions` first.  Raises InvalidField."""
     messages = Messages()
     if instructions:
         messages.add("instructions", Message(role="system", content=instructions))
@@ -65,7 +66,7 @@ def to_messages(given: str | Sequence[msgspec.Raw], instructions: str | None) ->
         messages.add("input", Message(role="user", content=given))
         return messages
     if not given:
-        raise WrongField("input", "input is [], expected a text or at least one item")
+        raise InvalidField("input", "is [], expected a text or at least one item")
     for index, raw in enumerate(given):
         _add(messages, f"input[{index}]", bytes(raw))
     return messages
@@ -84,18 +85,14 @@ def _add(messages: Messages, place: str, raw: bytes) -> None:
     elif kind.type == "reasoning":
         _add_reasoning(messages, place, read(place, raw, ReasoningItem))
     else:
-        raise WrongField(
-            f"{place}.type",
-            f"{place}.type is {show(kind.type)}, expected one of {', '.join(_KINDS)}",
-        )
+        accepted = ", ".join(_KINDS)
+        raise InvalidField(f"{place}.type", f"is {show(kind.type)}, expected one of {accepted}")
 
 
 def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
     if item.role not in ROLES:
-        raise WrongField(
-            f"{place}.role",
-            f"{place}.role is {show(item.role)}, expected one of {', '.join(ROLES)}",
-        )
+        accepted = ", ".join(ROLES)
+        raise InvalidField(f"{place}.role", f"is {show(item.role)}, expected one of {accepted}")
     if item.role == "assistant":
         is_done = messages.has_text or messages.has_calls
         messages.assistant(place, is_done=is_done).content = item.content
@@ -115,7 +112,7 @@ def _add_call(messages: Messages, place: str, item: CallItem) -> None:
 
 
 def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
-    """The text itself, or else its summary; one that only OpenAI can decrypt says nothing."""
+    """The text itself, or else its summary; one that only OpenAI can decrypt is left out."""
     parts = item.content or item.summary or ()
     text = "\n".join([part.text for part in parts if part.text])
     if text:
@@ -129,10 +126,10 @@ def _parts(content: str | list[Part] | None) -> list[Part]:
 
 
 def read(place: str, raw: bytes, kind: type[Item]) -> Item:
-    """`raw` as a `kind`.  Raises WrongField naming its place in the request."""
+    """`raw` as a `kind`.  Raises InvalidField naming its place in the request."""
     try:
         return decode(raw, kind)
-    except WrongField as error:
-        if error.param is None:
-            raise WrongField(place, str(error).replace("the body", place, 1)) from None
-        raise WrongField(f"{place}.{error.param}", f"{place}.{error}") from None
+    except InvalidField as error:
+        if not error.field:
+            raise InvalidField(place, text=str(error).replace("the body", place, 1)) from None
+        raise error.renamed(f"{place}.{error.field}") from None

@@ -1,5 +1,5 @@
-"""The output items of a response: a message, reasoning, calls of functions, made change by change,
-with the events that tell of each.
+"""The output items of a response: a message, reasoning, calls of functions, made chunk by chunk,
+with the events of each.
 
 An item is open until one of another kind begins.  Knows no sockets and no request.
 """
@@ -9,15 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mindspore_serving.core.completion import Token
+from mindspore_serving.core.llm_messages import Chunk, Token, ToolCallDelta
 from mindspore_serving.frontends.openai.logprobs import of_chat
-from mindspore_serving.llm.chat.output_parser import (
-    CallArguments,
-    CallBegun,
-    Content,
-    Delta,
-    Reasoning,
-)
 
 Object = dict[str, Any]
 
@@ -46,21 +39,20 @@ class Output:
         self.items: list[Object] = []
         self._open: _Open | None = None
 
-    def take(self, delta: Delta, tokens: Sequence[Token] = ()) -> list[Object]:
-        """`tokens` are those that a Content is made of, if their log-probabilities are wanted."""
-        if isinstance(delta, Content):
-            return self._add_text("message", delta.text, tokens)
-        if isinstance(delta, Reasoning):
-            return self._add_text("reasoning", delta.text, ())
-        if isinstance(delta, CallBegun):
-            item = _item("fc", "function_call", call_id=_name("call"), name=delta.name)
-            events = self._close("completed")
-            return [*events, _told("added", self._begin({**item, "arguments": ""}))]
-        return [self._add_arguments(delta)]
+    def take(self, chunk: Chunk, tokens: Sequence[Token] = ()) -> list[Object]:
+        """`tokens` are those that the text is made of, if their log-probabilities are wanted."""
+        events: list[Object] = []
+        if chunk.reasoning:
+            events += self._add_text("reasoning", chunk.reasoning, ())
+        if chunk.text:
+            events += self._add_text("message", chunk.text, () if events else tokens)
+        for call in chunk.tool_calls:
+            events += self._add_call(call)
+        return events
 
     def finish(self, status: str) -> list[Object]:
         """Nothing follows; `status` is that of the last item, "completed" or "incomplete".  An
-        answer that says nothing is an empty message."""
+        empty answer is an empty message."""
         events = [] if self.items else self._add_text("message", "", ())
         return [*events, *self._close(status)]
 
@@ -69,7 +61,10 @@ class Output:
         if opened is None or opened.item["type"] != kind:
             events = self._close("completed")
             opened = self._begin_text(kind)
-            events += [_told("added", opened), opened.event("content_part.added", part=opened.part)]
+            events += [
+                _item_event("added", opened),
+                opened.event("content_part.added", part=opened.part),
+            ]
         if not text:
             return events
         opened.texts.append(text)
@@ -79,12 +74,16 @@ class Output:
         opened.logprobs += logprobs
         return [*events, opened.event("output_text.delta", delta=text, logprobs=logprobs)]
 
-    def _add_arguments(self, delta: CallArguments) -> Object:
+    def _add_call(self, call: ToolCallDelta) -> list[Object]:
+        if call.name is not None:
+            item = _item("fc", "function_call", call_id=_name("call"), name=call.name)
+            events = self._close("completed")
+            return [*events, _item_event("added", self._begin({**item, "arguments": ""}))]
         opened = self._open
         if opened is None or opened.part is not None:
             raise RuntimeError("This is a bug in the parser of answers: arguments without a call")
-        opened.texts.append(delta.text)
-        return opened.event("function_call_arguments.delta", delta=delta.text)
+        opened.texts.append(call.arguments)
+        return [opened.event("function_call_arguments.delta", delta=call.arguments)]
 
     def _begin_text(self, kind: str) -> "_Open":
         if kind == "reasoning":
@@ -107,7 +106,7 @@ class Output:
         if part is None:
             item["arguments"] = text
             done = opened.event("function_call_arguments.done", name=item["name"], arguments=text)
-            return [done, _told("done", opened)]
+            return [done, _item_event("done", opened)]
         part = {**part, "text": text}
         if item["type"] == "reasoning":
             done = opened.event("reasoning_text.done", text=text)
@@ -115,10 +114,10 @@ class Output:
             part["logprobs"] = opened.logprobs
             done = opened.event("output_text.done", text=text, logprobs=opened.logprobs)
         item["content"] = [part]
-        return [done, opened.event("content_part.done", part=part), _told("done", opened)]
+        return [done, opened.event("content_part.done", part=part), _item_event("done", opened)]
 
 
-def _told(what: str, opened: _Open) -> Object:
+def _item_event(what: str, opened: _Open) -> Object:
     kind = f"response.output_item.{what}"
     return {"type": kind, "output_index": opened.index, "item": dict(opened.item)}
 

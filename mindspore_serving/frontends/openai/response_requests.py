@@ -1,11 +1,13 @@
-"""The body of /v1/responses, and what of it a server without a store of responses cannot do."""
+"""The body of /v1/responses."""
 
 from typing import Any
 
 import msgspec
 
-from mindspore_serving.frontends.openai.errors import WrongField
-from mindspore_serving.frontends.openai.requests import Int, Object, Part
+from mindspore_serving.frontends.fields import Int
+from mindspore_serving.frontends.openai.messages import Part
+
+Object = dict[str, Any]
 
 LOGPROBS = "message.output_text.logprobs"  # of `include`; the others change nothing
 
@@ -45,10 +47,9 @@ class ToolChoice(msgspec.Struct, omit_defaults=True):
 
 
 class Kind(msgspec.Struct):
-    """What every item of the input may say of itself."""
+    """What every item of the input may have."""
 
     type: str | None = None
-    role: str | None = None
 
 
 class MessageItem(msgspec.Struct):
@@ -75,7 +76,7 @@ class ReasoningItem(msgspec.Struct):
 
 
 class ResponseRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields are taken and not read, and `store` stores nothing."""
+    """The body; further fields are accepted and not read, and `store` stores nothing."""
 
     input: str | list[msgspec.Raw]
     model: str | None = None
@@ -98,24 +99,3 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     conversation: Any = None
     prompt: Any = None
     background: bool | None = None
-
-
-_NOT_SUPPORTED = {
-    "previous_response_id": "responses are not stored: give the whole conversation in input",
-    "conversation": "conversations are not stored: give all of it in input",
-    "prompt": "there are no stored prompts: give instructions and input",
-    "background": "the answer is in the response: leave it out, or stream",
-}
-
-
-def refuse_unsupported(asked: ResponseRequest) -> None:
-    """Raises WrongField for what would change the answer, and cannot be done."""
-    for name, advice in _NOT_SUPPORTED.items():
-        if getattr(asked, name):
-            raise WrongField(name, f"{name} is not supported: {advice}")
-    if asked.truncation not in (None, "disabled"):
-        raise WrongField(
-            "truncation",
-            f'truncation is "{asked.truncation}", expected disabled: nothing is left out of the '
-            "input, and one that is too long is refused",
-        )

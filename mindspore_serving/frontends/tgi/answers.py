@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 encode = msgspec.json.Encoder().encode
 
 
-class TokenAnswer(msgspec.Struct, frozen=True, gc=False):
+class TokenDetails(msgspec.Struct, frozen=True, gc=False):
     id: int
     text: str
     logprob: float | None
@@ -27,8 +27,8 @@ class BestOfSequence(msgspec.Struct, frozen=True):
     generated_tokens: int
     seed: int | None
     prefill: list[PrefillToken]
-    tokens: list[TokenAnswer]
-    top_tokens: list[list[TokenAnswer]] | UnsetType
+    tokens: list[TokenDetails]
+    top_tokens: list[list[TokenDetails]] | UnsetType
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -36,12 +36,12 @@ class Details(msgspec.Struct, frozen=True):
     generated_tokens: int
     seed: int | None
     prefill: list[PrefillToken]
-    tokens: list[TokenAnswer]
+    tokens: list[TokenDetails]
     best_of_sequences: list[BestOfSequence] | UnsetType
-    top_tokens: list[list[TokenAnswer]] | UnsetType
+    top_tokens: list[list[TokenDetails]] | UnsetType
 
 
-class GenerateAnswer(msgspec.Struct, frozen=True):
+class GenerateResponse(msgspec.Struct, frozen=True):
     generated_text: str
     details: Details | UnsetType = UNSET
 
@@ -57,8 +57,8 @@ class StreamEvent(msgspec.Struct, frozen=True):
     """One token; the last has the text, and the details if they are wanted."""
 
     index: int
-    token: TokenAnswer
-    top_tokens: list[TokenAnswer] | UnsetType = UNSET
+    token: TokenDetails
+    top_tokens: list[TokenDetails] | UnsetType = UNSET
     generated_text: str | None = None
     details: StreamDetails | None = None
 
@@ -89,6 +89,6 @@ class SimpleToken(msgspec.Struct, frozen=True, gc=False):
     stop: int
 
 
-class ChatTokenizeAnswer(msgspec.Struct, frozen=True):
+class ChatTokenizeResponse(msgspec.Struct, frozen=True):
     tokenize_response: list[SimpleToken]
     templated_text: str

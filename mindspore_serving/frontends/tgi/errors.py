@@ -7,13 +7,12 @@ import msgspec
 from starlette.responses import Response
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import Refused
-from mindspore_serving.errors import NotFound, Overloaded, ServingError
-from mindspore_serving.frontends.language import RefusedError
+from mindspore_serving.core.llm_messages import Refused, RequestRefused
+from mindspore_serving.errors import InvalidField, NotFound, Overloaded, ServingError
 
 
 class TgiError(ServingError):
-    """What a client is told: `status` of HTTP, `kind` is the body's `error_type`."""
+    """An answer: `status` of HTTP, `kind` is the body's `error_type`."""
 
     def __init__(self, status: int, kind: str, text: str) -> None:
         super().__init__(text)
@@ -57,12 +56,14 @@ def incomplete(*, is_stream: bool) -> TgiError:
 
 
 def to_tgi_error(error: Exception) -> TgiError:
-    """What to tell of `error`.  Of one that is no ServingError the client is told nothing, and the
-    log everything."""
+    """The answer to a request that ended with `error`.  One that is no ServingError is described in
+    the log alone."""
     if isinstance(error, TgiError):
         return error
-    if isinstance(error, RefusedError):
+    if isinstance(error, RequestRefused):
         return _of_refused(error.refused)
+    if isinstance(error, InvalidField):
+        return invalid(str(error))
     if isinstance(error, Overloaded):
         return overloaded()
     if isinstance(error, NotFound):
@@ -88,7 +89,7 @@ def _of_refused(refused: Refused) -> TgiError:
 
 
 def _too_long(refused: Refused) -> str:
-    """Of a prompt that leaves no room the length is told alone, unless it is longer than all."""
+    """Of a prompt that leaves no room only the length is given, unless it is longer than all."""
     given, most = refused.num_prompt_tokens, refused.max_model_len
     if not refused.max_tokens and given <= most:
         return f"`inputs` must have less than {most - 1} tokens. Given: {given}"

@@ -1,5 +1,5 @@
-"""The bodies that clients send, and what is said of one that is none.  Unknown fields are ignored;
-null is taken where None is.
+"""The bodies that clients send, and the errors of one that is no request.  Unknown fields are
+ignored; null is accepted where None is.
 """
 
 from typing import Annotated, Any, TypeVar
@@ -7,9 +7,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from starlette.requests import Request
 
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import TooLarge
-from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.tgi.errors import WrongBody
+from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
@@ -21,6 +23,10 @@ class JsonGrammar(msgspec.Struct, tag_field="type", tag="json"):
 
     value: Any
 
+    def to_grammar(self) -> Grammar:
+        """Raises InvalidField."""
+        return schema_grammar(self.value)
+
 
 class JsonObjectGrammar(JsonGrammar, tag="json_object"):
     """Another name of the same."""
@@ -28,6 +34,9 @@ class JsonObjectGrammar(JsonGrammar, tag="json_object"):
 
 class RegexGrammar(msgspec.Struct, tag_field="type", tag="regex"):
     value: str
+
+    def to_grammar(self) -> Grammar:
+        return Grammar("regex", self.value)
 
 
 class NamedSchema(msgspec.Struct):
@@ -38,18 +47,20 @@ class NamedSchema(msgspec.Struct):
 class SchemaGrammar(msgspec.Struct, tag_field="type", tag="json_schema"):
     value: NamedSchema
 
+    def to_grammar(self) -> Grammar:
+        """Raises InvalidField."""
+        return schema_grammar(self.value.schema)
+
 
 Grammars = JsonGrammar | JsonObjectGrammar | RegexGrammar | SchemaGrammar
 
 
+@FIELDS.extend
 class Parameters(msgspec.Struct, kw_only=True):
+    """Other sampling parameters are added from their table."""
+
     best_of: U64 | None = None
-    temperature: float | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
     top_k: I32 | None = None
-    top_p: float | None = None
-    typical_p: float | None = None
     do_sample: bool = False
     max_new_tokens: U32 | None = None
     return_full_text: bool | None = None
@@ -63,20 +74,15 @@ class Parameters(msgspec.Struct, kw_only=True):
     grammar: Grammars | None = None
     adapter_id: str | None = None
 
-    @property
-    def is_sampled(self) -> bool:
-        given = (self.temperature, self.top_k, self.top_p, self.typical_p)
-        return self.do_sample or any(value is not None for value in given)
 
-
-def _unsaid() -> Parameters:
+def _not_given() -> Parameters:
     """Without any parameters the answer is sampled, with the default ones it is not."""
     return Parameters(do_sample=True)
 
 
 class GenerateRequest(msgspec.Struct, kw_only=True):
     inputs: str
-    parameters: Parameters = msgspec.field(default_factory=_unsaid)
+    parameters: Parameters = msgspec.field(default_factory=_not_given)
 
 
 class CompatRequest(GenerateRequest, kw_only=True):
@@ -96,17 +102,17 @@ GENERATE = msgspec.json.Decoder(GenerateRequest)
 COMPAT = msgspec.json.Decoder(CompatRequest)
 CHAT = msgspec.json.Decoder(ChatRequest)
 
-Asked = TypeVar("Asked")
+T = TypeVar("T")
 
 
 async def read_json(request: Request, most: int) -> bytes:
-    """The body, which says that it is JSON.  Raises WrongBody."""
+    """The body, whose type must be JSON.  Raises WrongBody."""
     check_type(request)
     return await read_limited(request, most)
 
 
 def check_type(request: Request) -> None:
-    """Raise WrongBody unless the body says that it is JSON."""
+    """Raise WrongBody unless the type of the body is JSON."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     if main != "application" or (sub != "json" and not sub.endswith("+json")):
@@ -116,21 +122,19 @@ def check_type(request: Request) -> None:
 async def read_limited(request: Request, most: int) -> bytes:
     """The body.  Raises WrongBody if it is too long."""
     try:
-        return await read_body(request, most)
+        return await bodies.read_body(request, most)
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
         raise WrongBody(413, text) from None
 
 
-def decode(body: bytes, decoder: "msgspec.json.Decoder[Asked]") -> Asked:
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
     """`body` as what `decoder` makes.  Raises WrongBody."""
     try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        place = where.strip("`").removeprefix("$").removeprefix(".")
-        text = f"{place}: {what}" if place else what
+        return bodies.decode(body, decoder)
+    except bodies.InvalidBody as error:
+        if not error.is_json:
+            raise WrongBody(400, f"Failed to parse the request body as JSON: {error}") from None
+        text = f"{error.field}: {error}" if error.field else str(error)
         prefix = "Failed to deserialize the JSON body into the target type"
         raise WrongBody(422, f"{prefix}: {text}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WrongBody(400, f"Failed to parse the request body as JSON: {error}") from None

@@ -7,11 +7,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tgi.checks import Limits
+from mindspore_serving.frontends.tgi.aliases import DecliningRoute, invocations
+from mindspore_serving.frontends.tgi.checks import RequestLimits
 from mindspore_serving.frontends.tgi.errors import TgiError, WrongBody, to_tgi_error
-from mindspore_serving.frontends.tgi.forwarding import DecliningRoute, invocations
 from mindspore_serving.frontends.tgi.generating import Generating
-from mindspore_serving.frontends.tgi.inspecting import TOKENIZE, chat_tokenize, info, tokenize
+from mindspore_serving.frontends.tgi.info_routes import TOKENIZE, chat_tokenize, info, tokenize
 from mindspore_serving.frontends.tgi.metrics import Recorder
 
 _VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
@@ -20,13 +20,13 @@ Answer = Callable[[Request], Awaitable[Response]]
 
 
 def routes(
-    site: Site, limits: Limits | None = None, recorder: Recorder | None = None
+    site: Site, limits: RequestLimits | None = None, recorder: Recorder | None = None
 ) -> list[BaseRoute]:
     """Every route but GET / and GET /health, which are others'.
 
     `recorder` counts what it shows as metrics.
     """
-    limits, recorder = limits or Limits(), recorder or Recorder()
+    limits, recorder = limits or RequestLimits(), recorder or Recorder()
     generating = Generating(site, limits, recorder)
 
     async def ask_health(request: Request) -> Response:

@@ -5,29 +5,25 @@ pieces are the same however the text was cut.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from mindspore_serving.llm.chat.deltas import (
-    CallArguments,
-    CallBegun,
-    Content,
-    Delta,
-    Reasoning,
-)
-from mindspore_serving.llm.chat.markers import without_start_of
+from mindspore_serving.core.llm_messages import ToolCallDelta
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader
+from mindspore_serving.llm.chat.tool_calls import CallReader, Content, without_start_of
 from mindspore_serving.llm.chat.tool_formats import tool_names
 
-__all__ = [
-    "CallArguments",
-    "CallBegun",
-    "Content",
-    "Delta",
-    "OutputParser",
-    "Reasoning",
-    "shows_special_tokens",
-]
+__all__ = ["Content", "Delta", "OutputParser", "Reasoning", "shows_special_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """What the model thinks before it answers."""
+
+    text: str
+
+
+Delta: TypeAlias = Content | Reasoning | ToolCallDelta
 
 
 def shows_special_tokens(tool_format: str, reasoning_format: str) -> bool:
@@ -69,11 +65,11 @@ class OutputParser:
         if self._reasoning is not None:
             thought, text = self._reasoning.finish()
             out = _reasoning(thought) + self._read(text)
-        return out + (self._calls.finish() if self._calls else [])
+        return [*out, *(self._calls.finish() if self._calls else ())]
 
     def _read(self, text: str) -> list[Delta]:
         if self._calls is not None:
-            return self._calls.feed(text)
+            return [*self._calls.feed(text)]
         return [Content(text)] if text else []
 
 
@@ -82,11 +78,11 @@ def _reasoning(text: str) -> list[Delta]:
 
 
 class _ReasoningReader:
-    """Tells what is before the end of reasoning from what is behind it."""
+    """Separates what is before the end of reasoning from what is behind it."""
 
     def __init__(self, name: str) -> None:
         self._format = REASONING_FORMATS[name]
-        self._held = ""  # what cannot be told yet
+        self._held = ""  # what may be the start of a marker
         self._part = self._begin
 
     def feed(self, text: str) -> tuple[str, str]:

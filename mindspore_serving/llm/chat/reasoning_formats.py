@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.grammar.source import WHITESPACE, regex_literal, rename_start
 

@@ -1,8 +1,8 @@
 """The sandbox in which chat templates run.
 
-Templates come with a model, so from whoever made it, and what they are given comes from strangers:
-they reach no attribute that Python keeps for itself, change nothing they are given, and are stopped
-when their time is up.  Knows nothing of messages.
+Neither templates, which come with a model, nor what they are given can be trusted: they reach no
+attribute that Python keeps for itself, change nothing they are given, and are stopped when their
+time is up.  Knows nothing of messages.
 """
 
 import json
@@ -26,7 +26,7 @@ _MAX_TEMPLATE = 1 << 20  # characters
 _MAX_REPEATED = 1 << 20  # items of what a template multiplies
 
 
-class Refused(jinja2.TemplateError):
+class TemplateRefused(jinja2.TemplateError):
     """The template called raise_exception."""
 
 
@@ -123,7 +123,7 @@ def _product_size(left: Any, right: Any) -> int:
 
 
 def _raise_exception(message: str) -> None:
-    raise Refused(message)
+    raise TemplateRefused(message)
 
 
 def _strftime_now(format: str) -> str:  # noqa: A002  templates may name it

@@ -1,8 +1,8 @@
 """Turning a chat into the text a model was trained on, by the Jinja template of its directory.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox, and with limits on their output and time, because what they are given comes
-from strangers.  Knows no tokens.
+They run in a sandbox, and with limits on their output and time, because what they are given cannot
+be trusted.  Knows no tokens.
 """
 
 import time
@@ -14,8 +14,8 @@ from typing import Any
 import jinja2
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
-from mindspore_serving.llm.chat.sandbox import DEADLINE, Refused, Sandbox
-from mindspore_serving.llm.tokenization.tokenizer import read_json
+from mindspore_serving.llm.chat.sandbox import DEADLINE, Sandbox, TemplateRefused
+from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
 Message = Mapping[str, Any]
 
@@ -23,7 +23,7 @@ ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RenderLimits:
     """What rendering one chat may take.  `max_chars` of text, `max_seconds` of time."""
 
     max_chars: int = 8 << 20
@@ -47,7 +47,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         *,
         tool_source: str | None = None,
-        limits: Limits | None = None,
+        limits: RenderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._environment = Sandbox(clock)
@@ -55,7 +55,7 @@ class ChatTemplate:
         self._template = self._environment.read(source)
         self._tool_template = self._environment.read(tool_source) if tool_source else None
         self._special_tokens = dict(special_tokens or {})
-        self._limits = limits or Limits()
+        self._limits = limits or RenderLimits()
         self._clock = clock
 
     @classmethod
@@ -105,7 +105,7 @@ class ChatTemplate:
             return self._collect(template, variables)
         except (InvalidInputs, MemoryError):
             raise
-        except Refused as error:
+        except TemplateRefused as error:
             raise InvalidInputs(
                 f"the model's chat template refuses the messages: {error}"
             ) from None
@@ -152,14 +152,6 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def no_template(directory: str | Path) -> InvalidInputs:
-    """The error for a chat with a model that has no template."""
-    return InvalidInputs(
-        f"the model {Path(directory).name} has no chat template: send a text to be completed, or "
-        "add chat_template.jinja to the model"
-    )
-
-
 def _find_sources(directory: Path) -> dict[str, str]:
     """Templates by name ("default", "tool_use"); those of files go before those of
     tokenizer_config.json."""
@@ -177,7 +169,7 @@ def _find_sources(directory: Path) -> dict[str, str]:
 
 
 def _configured(path: Path) -> dict[str, str]:
-    config = read_json(path).get("chat_template")
+    config = read_optional_json(path).get("chat_template")
     if config is None:
         return {}
     if isinstance(config, str):

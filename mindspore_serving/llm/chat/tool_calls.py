@@ -3,24 +3,40 @@
 Pure text: what it gives is independent of how the text was cut into pieces.
 """
 
-from collections.abc import Collection, Generator
-from typing import TypeAlias
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from mindspore_serving.llm.chat.call_object import CallObject
-from mindspore_serving.llm.chat.deltas import CallArguments, CallBegun, Content, Delta
-from mindspore_serving.llm.chat.json_scan import JsonScanner, Verdict
-from mindspore_serving.llm.chat.markers import without_start_of
+from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.json_reader import (
+    Broken,
+    Reading,
+    Value,
+    behind_colon,
+    behind_value,
+    next_char,
+    read_marker,
+    read_string,
+    read_value,
+)
 from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS
-
-Reading: TypeAlias = Generator[None, str, None]  # takes chars, ends with the last of a call
-Chars: TypeAlias = Generator[None, str, str]  # takes chars, gives one or several of them
 
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
+_KEYS = {
+    "name": "name",
+    "arguments": "arguments",
+    "parameters": "arguments",
+    "id": "id",  # this and the next are added by some models
+    "type": "type",
+}
 
 
-class Broken(Exception):
-    """What looked like a call is none, with the char that was just given."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Text that is neither reasoning nor a call."""
+
+    text: str
 
 
 class CallReader:
@@ -35,22 +51,24 @@ class CallReader:
     def __init__(self, tool_format: str, names: Collection[str]) -> None:
         self._format = TOOL_FORMATS[tool_format]
         self._names = frozenset(names)
-        self._out: list[Delta] = []
+        self._out: list[Content | ToolCallDelta] = []
         self._arguments: list[str] = []  # of the latest call, not given out yet
         self._held = ""  # between calls: spaces and the start of a marker, perhaps
         self._is_start = True
         self._num_calls = 0
         self._reading: Reading | None = None
         self._is_marked = False  # whether a marker was before what is being read
-        self._is_begun = False  # whether the call that is being read was given out
         self._raw = ""  # of what is being read: all that was not given out in another form
+        self._name: str | None = None  # of the call that is being read, once it is known
+        self._is_begun = False  # whether that call was given out
+        self._early = ""  # its arguments, if they come before the name
 
-    def feed(self, text: str) -> list[Delta]:
+    def feed(self, text: str) -> list[Content | ToolCallDelta]:
         while text:
             text = self._scan(text) if self._reading is None else self._read(text)
         return self._take()
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[Content | ToolCallDelta]:
         """What was held back.  Space behind a call is dropped."""
         rest, self._held, self._raw = self._held or self._raw, "", ""
         self._reading = None
@@ -58,14 +76,14 @@ class CallReader:
             self._say(Content(rest))
         return self._take()
 
-    def _take(self) -> list[Delta]:
+    def _take(self) -> list[Content | ToolCallDelta]:
         self._say_arguments()
         out, self._out = self._out, []
         return out
 
-    def _say(self, delta: Content | CallBegun) -> None:
+    def _say(self, delta: Content | ToolCallDelta) -> None:
         self._say_arguments()
-        if isinstance(delta, CallBegun):
+        if isinstance(delta, ToolCallDelta):
             self._out.append(delta)
         elif self._out and isinstance(last := self._out[-1], Content):
             self._out[-1] = Content(last.text + delta.text)
@@ -74,7 +92,8 @@ class CallReader:
 
     def _say_arguments(self) -> None:
         if self._arguments:
-            self._out.append(CallArguments(self._num_calls - 1, "".join(self._arguments)))
+            text = "".join(self._arguments)
+            self._out.append(ToolCallDelta(self._num_calls - 1, None, text))
             self._arguments.clear()
 
     def _scan(self, new: str) -> str:
@@ -103,7 +122,7 @@ class CallReader:
 
     def _begin(self, raw: str, is_marked: bool) -> None:
         self._is_start = False
-        self._raw, self._is_marked, self._is_begun = raw, is_marked, False
+        self._raw, self._is_marked = raw, is_marked
         self._reading = self._mistral() if self._format.is_list else self._objects()
         next(self._reading)
 
@@ -130,27 +149,26 @@ class CallReader:
 
     def _objects(self) -> Reading:
         """Objects with `separator` between them, and `end` behind."""
-        char = yield from _next()
+        char = yield from next_char()
         while True:
             yield from self._object(char)
             if self._format.end:
-                yield from _marker(self._format.end, (yield from _next()))
+                yield from read_marker(self._format.end, (yield from next_char()))
             if not self._format.separator:
                 return
-            if (yield from _next()) != self._format.separator:
+            if (yield from next_char()) != self._format.separator:
                 raise Broken
-            char = yield from _next()
+            char = yield from next_char()
 
     def _mistral(self) -> Reading:
         """A list of objects, or a name and its arguments."""
-        char = yield from _next()
+        char = yield from next_char()
         if char != "[":
             yield from self._named(char)
             return
         while True:
-            char = yield from _next()
-            yield from self._object(char)
-            char = yield from _next()
+            yield from self._object((yield from next_char()))
+            char = yield from next_char()
             if char == "]":
                 return
             if char != ",":
@@ -166,67 +184,97 @@ class CallReader:
             raise Broken
         char = yield
         if char == "C":
-            yield from _marker("CALL_ID]", char)
+            yield from read_marker("CALL_ID]", char)
             char = yield
             for _ in range(_MAX_NAME_CHARS):
                 if char not in _NAME_CHARS:
                     break
                 char = yield
-            yield from _marker("[ARGS]", char)
+            yield from read_marker("[ARGS]", char)
         else:
-            yield from _marker("ARGS]", char)
-        char = yield from _next()
+            yield from read_marker("ARGS]", char)
+        char = yield from next_char()
         if char != "{":
             raise Broken
-        self._begin_call(name)
-        scanner = JsonScanner()
-        while (verdict := scanner.push(char)) is Verdict.MORE:
-            self._add_arguments(char)
-            char = yield
-        if verdict is not Verdict.LAST:
-            raise Broken
-        self._add_arguments(char)
+        self._name, self._is_begun = name, False
+        yield from self._read_arguments(char)
 
     def _object(self, char: str) -> Reading:
-        call = CallObject()
-        self._is_begun = False
-        while call.push(char):
-            if call.name is not None:
-                if not self._is_marked and call.name not in self._names:
-                    break
-                if call.has_arguments:
-                    if not self._is_begun:
-                        self._begin_call(call.name)
-                    self._add_arguments(call.take())
-            if call.is_done:
+        """`{"name": ..., "arguments": {...}}`.
+
+        Keys may come in any order, and each but once; other keys than those of a call break it.
+        Arguments that are null, or are not there, are "{}".
+        """
+        if char != "{":
+            raise Broken
+        self._name, self._is_begun, self._early = None, False, ""
+        seen: set[str] = set()
+        while char != "}":
+            char = yield from next_char()
+            key = _KEYS.get(json.loads((yield from read_string(char))))
+            if key is None or key in seen:
+                raise Broken
+            seen.add(key)
+            behind = yield from self._read_member(key, (yield from behind_colon()))
+            char = yield from behind_value(behind)
+            if char not in ",}":
+                raise Broken
+        if self._name is None:
+            raise Broken
+        if not self._is_begun:
+            self._add_arguments("{}")
+        self._raw = ""
+
+    def _read_member(self, key: str, char: str) -> Value:
+        if key == "name":
+            yield from self._read_name(char)
+            return None
+        if key == "arguments" and char == "{":
+            yield from self._read_arguments(char)
+            return None
+        if key == "arguments" and char != "n":
+            raise Broken
+        return (yield from read_value(char))
+
+    def _read_name(self, char: str) -> Reading:
+        name = json.loads((yield from read_string(char)))
+        is_known = self._is_marked or name in self._names
+        if not (name and name.isprintable() and is_known):
+            raise Broken
+        self._name = name
+        if self._early:
+            self._add_arguments(self._early)
+
+    def _read_arguments(self, char: str) -> Reading:
+        """An object, of which `char` is the first; its text is given out as it comes."""
+        reading = read_value(char)
+        next(reading)
+        is_over = False
+        while True:
+            self._add_arguments(char)
+            if is_over:
                 return
             char = yield
-        raise Broken
-
-    def _begin_call(self, name: str) -> None:
-        self._say(CallBegun(self._num_calls, name))
-        self._num_calls += 1
-        self._is_begun = True
+            try:
+                reading.send(char)
+            except StopIteration:
+                is_over = True
 
     def _add_arguments(self, text: str) -> None:
+        if self._name is None:
+            self._early += text
+            return
+        if not self._is_begun:
+            self._say(ToolCallDelta(self._num_calls, self._name))
+            self._num_calls += 1
+            self._is_begun = True
         self._raw = ""
-        if text:
-            self._arguments.append(text)
+        self._arguments.append(text)
 
 
-def _next() -> Chars:
-    """The next char that is no space."""
-    char = yield
-    while char.isspace():
-        char = yield
-    return char
-
-
-def _marker(marker: str, char: str) -> Reading:
-    """All of `marker`, of which `char` is to be the first."""
-    for wanted in marker[:-1]:
-        if char != wanted:
-            raise Broken
-        char = yield
-    if char != marker[-1]:
-        raise Broken
+def without_start_of(text: str, marker: str) -> str:
+    """`text` without its longest end that may be the start of `marker`."""
+    for length in range(min(len(text), len(marker) - 1), 0, -1):
+        if text.endswith(marker[:length]):
+            return text[:-length]
+    return text

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.core.completion import Grammar
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.grammar.source import WHITESPACE
 
 MAX_CALLS = 32  # that a grammar allows in one answer
@@ -67,8 +67,22 @@ def find_tool_format(template_source: str) -> str:
 
 
 def tool_names(tools: Tools) -> list[str]:
-    """Raises InvalidInputs for a tool without a name."""
+    """Raises InvalidField for a tool without a name."""
     return [_function(tool)["name"] for tool in tools]
+
+
+def to_template(tools: Tools) -> list[dict[str, Any]]:
+    """`tools` for a chat template: without "strict", which no model learned to read, and with
+    "parameters", which templates look into."""
+    return [
+        _shown(tool) if isinstance(tool.get("function"), Mapping) else {**tool} for tool in tools
+    ]
+
+
+def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = {name: value for name, value in tool["function"].items() if name != "strict"}
+    function.setdefault("parameters", {"type": "object", "properties": {}})
+    return {**tool, "function": function}
 
 
 def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: bool) -> Grammar:
@@ -84,16 +98,16 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
         name: the tool to call; None for any.
         parallel: allow several calls, up to `MAX_CALLS`; "" has but one.
 
-    Raises InvalidInputs: no tools, an unknown name, a tool that is malformed.
+    Raises InvalidField: no tools, an unknown name, a tool that is malformed.
     """
     functions = [_function(tool) for tool in tools]
     if name is not None:
         functions = [function for function in functions if function["name"] == name]
         if not functions:
             accepted = ", ".join(tool_names(tools)) or "a name: there are no tools"
-            raise InvalidInputs(f"tool {name!r} is to be called, expected one of {accepted}")
+            raise _wrong(f"tool {name!r} is to be called, expected one of {accepted}")
     if not functions:
-        raise InvalidInputs("a tool is to be called, but there are no tools")
+        raise _wrong("a tool is to be called, but there are no tools")
     rules = _head(tool_format, MAX_CALLS - 1 if parallel else 0)
     rules += _calls(functions, TOOL_FORMATS[tool_format].arguments)
     if tool_format == "mistral":
@@ -146,8 +160,8 @@ def _calls(functions: Sequence[Mapping[str, Any]], key: str) -> list[str]:
 
 
 def _named_calls(functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rules for calls as a name and arguments; a name that cannot be told from the marker behind
-    it is called in a list alone."""
+    """Rules for calls as a name and arguments; a name that is not plain could
+    be read as the marker behind it, and is called in a list alone."""
     rules = [
         f"begin {json.dumps(function['name'])} mark args_{index}"
         for index, function in enumerate(functions)
@@ -157,25 +171,25 @@ def _named_calls(functions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Raises InvalidInputs if `tool` is not as OpenAI writes it."""
+    """Raises InvalidField if `tool` is not as OpenAI writes it."""
     function = tool.get("function")
     if not isinstance(function, Mapping):
-        raise InvalidInputs('a tool has no "function", expected an object with "name"')
+        raise _wrong('a tool has no "function", expected an object with "name"')
     name = function.get("name")
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise InvalidInputs(f"a tool's name is {name!r}, expected a text that is not empty")
+        raise _wrong(f"a tool's name is {name!r}, expected a text that is not empty")
     return function
 
 
 def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments are to follow.  Raises InvalidInputs if they are to be no object."""
+    """What the arguments are to follow.  Raises InvalidField if they are to be no object."""
     name, parameters = function["name"], function.get("parameters")
     if parameters is None:
         empty = {"type": "object", "additionalProperties": False}
         return {**empty, "x-guidance": {"whitespace_flexible": False}}
     kind = parameters.get("type", "object") if isinstance(parameters, Mapping) else parameters
     if kind != "object":
-        raise InvalidInputs(
+        raise _wrong(
             f"the parameters of tool {name!r} are of type {kind!r}, expected the JSON schema of an "
             "object"
         )
@@ -184,3 +198,7 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(stated, Mapping):
         options |= stated
     return {"type": "object", **parameters, "x-guidance": options}
+
+
+def _wrong(text: str) -> InvalidField:
+    return InvalidField("tools", text=text)

@@ -2,8 +2,8 @@
 
 The file is a protobuf message: Checkpoint { repeated Value value = 1 }, Value { tag = 1,
 tensor = 2 }, tensor { dims = 1, tensor_type = 2, tensor_content = 3 }.  These few fields are read
-here, because the protobuf library copies all contents and ends at 2 GiB.  Knows the format alone:
-neither MindSpore nor what the tensors mean.
+here, because the protobuf library copies all contents and ends at 2 GiB.  Knows neither MindSpore
+nor what the tensors mean.
 """
 
 import zlib
@@ -41,12 +41,12 @@ TEXT = "str"  # the tensor_type of what is no tensor: a note of who saved the fi
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # how an encrypted file begins
 CRC_MARK, CRC_BYTES = b"crc_num", 10  # the mark and a big-endian number end a file saved with a CRC
-MAX_VALUES = 2**20
+MAX_ENTRIES = 2**20
 MAX_DIMS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Entry:
     """One entry of the file; a large tensor is several in a row, each with all of its `dims`."""
 
     name: str
@@ -63,23 +63,23 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
     """
     reader = _Reader(path)
     tensors: dict[str, StoredTensor] = {}
-    for values in _runs(reader.values()):
-        name = values[0].name
+    for entries in _runs(reader.entries()):
+        name = entries[0].name
         if name in tensors:
             raise StartError(f"{path}: tensor {name!r} is there twice")
-        if values[0].kind != TEXT:
-            tensors[name] = reader.tensor(values)
+        if entries[0].kind != TEXT:
+            tensors[name] = reader.tensor(entries)
     return tensors
 
 
-def _runs(values: Iterator[Value]) -> Iterator[list[Value]]:
-    """Consecutive values of one name."""
-    run: list[Value] = []
-    for value in values:
-        if run and value.name != run[0].name:
+def _runs(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """Consecutive entries of one name."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and entry.name != run[0].name:
             yield run
             run = []
-        run.append(value)
+        run.append(entry)
     if run:
         yield run
 
@@ -97,33 +97,33 @@ class _Reader:
             raise StartError(f"{path} is encrypted; save it again without enc_key")
         self._end = self._checked_end()
 
-    def values(self) -> Iterator[Value]:
+    def entries(self) -> Iterator[Entry]:
         for count, (number, value) in enumerate(self._fields((0, self._end))):
-            if count >= MAX_VALUES:
-                raise StartError(f"{self._path} has more than {MAX_VALUES} tensors")
+            if count >= MAX_ENTRIES:
+                raise StartError(f"{self._path} has more than {MAX_ENTRIES} tensors")
             if number != 1:
                 raise self._broken(f"field {number} at its top")
-            yield self._value(self._span(value))
+            yield self._entry(self._span(value))
 
-    def tensor(self, values: list[Value]) -> StoredTensor:
-        """The tensor that is stored in `values`, one after another."""
-        first = values[0]
+    def tensor(self, entries: list[Entry]) -> StoredTensor:
+        """The tensor that is stored in `entries`, one after another."""
+        first = entries[0]
         where = f"{self._path}: tensor {first.name!r}"
         dtype = TYPES.get(first.kind)
         if dtype is None:
             raise StartError(f"{where} has type {first.kind!r}, expected one of {', '.join(TYPES)}")
-        if any((value.kind, value.dims) != (first.kind, first.dims) for value in values):
+        if any((entry.kind, entry.dims) != (first.kind, first.dims) for entry in entries):
             raise StartError(f"{where} is there twice, with another type or shape")
-        size = sum(end - begin for begin, end in (value.content for value in values))
+        size = sum(end - begin for begin, end in (entry.content for entry in entries))
         item = BITS[dtype].itemsize
         shape = () if first.dims == (0,) and size == item else first.dims
         if prod(shape) * item != size or prod(max(dim, 1) for dim in shape) >= 2**60:
             raise StartError(f"{where} has {size} bytes, expected {list(shape)} of {dtype}")
-        parts = [self._bytes[begin:end] for begin, end in (value.content for value in values)]
+        parts = [self._bytes[begin:end] for begin, end in (entry.content for entry in entries)]
         bits = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
 
-    def _value(self, span: Span) -> Value:
+    def _entry(self, span: Span) -> Entry:
         name, tensor = "", None
         for number, value in self._fields(span):
             if number == 1:
@@ -136,7 +136,7 @@ class _Reader:
             raise StartError(f"{self._path}: {name!r} is no tensor (a map parameter?)")
         return self._tensor(name, tensor)
 
-    def _tensor(self, name: str, span: Span) -> Value:
+    def _tensor(self, name: str, span: Span) -> Entry:
         dims: list[int] = []
         kind, content = "", (0, 0)
         for number, value in self._fields(span):
@@ -148,7 +148,7 @@ class _Reader:
                 content = self._span(value)
         if len(dims) > MAX_DIMS:
             raise StartError(f"{self._path}: tensor {name!r} has {len(dims)} dimensions")
-        return Value(name, kind, tuple(dims), content)
+        return Entry(name, kind, tuple(dims), content)
 
     def _fields(self, span: Span) -> Iterator[tuple[int, int | Span]]:
         """(number, value) of the fields of a message; a value with a length is a span."""

@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
-from mindspore_serving.llm.checkpoint.weights import read_json, to_f32
+from mindspore_serving.llm.checkpoint.weights import to_f32
 
 Matrix = npt.NDArray[np.float32]
 
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX, DOWN, UP = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-# What changes the sum above, and the only value of it that is accepted.
+# Options that change the sum above, and the only accepted value of each.
 PLAIN: dict[str, Any] = {
     "use_dora": False,
     "bias": "none",

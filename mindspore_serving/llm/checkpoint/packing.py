@@ -51,7 +51,7 @@ def packed_tensor(name: str, values: npt.NDArray[Any], scales: npt.NDArray[np.fl
 
 
 def is_router(name: str) -> bool:
-    """Whether a matrix chooses experts: small, and what it decides is not to be rounded."""
+    """Whether a matrix chooses experts: it is small, and rounding would change the choice."""
     return name.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight"))
 
 
@@ -72,7 +72,7 @@ def pack(weight: npt.NDArray[np.float32], bits: int) -> Packed:
     bits, group = packed_form(inputs, bits)
     values = np.empty((outputs, inputs * bits // 8), np.int8 if bits == 8 else np.uint8)
     scales = np.empty((outputs, inputs // group), np.float16)
-    rows = max(1, CHUNK // inputs)  # at a time, so that what lies between stays small
+    rows = max(1, CHUNK // inputs)  # at a time, so that intermediate arrays stay small
     for begin in range(0, outputs, rows):
         some = slice(begin, begin + rows)
         grouped = weight[some].reshape(-1, inputs // group, group)
@@ -118,7 +118,7 @@ def _rounded(
 
 
 def _f16(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Scales that float16 cannot tell from zero would lose the group; those become the least."""
+    """As float16; scales that would become zero become the least number, to keep the group."""
     least = np.float32(2.0**-24)
     tiny = (scales != 0) & (np.abs(scales) < least)
     return np.where(tiny, np.copysign(least, scales), scales).astype(np.float16)

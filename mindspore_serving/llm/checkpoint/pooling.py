@@ -1,8 +1,7 @@
 """From the hidden states of a prompt's tokens to its vector, as a sentence-transformers directory
-says it: modules.json, and a directory for each module.  Knows no runtime.
+describes it: modules.json, and a directory for each module.  Knows no runtime.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import load_json, read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
-from mindspore_serving.llm.step import Vectors
-from mindspore_serving.llm.tokenization.tokenizer import read_json
 
 Starts = npt.NDArray[np.intp]
 
@@ -70,14 +69,7 @@ class Pooling:
         vectors = np.concatenate([_pool(mode, states, starts, counts) for mode in self.modes], 1)
         for dense in self.denses:
             vectors = dense.apply(vectors)
-        return unit(vectors) if self.normalizes else vectors
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """The same directions, with length 1."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return scaled
+        return unit_vectors(vectors) if self.normalizes else vectors
 
 
 def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Vectors:
@@ -131,10 +123,10 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
     """(kind, directory) of each, in order."""
+    entries = load_json(path)
     try:
-        entries = json.loads(path.read_bytes())
         found = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise StartError(f"{path} is no list of modules with type and path: {error}") from None
     for _, place in found:
         if Path(place).is_absolute() or ".." in Path(place).parts:
@@ -143,7 +135,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
 
 
 def _modes(path: Path) -> tuple[str, ...]:
-    config = read_json(path)
+    config = read_optional_json(path)
     given = config.get("pooling_mode")
     if given is None:
         modes = tuple(mode for flag, mode in FLAGS.items() if config.get(flag)) or ("mean",)
@@ -159,7 +151,7 @@ def _modes(path: Path) -> tuple[str, ...]:
 
 def _read_dense(directory: Path) -> Dense:
     path = directory / "config.json"
-    config = read_json(path)
+    config = read_optional_json(path)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
     odd = [key for key in ("use_residual", "module_input_name") if _is_odd(key, config)]
     if activation not in ACTIVATIONS or odd:
@@ -196,8 +188,9 @@ def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
 
 
 def _warn_of_prompts(directory: Path) -> None:
-    """What the library would do to texts, and is not done here."""
-    name = read_json(directory / "config_sentence_transformers.json").get("default_prompt_name")
+    """The library would put a prompt in front of texts; here that is not done."""
+    config = read_optional_json(directory / "config_sentence_transformers.json")
+    name = config.get("default_prompt_name")
     if name:
         log.warning(
             "%s has default_prompt_name %r: texts are embedded as they are given; put the prompt "
@@ -206,12 +199,12 @@ def _warn_of_prompts(directory: Path) -> None:
 
 
 def longest_prompt(directory: Path) -> int | None:
-    """The most tokens that the directory says are good for a prompt; None if it says nothing."""
+    """Most tokens of a prompt that the directory recommends; None if it does not say."""
     for path in sorted(directory.glob("sentence_*_config.json")):
-        found = read_json(path).get("max_seq_length")
+        found = read_optional_json(path).get("max_seq_length")
         if found is not None:
             if type(found) is not int or found < 1:
                 raise StartError(f"{path} has max_seq_length {found!r}, expected an int over 0")
             return found
-    found = read_json(directory / "tokenizer_config.json").get("model_max_length")
+    found = read_optional_json(directory / "tokenizer_config.json").get("model_max_length")
     return found if type(found) is int and found > 0 else None

@@ -1,13 +1,10 @@
 """A checkpoint on disk: its configuration, and its tensors by name, views of the mapped files.
 
-Knows no model, but for one fused layout that no runtime could cut cheaply, and no runtime; never
-unpickles.
+Knows no model and no runtime; never unpickles.
 """
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +14,13 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
+from mindspore_serving.llm.checkpoint.model_files import read_config, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, read_safetensors
+from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
 Array = npt.NDArray[Any]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-MAX_JSON_BYTES = 64 * 2**20  # of config.json and of an index
 
 
 class Checkpoint:
@@ -33,13 +30,12 @@ class Checkpoint:
     is referenced.  A runtime that hands their memory to native code keeps the arrays.
     """
 
-    def __init__(self, directory: Path, tensors: dict[str, StoredTensor]) -> None:
+    def __init__(
+        self, directory: Path, config: dict[str, Any], tensors: dict[str, StoredTensor]
+    ) -> None:
         self.directory = directory
-        self.config = read_json(directory / "config.json")
-        path = directory / "generation_config.json"
-        self.generation_config: dict[str, Any] = read_json(path) if path.exists() else {}
-        is_fused = self.config.get("architectures") == ["InternLM2ForCausalLM"]
-        self._tensors = _cut_wqkv(self.config, tensors) if is_fused else tensors
+        self.config = config
+        self._tensors = tensors
 
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
@@ -51,7 +47,8 @@ class Checkpoint:
         directory = Path(directory)
         if not directory.is_dir():
             raise StartError(f"{directory} is not a directory; expected one with config.json")
-        return cls(directory, _read_files(directory))
+        tensors = _read_files(directory)
+        return cls(directory, read_config(directory), tensors)
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -108,23 +105,8 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
     return bits.astype(np.float32, copy=False)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
-    try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise StartError(f"{path.parent} has no {path.name}") from None
-    except ValueError as error:
-        raise StartError(f"{path} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
-
-
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
-    index = directory / "model.safetensors.index.json"
+    index = directory / INDEX
     if index.exists():
         return _read_shards(directory, index)
     files = sorted(directory.glob("*.safetensors"))
@@ -165,34 +147,3 @@ def _read_shards(directory: Path, index: Path) -> dict[str, StoredTensor]:
         if name not in files[file]:
             raise StartError(f"{directory / file} has no tensor {name!r}, which {index.name} names")
     return {name: files[file][name] for name, file in weight_map.items()}
-
-
-def _cut_wqkv(
-    config: Mapping[str, Any], tensors: dict[str, StoredTensor]
-) -> dict[str, StoredTensor]:
-    """InternLM2 stores, for each key-value head, its queries, its key and its value.
-
-    Here `attention.wqkv` becomes `attention.wq`, `.wk` and `.wv`, each the rows of a kind: copied
-    when they are read, which is cheaper than to cut the product of every step.
-    """
-    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    kv_heads = config.get("num_key_value_heads") or heads
-    if not (isinstance(kv_heads, int) and isinstance(heads, int) and isinstance(hidden, int)):
-        return tensors  # config.json is refused where the model's sizes are read
-    queries, head_dim = heads // max(kv_heads, 1), hidden // max(heads, 1)
-    cut = {}
-    for name, stored in tensors.items():
-        before, fused, after = name.partition(".wqkv.")
-        if not fused:
-            cut[name] = stored
-            continue
-        expected = kv_heads * (queries + 2) * head_dim
-        if not stored.shape or stored.shape[0] != expected:
-            raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
-        rest = stored.shape[1:]
-        rows = stored.bits.reshape(kv_heads, queries + 2, head_dim, *rest)
-        parts = {"wq": rows[:, :queries], "wk": rows[:, queries], "wv": rows[:, queries + 1]}
-        for part, bits in parts.items():
-            count = bits.size // prod(rest)
-            cut[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
-    return cut

@@ -1,11 +1,11 @@
-"""The cache blocks of a runner: who uses each, and which hold the beginning of a known text.
+"""The cache blocks of a runner: how many use each, and which hold the beginning of a known text.
 
-A block is free (nobody uses it) or used by one or more sequences.  A block whose tokens are all
-computed may be *cached*: registered under the chained hash of everything up to its end, so that a
-later prompt that begins alike shares it.  A free block that is cached keeps its contents until it
-is needed: blocks that hold nothing go first, then the cached one that has been free longest.
+A block is free, or used by one or more sequences.  A block whose tokens are all computed may be
+*cached*: registered under the chained hash of everything up to its end, so that a later prompt that
+begins alike shares it.  A free block that is cached keeps its contents until it is needed: blocks
+that hold nothing go first, then the cached one that has been free longest.
 
-Integers and hashes only: what is in the blocks is the runner's business.
+Integers and hashes only: the contents belong to the runner.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-_DIGEST_SIZE = 16  # of a cryptographic hash, so that nobody can craft a prompt that hits another's
+_DIGEST_SIZE = 16  # of a cryptographic hash: no prompt can be made to match another's blocks
 
 
 def hash_root(salt: str, adapter: int) -> bytes:
@@ -50,8 +50,7 @@ class BlockPool:
         return len(self._block_of)
 
     def allocate(self) -> int:
-        """A block for one user; what it held before is forgotten.  The caller has seen that
-        `num_free` is not 0."""
+        """A block for one user; its contents are lost.  `num_free` must not be 0."""
         if self._empty:
             block = self._empty.pop()
         else:

@@ -1,20 +1,21 @@
-"""One of the answers to a request: turns the tokens that are sampled for it into what its reader
-gets, and says what is to be sampled next.  It knows neither cache nor runner.
+"""One of the answers to a request: turns its sampled tokens into outputs, and says what is sampled
+next.  Knows neither cache nor runner.
 """
 
-from mindspore_serving.core.generation import FinishReason, Generated
+from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Drafter
 from mindspore_serving.llm.grammar.state import GrammarState
-from mindspore_serving.llm.sampling.sampler import Sampled, SampleRow
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import Sampled
 from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
 from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
 
 
 class Branch:
-    """An answer being written.  `drafter` is None where nothing is guessed, `grammar` where any
-    text may be written."""
+    """An unfinished answer.  `drafter` is None if nothing is guessed, `grammar` if any text may be
+    generated."""
 
     __slots__ = (
         "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
@@ -33,12 +34,12 @@ class Branch:
         self._row = self._sample_row(self.output_ids)
 
     def row(self) -> SampleRow:
-        """What to sample: the next token."""
+        """The row to sample the next token from."""
         self._row.position = len(self.output_ids)
         return self._row
 
     def guess_rows(self, guesses: list[int]) -> list[SampleRow]:
-        """What to sample after each of `guesses`, should it and those before it prove right."""
+        """The rows to sample the token after each of `guesses` from, if all up to it are right."""
         counts = range(1, len(guesses) + 1)
         return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
 
@@ -69,14 +70,14 @@ class Branch:
             if last.finish_reason is not None or last.token_ids != (guess,):
                 break
             parts.append(self.write(token))
-        return _join(parts)
+        return join(parts)
 
     def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
-        """The last of this answer, for a reason that is not in the text."""
+        """The last output of this answer, for a reason that is not in its text."""
         return Generated(self.index, (), self._checker.finish(), None, reason, cause)
 
     def guess(self, new_tokens: tuple[int, ...], most: int) -> None:
-        """Let the sequence guess what follows, if the text has been here before."""
+        """Give the sequence a draft of what follows, if there is one."""
         if self.drafter is not None:
             self.drafter.extend(new_tokens)
             draft = self.drafter.propose(most)
@@ -85,7 +86,7 @@ class Branch:
             self.sequence.draft = draft
 
     def _follow(self, grammar: GrammarState, token_id: int, emitted: Emitted) -> Emitted:
-        """What the grammar says to a token: it may end the answer, even as the last that fits."""
+        """Advance the grammar, which may end the answer, also with the last token that fits."""
         if emitted.finish_reason not in (None, FinishReason.LENGTH):
             return emitted
         grammar.advance(token_id)
@@ -97,7 +98,7 @@ class Branch:
         return emitted
 
     def _end_without_token(self, token: Sampled) -> Generated:
-        """If the grammar was followed to a possible end and no token may follow, that was it."""
+        """The answer is complete if the grammar may end here and no token may follow."""
         if token.is_barred and self.grammar is not None and self.grammar.is_complete:
             return self.end(FinishReason.STOP)
         return self.end(FinishReason.ERROR, token.error)
@@ -113,19 +114,6 @@ class Branch:
             seed=request.seed_of(self.index),
             bad_words_ids=request.bad_words_ids,
         )
-
-
-def _join(parts: list[Generated]) -> Generated:
-    last = parts[-1]
-    logprobs = [entry for part in parts for entry in part.logprobs or ()]
-    return Generated(
-        last.index,
-        tuple(token for part in parts for token in part.token_ids),
-        "".join(part.text for part in parts),
-        tuple(logprobs) if parts[0].logprobs is not None else None,
-        last.finish_reason,
-        last.stop_reason,
-    )
 
 
 def _state(request: Request) -> GrammarState | None:

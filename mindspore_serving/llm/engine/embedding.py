@@ -1,41 +1,54 @@
 """One vector for each text: the final hidden state of its last token, scaled to length 1.
 
-Prompts wait in their own queue and are computed beside the scheduler's steps, many in one step of
-bounded size, out of blocks that are free for that long.
+Prompts wait in their own queue and are computed beside the scheduler's steps, one forward pass in
+each: as many prompts as fit, or the next piece of a long one, in blocks that are free meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
 import numpy as np
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.request import Limits, check_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
+from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
+from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
+
+
+@dataclass(slots=True)
+class _LongPrompt:
+    """A prompt that takes several steps.  Its tokens before `start` are computed, in `blocks`."""
+
+    request_id: str
+    tokens: list[int]
+    blocks: list[int]
+    start: int = 0
 
 
 class Embedder:
     """Embeds with the runner and out of the blocks of an engine, between its steps."""
 
     def __init__(
-        self, runner: Runner, pool: BlockPool, limits: Limits, config: EngineConfig
+        self, runner: Runner, pool: BlockPool, limits: ModelLimits, config: EngineConfig
     ) -> None:
         self._runner = runner
         self._pool = pool
         self._limits = limits
         self._config = config
         self._waiting: dict[str, list[int]] = {}  # by request, in order of arrival
+        self._long: _LongPrompt | None = None
         self.num_lacking = 0  # blocks that the first of them could not have, all of its own
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) or self._long is not None
 
     def add(self, request_id: str, prompt_ids: Iterable[int]) -> None:
         """Let a prompt wait for its step.  Raises as `check` does, and Overloaded."""
@@ -46,91 +59,121 @@ class Embedder:
         self._waiting[request_id] = self.check(prompt_ids)
 
     def abort(self, request_id: str) -> bool:
-        """Forget a prompt that waits.  False if there is none such."""
+        """Forget a prompt.  False if there is none such."""
+        if self._long is not None and self._long.request_id == request_id:
+            self._end_long(self._long)
+            return True
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """Compute the prompts that fit one step: float32 [hidden_size] of each by request, or why
-        there is none.  None of them while those that run have left too few blocks."""
-        prompts = list(islice(self._waiting.values(), self._config.max_num_seqs))
+        """Compute one forward pass: float32 [hidden_size] of each prompt that it ends, by request,
+        or why there is none.  No pass while those that run have left too few blocks."""
         self.num_lacking = 0
-        if not prompts:
-            return []
-        try:
-            batch = self._fitting(prompts, 0)
-        except Overloaded:
-            self.num_lacking = self._blocks_for(prompts[0])
-            return []
-        ids = list(islice(self._waiting, len(batch)))
-        for request_id in ids:
-            del self._waiting[request_id]
-        try:
-            vectors = _unit(self._compute(self._open_runner(), batch))
-        except Exception as error:  # whatever a runtime raises must not end the other requests
-            log.error("a step of %d prompts failed: %s", len(batch), error, exc_info=True)
-            problem = ServingError("the model failed; see the log")
-            return [(request_id, problem) for request_id in ids]
-        return list(zip(ids, vectors, strict=True))
+        if self._long is None and self._waiting:
+            self._admit_long()
+        if self._long is not None:
+            return self._step_long(self._long)
+        return self._step_batch()
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
-        return check_prompt(prompt_ids, self._limits)
+        return check_generation_prompt(prompt_ids, self._limits)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
-        """float32 [len(prompts), hidden_size] of prompts that `check` has passed.
-
-        Raises InvalidInputs if the runtime has no embeddings, Overloaded if running requests have
-        left too few blocks.
-        """
-        runner = self._open_runner()
-        vectors = np.zeros((len(prompts), runner.hidden_size), np.float32)
-        begin = 0
-        while begin < len(prompts):
-            batch = self._fitting(prompts, begin)
-            vectors[begin : begin + len(batch)] = self._compute(runner, batch)
-            begin += len(batch)
-        return _unit(vectors)
+        """float32 [len(prompts), hidden_size] of prompts that `check` has passed, while nothing
+        else runs.  Raises InvalidInputs if the runtime has no embeddings, ServingError if the model
+        failed."""
+        vectors = np.zeros((len(prompts), self._open_runner().hidden_size), np.float32)
+        places = {f"{index}": index for index in range(len(prompts))}
+        self._waiting.update(zip(places, prompts, strict=True))
+        try:
+            while self.has_work:
+                for request_id, vector in self.step():
+                    if isinstance(vector, ServingError):
+                        raise vector
+                    vectors[places[request_id]] = vector
+        finally:
+            for request_id in places:
+                self.abort(request_id)
+        return vectors
 
     def _open_runner(self) -> EmbeddingRunner:
-        if not hasattr(self._runner, "embed"):
+        if not self._runner.hidden_size:
             raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
         return cast(EmbeddingRunner, self._runner)
 
-    def _fitting(self, prompts: Sequence[list[int]], begin: int) -> Sequence[list[int]]:
-        """The prompts from `begin` that one step computes; a long one alone, in several steps."""
-        end, num_tokens, num_blocks = begin, 0, 0
-        for prompt in prompts[begin : begin + self._config.max_num_seqs]:
-            num_tokens += len(prompt)
-            num_blocks += self._blocks_for(prompt)
-            is_full = num_tokens > self._config.max_num_batched_tokens and end > begin
-            if is_full or num_blocks > self._pool.num_free:
-                break
-            end += 1
-        if end == begin:
-            raise Overloaded(
-                f"a prompt of {len(prompts[begin])} tokens needs {num_blocks} blocks, of which "
-                f"{self._pool.num_free} are free; try again"
-            )
-        return prompts[begin:end]
+    def _admit_long(self) -> None:
+        """Begin the first prompt if it takes several steps and its blocks are free."""
+        request_id, prompt = next(iter(self._waiting.items()))
+        if len(prompt) > self._config.max_num_batched_tokens and self._has_blocks(prompt):
+            del self._waiting[request_id]
+            self._long = _LongPrompt(request_id, prompt, self._allocate(prompt))
 
-    def _compute(self, runner: EmbeddingRunner, batch: Sequence[list[int]]) -> Vectors:
-        tables = [[self._pool.allocate() for _ in range(self._blocks_for(p))] for p in batch]
-        most, start = self._config.max_num_batched_tokens, 0
+    def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
+        """Compute the next piece of a long prompt; its vector comes with the last."""
+        end = long.start + self._config.max_num_batched_tokens
+        piece, is_last = long.tokens[long.start : end], end >= len(long.tokens)
+        step = Step((Row(piece, long.start, long.blocks, int(is_last)),))
         try:
-            while len(batch[0]) - start > most:
-                runner.run(Step((Row(batch[0][start : start + most], start, tables[0], 0),)))
-                start += most
-            rows = [Row(p[start:], start, t, 1) for p, t in zip(batch, tables, strict=True)]
-            return runner.embed(Step(tuple(rows)))
+            if not is_last:
+                self._runner.run(step)
+                long.start = end
+                return []
+            (vector,) = unit_vectors(self._open_runner().embed(step))
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            self._end_long(long)
+            return [(long.request_id, _failure(1, error))]
+        self._end_long(long)
+        return [(long.request_id, vector)]
+
+    def _end_long(self, long: _LongPrompt) -> None:
+        self._pool.free(long.blocks)
+        self._long = None
+
+    def _step_batch(self) -> list[tuple[str, Vectors | ServingError]]:
+        """Compute the prompts that fit one pass."""
+        ids = self._fitting()
+        if not ids:
+            return []
+        batch = [self._waiting.pop(request_id) for request_id in ids]
+        tables = [self._allocate(prompt) for prompt in batch]
+        rows = [Row(prompt, 0, table, 1) for prompt, table in zip(batch, tables, strict=True)]
+        try:
+            vectors = unit_vectors(self._open_runner().embed(Step(tuple(rows))))
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            failure = _failure(len(batch), error)
+            return [(request_id, failure) for request_id in ids]
         finally:
             for table in tables:
                 self._pool.free(table)
+        return list(zip(ids, vectors, strict=True))
+
+    def _fitting(self) -> list[str]:
+        """The requests, in order of arrival, whose prompts one pass computes."""
+        ids: list[str] = []
+        num_tokens = num_blocks = 0
+        for request_id, prompt in islice(self._waiting.items(), self._config.max_num_seqs):
+            num_tokens += len(prompt)
+            num_blocks += self._blocks_for(prompt)
+            if num_blocks > self._pool.num_free and not ids:
+                self.num_lacking = num_blocks
+            is_full = num_tokens > self._config.max_num_batched_tokens
+            if is_full or num_blocks > self._pool.num_free:
+                break
+            ids.append(request_id)
+        return ids
+
+    def _has_blocks(self, prompt: list[int]) -> bool:
+        return self._blocks_for(prompt) <= self._pool.num_free
+
+    def _allocate(self, prompt: list[int]) -> list[int]:
+        return [self._pool.allocate() for _ in range(self._blocks_for(prompt))]
 
     def _blocks_for(self, prompt: list[int]) -> int:
         return -(-len(prompt) // self._runner.block_size)
 
 
-def _unit(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return unit
+def _failure(count: int, error: Exception) -> ServingError:
+    """What the requests of a step that failed are answered.  `error` is being handled."""
+    log.error("a step of %d prompts failed: %s", count, error, exc_info=True)
+    return ServingError("the model failed; see the log")

@@ -1,7 +1,7 @@
 """Models that embed and do not generate: prompts in, one vector for each out.
 
-Every step computes whole prompts, as many as fit: of the oldest one that waits and those nearest to
-it in length, whoever asked for them.  It has no thread, clock or socket.
+Every step computes whole prompts, as many as fit: the one that has waited longest and those nearest
+to it in length, of any request.  It has no thread, clock or socket.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.request import to_token_ids
+from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.runtimes import open_encoder
-from mindspore_serving.llm.step import EncoderRunner, Vectors
+from mindspore_serving.llm.step import EncoderRunner
 
 MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
 WINDOW = 1024  # of the oldest that wait are looked at for a step
@@ -53,21 +54,7 @@ class Encoder:
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
         """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
-        prompt = to_token_ids(prompt_ids)
-        most, vocab_size = self.runner.max_model_len, self.runner.vocab_size
-        if not prompt:
-            raise InvalidInputs("the prompt is empty, expected at least one token")
-        if len(prompt) > most:
-            raise InvalidInputs(
-                f"the prompt has {len(prompt)} tokens, expected at most {most} (max_model_len)"
-            )
-        low, high = min(prompt), max(prompt)
-        if low < 0 or high >= vocab_size:
-            raise InvalidInputs(
-                f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
-                f"{vocab_size - 1}"
-            )
-        return prompt
+        return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
 
     def compute(self, prompts: Sequence[list[int]]) -> Vectors:
         """One step: float32 [len(prompts), embedding_size] of prompts that `check` has passed."""
@@ -97,20 +84,13 @@ class EncoderEngine:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
-        self.started: list[str] = []  # always: nobody asks how long a prompt has waited
+        self.started: list[str] = []  # stays empty: the waiting of prompts is not measured
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
         self.embedding_size = encoder.embedding_size
         self._waiting: dict[str, list[int]] = {}  # in order of arrival
         self._num_waiting_tokens = self._num_steps = self._num_prompt_tokens = 0
-
-    @classmethod
-    def open(
-        cls, directory: str | Path, config: EngineConfig, runtime: str = "openvino"
-    ) -> "EncoderEngine":
-        """As `Encoder.open`."""
-        return cls(Encoder.open(directory, config, runtime))
 
     @property
     def has_work(self) -> bool:
@@ -133,7 +113,7 @@ class EncoderEngine:
         raise InvalidInputs(GENERATES_NOTHING)
 
     def abort(self, request_id: str) -> bool:
-        """Forget a request, of which nothing is said any more.  False if there is none such."""
+        """Drop a request, which then has no output.  False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
         self._num_waiting_tokens -= len(prompt or ())
         return prompt is not None
@@ -157,7 +137,7 @@ class EncoderEngine:
         return list(zip(chosen, vectors, strict=True))
 
     def describe(self) -> str:
-        """What was chosen, and what it can hold."""
+        """In words: the options, and how long prompts may be."""
         config = self.config
         return (
             f"weights {config.quantization or 'as stored'}; vectors of {self.embedding_size} for "

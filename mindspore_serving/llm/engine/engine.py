@@ -1,8 +1,8 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step is: schedule, run, sample, write.  The decisions are the scheduler's, the sampler's and the
-stop checker's; here they meet.  It has no thread, clock or socket: who owns it calls `step` as
-long as there is work, always from one thread.
+A step schedules, runs the model, samples and hands out the tokens.  The decisions are made by the
+scheduler, the sampler and the stop checker.  It has no thread, clock or socket: its owner calls
+`step` as long as there is work, always from one thread.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.plan import Scheduled
 from mindspore_serving.llm.engine.readout import PROMPT, Readout
-from mindspore_serving.llm.engine.request import Limits, check_place, make_request
-from mindspore_serving.llm.engine.request_table import Roster
+from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
+from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import MakeDrafter, NgramIndex
@@ -33,19 +33,19 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 __all__ = ["PROMPT", "Engine"]
 
 Outputs = list[tuple[str, Any]]
-"""By request: `Generated`; of `add_embedding` a vector or a ServingError."""
+"""(request id, output): `Generated`; of `add_embedding` a vector or a ServingError."""
 
 
 class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner: computes the steps; the engine closes it.  If it has `num_adapters`, so many LoRA
-            adapters may be asked for.
+        runner: computes the steps; the engine closes it.
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
-        config: what the operator chose.
+        config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: what guesses tokens, if the config wants it; None looks for n-grams.
+        make_drafter: makes what guesses tokens, if `num_speculative_tokens` is not 0; None looks
+            for n-grams.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.
     """
@@ -63,20 +63,20 @@ class Engine:
         self.max_model_len = min(longest, config.max_model_len or longest)
         self.config = config
         self.runner = runner
-        self._limits = Limits(
+        self._limits = ModelLimits(
             vocab_size=runner.vocab_size,
             max_model_len=self.max_model_len,
-            num_adapters=getattr(runner, "num_adapters", 0),
+            num_adapters=runner.num_adapters,
             eos_ids=tuple(eos_ids),
             tokenizer=tokenizer,
         )
         self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
-        self._roster = Roster(
+        self._table = RequestTable(
             config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
         )
         self.started: list[str] = []  # requests of which the last step was the first
         self._masks = MaskThread()
-        self._aborted: Outputs = []  # to be told by the next step
+        self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
         self._num_guesses = self._num_right_guesses = 0
@@ -88,10 +88,10 @@ class Engine:
     @property
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
-        return getattr(self.runner, "hidden_size", 0) if hasattr(self.runner, "embed") else 0
+        return self.runner.hidden_size
 
     def describe(self) -> str:
-        """What was chosen, and what it can hold."""
+        """In words: the options, and what the cache can hold."""
         runner, config = self.runner, self.config
         capacity = runner.num_blocks * runner.block_size
         return (
@@ -131,7 +131,7 @@ class Engine:
         request = make_request(request_id, prompt_ids, params, self._limits, grammar)
         request.continues = continues
         check_place(priority, cache_salt, adapter, self._limits)
-        if request_id in self._roster:
+        if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids))
         sequence = Sequence(
@@ -144,7 +144,7 @@ class Engine:
         )
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
-        self._roster.open(request, sequence)
+        self._table.add(request, sequence)
         self._scheduler.add(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
@@ -153,45 +153,45 @@ class Engine:
         self.embedder.add(request_id, prompt_ids)
 
     def abort(self, request_id: str) -> bool:
-        """End a request; the next step frees its blocks and says ABORT for what is unfinished.
-        False if there is none such (it may just have ended)."""
-        found = self._roster.of(request_id)
+        """End a request: the next step frees its blocks and gives ABORT for each unfinished
+        answer.  False if there is no such request (it may just have ended)."""
+        found = self._table.find(request_id)
         if found is None:
             return self.embedder.has_work and self.embedder.abort(request_id)
         request, branches = found
         for branch in branches:
-            del self._roster.branches[branch.sequence]
+            del self._table.branches[branch.sequence]
             self._scheduler.abort(branch.sequence)
             self._aborted.append((request_id, branch.end(FinishReason.ABORT)))
-        self._aborted += self._roster.end_unborn(request, FinishReason.ABORT)
+        self._aborted += self._table.end_pending(request, FinishReason.ABORT)
         request.open.clear()
         return True
 
     def step(self) -> Outputs:
-        """Compute one step: what it added, by request.
+        """Compute one step: its outputs.
 
-        A step that fails ends the requests in it with ERROR, `stop_reason` saying why; the others
-        go on.
+        A step that fails ends the requests in it with ERROR and the cause as `stop_reason`; the
+        others go on.
         """
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
-            self._roster.forget(request_id)
+            self._table.remove_request(request_id)
         outputs += self.embedder.step()
         self._scheduler.num_reserved = self.embedder.num_lacking
         scheduled = self._scheduler.schedule()
-        branches = self._roster.branches
+        branches = self._table.branches
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
             return outputs
         self._num_steps += 1
         try:
-            readout, siblings = self._read(scheduled)
+            readout, forks = self._read(scheduled)
             logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)
             outputs += readout.score(logits)
             sampled = readout.sample(logits)
         except Exception as error:  # whatever a runtime raises must not end the other requests
             return outputs + self._fail(scheduled, error)
-        return outputs + self._write(scheduled, readout.counts, sampled, siblings)
+        return outputs + self._write(scheduled, readout.counts, sampled, forks)
 
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
@@ -217,25 +217,25 @@ class Engine:
         self.runner.close()
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:
-        """What to sample, and the answers that begin beside another in this step."""
-        readout, born = Readout(), {}
+        """What to sample, and the pending branches that begin in this step, by the first one."""
+        readout, forks = Readout(), {}
         for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
-            branch = self._roster.branches[sequence]
+            branch = self._table.branches[sequence]
             siblings: list[Branch] = []
-            is_read = row.start + len(row.tokens) >= len(sequence.tokens)
-            if branch.request.num_to_fork and is_read:
-                siblings = born[branch] = self._roster.unborn(branch)
+            is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
+            if branch.request.num_to_fork and is_computed:
+                siblings = forks[branch] = self._table.pending(branch)
             readout.add(branch, row, siblings)
-        return readout, born
+        return readout, forks
 
     def _write(
         self,
         scheduled: Scheduled,
         counts: list[int],
         sampled: list[Sampled],
-        born: dict[Branch, list[Branch]],
+        forks: dict[Branch, list[Branch]],
     ) -> Outputs:
-        """Hand out the tokens: to the branches, to the scheduler, to the readers."""
+        """Give the tokens to the branches and the scheduler; the outputs."""
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
         place = 0
@@ -245,7 +245,7 @@ class Engine:
             if not count:
                 tokens.append([])
                 continue
-            branch = self._roster.branches[sequence]
+            branch = self._table.branches[sequence]
             num_guesses = row.start + len(row.tokens) - len(sequence.tokens)
             if num_guesses:
                 own = sampled[place : place + 1 + num_guesses]
@@ -256,22 +256,22 @@ class Engine:
                 generated = branch.write(sampled[place])
             tokens.append(list(generated.token_ids))
             written.append((branch, generated))
-            for other, sibling in enumerate(born.get(branch, ()), place + 1):
+            for other, sibling in enumerate(forks.get(branch, ()), place + 1):
                 written.append((sibling, sibling.write(sampled[other])))
             place += count
         self._scheduler.finish_step(scheduled, tokens)
-        self._fork(born)
-        return [self._tell(branch, generated) for branch, generated in written]
+        self._fork(forks)
+        return [self._output(branch, generated) for branch, generated in written]
 
-    def _fork(self, born: dict[Branch, list[Branch]]) -> None:
-        for parent, siblings in born.items():
-            parent.request.num_to_fork = 0
+    def _fork(self, forks: dict[Branch, list[Branch]]) -> None:
+        for first, siblings in forks.items():
+            first.request.num_to_fork = 0
             for sibling in siblings:
                 if sibling.output_ids:  # else its first token could not be sampled
-                    sequence = self._roster.bear(sibling, sibling.output_ids[0])
-                    self._scheduler.fork(parent.sequence, sequence)
+                    sequence = self._table.fork(sibling, sibling.output_ids[0])
+                    self._scheduler.fork(first.sequence, sequence)
 
-    def _tell(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
+    def _output(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
         self._num_generated += len(generated.token_ids)
         if generated.finish_reason is not None:
             generated = replace(generated, num_cached_tokens=max(0, branch.sequence.num_cached))
@@ -285,13 +285,13 @@ class Engine:
         cause = str(error) if isinstance(error, ServingError) else "the model failed; see the log"
         outputs: Outputs = []
         for sequence in scheduled.sequences:
-            branch = self._roster.branches[sequence]
+            branch = self._table.branches[sequence]
             outputs.append((branch.request.request_id, branch.end(FinishReason.ERROR, cause)))
-            outputs += self._roster.end_unborn(branch.request, FinishReason.ERROR, cause)
+            outputs += self._table.end_pending(branch.request, FinishReason.ERROR, cause)
             self._close(branch)
         return outputs
 
     def _close(self, branch: Branch) -> None:
-        sequence = self._roster.close(branch)
+        sequence = self._table.remove(branch)
         if sequence is not None:
             self._scheduler.finish(sequence)

@@ -1,4 +1,4 @@
-"""A step in the making, while the scheduler decides who takes part.  It decides nothing itself."""
+"""The step that a scheduler is filling.  Decides nothing."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ class Scheduled:
 
 @dataclass(slots=True)
 class Plan:
-    """A step in the making."""
+    """A step to be filled; `budget` is how many tokens it has room for."""
 
     budget: int
     rows: list[Row] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Plan:
         self.budget -= len(tokens)
 
     def add_piece(self, sequence: Sequence) -> None:
-        """As many of the tokens of `sequence` that are not computed as the step has room for."""
+        """As many of the tokens of `sequence` that are not computed as there is room for."""
         start = sequence.num_computed
         end = min(len(sequence.tokens), start + self.budget)
         if sequence.is_scored:

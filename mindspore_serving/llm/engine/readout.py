@@ -1,5 +1,5 @@
-"""What is wanted of a step's logits: which rows of them are sampled for whom, and which score a
-prompt.  It neither schedules nor writes.
+"""The use of a step's logits: which rows are sampled for which branch, and which give the
+log-probabilities of a prompt.  Does not schedule.
 """
 
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.generation import Generated
 from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.grammar.state import Constrained
-from mindspore_serving.llm.sampling.sampler import Sampled, SampleRow, prompt_logprobs, sample
+from mindspore_serving.llm.sampling.edits import SampleRow
+from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
 
 PROMPT = -1  # the `Generated.index` of a piece of the prompt itself
@@ -27,8 +28,7 @@ class Readout:
     _num_logits: int = 0
 
     def add(self, branch: Branch, row: Row, siblings: list[Branch]) -> None:
-        """`siblings` are sampled from the same logits as the branch: the other answers to its
-        prompt, which begin here."""
+        """`siblings` are the pending branches of the request, sampled from the same logits."""
         first = self._num_logits
         self._num_logits += row.num_logits
         known = len(branch.sequence.tokens) - row.start
@@ -68,7 +68,7 @@ class Readout:
             if request.num_scored == 0:
                 targets, scores = [request.prompt_ids[0], *targets], [(), *scores]
             if not targets:
-                continue  # a preempted prompt is being read again
+                continue  # a preempted prompt is computed again
             request.num_scored = end
             piece = Generated(PROMPT, tuple(targets), "", tuple(scores))
             pieces.append((request.request_id, piece))
@@ -86,7 +86,7 @@ class Readout:
         return sampled
 
     def _fail(self, sampled: list[Sampled]) -> None:
-        """An answer whose masks could not be computed has no tokens; the others have theirs."""
+        """Give an error to the answers whose masks could not be computed."""
         errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
         for index, row in enumerate(self._sampled):
             if id(row) in errors:

@@ -1,4 +1,4 @@
-"""What is asked of an engine, checked before it is taken: afterwards nobody checks again."""
+"""A request to an engine, checked when it is made and not again."""
 
 import operator
 import secrets
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
-from mindspore_serving.llm.sampling.sampler import check_ids
+from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _GOLDEN = 0x9E3779B97F4A7C15  # of splitmix64
@@ -16,8 +16,8 @@ _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a model and its cache can do."""
+class ModelLimits:
+    """What a model and its cache have room for."""
 
     vocab_size: int
     max_model_len: int  # tokens of a prompt and its answer
@@ -41,8 +41,8 @@ class Request:
     grammar: CompiledGrammar | None = None  # of each answer
     continues: bool = False  # the answer's text goes on behind the prompt's: keep a first space
     open: set[int] = field(init=False)  # the answers that are not finished, by index
-    num_to_fork: int = field(init=False)  # answers that begin when the prompt is read
-    num_scored: int = 0  # tokens of the prompt whose log-probabilities were told
+    num_to_fork: int = field(init=False)  # pending answers, which begin when the prompt is computed
+    num_scored: int = 0  # tokens of the prompt whose log-probabilities were given
 
     def __post_init__(self) -> None:
         self.open = set(range(self.params.n))
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def is_to_score(self) -> bool:
-        """Whether log-probabilities of the prompt are wanted that were not told yet."""
+        """Whether log-probabilities of the prompt are wanted and not all given yet."""
         is_wanted = self.params.prompt_logprobs is not None
         return is_wanted and self.num_scored < len(self.prompt_ids)
 
@@ -74,7 +74,7 @@ def make_request(
     request_id: str,
     prompt_ids: Iterable[int],
     params: SamplingParams,
-    limits: Limits,
+    limits: ModelLimits,
     grammar: CompiledGrammar | None = None,
 ) -> Request:
     """A request within `limits`.  A missing seed is drawn.
@@ -85,7 +85,7 @@ def make_request(
         raise InvalidInputs(f"request_id is {request_id!r}, expected a text that is not empty")
     if not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
-    prompt = check_prompt(prompt_ids, limits)
+    prompt = check_generation_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
     if grammar is not None:
         _check_grammar(grammar, limits)
@@ -111,7 +111,7 @@ def to_token_ids(prompt: Iterable[int]) -> list[int]:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
 
 
-def _check_grammar(grammar: CompiledGrammar, limits: Limits) -> None:
+def _check_grammar(grammar: CompiledGrammar, limits: ModelLimits) -> None:
     if not isinstance(grammar, CompiledGrammar):
         raise InvalidInputs(f"grammar is {type(grammar).__name__}, expected a CompiledGrammar")
     if grammar.vocab_size != limits.vocab_size:
@@ -121,8 +121,8 @@ def _check_grammar(grammar: CompiledGrammar, limits: Limits) -> None:
         )
 
 
-def check_place(priority: int, cache_salt: str, adapter: int, limits: Limits) -> None:
-    """Where a request is to run.  Raises InvalidInputs naming what cannot be."""
+def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
+    """Check how a request is scheduled.  Raises InvalidInputs naming what is wrong."""
     if not _is_int(priority):
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
     if not isinstance(cache_salt, str):
@@ -136,21 +136,28 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_prompt(prompt_ids: Iterable[int], limits: Limits) -> list[int]:
-    """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
+def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> list[int]:
+    """As `check_prompt`, leaving room for one token of an answer."""
+    most = limits.max_model_len
+    room = f": prompt and answer have room for {most} (max_model_len)"
+    return check_prompt(prompt_ids, limits.vocab_size, most - 1, room)
+
+
+def check_prompt(
+    prompt_ids: Iterable[int], vocab_size: int, most: int, why: str = " (max_model_len)"
+) -> list[int]:
+    """The prompt as a list.  Raises InvalidInputs: empty, longer than `most` (with `why` in the
+    text), an id out of range."""
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")
-    if len(prompt) >= limits.max_model_len:
-        raise InvalidInputs(
-            f"the prompt has {len(prompt)} tokens, expected at most {limits.max_model_len - 1}: "
-            f"prompt and answer have room for {limits.max_model_len} (max_model_len)"
-        )
+    if len(prompt) > most:
+        raise InvalidInputs(f"the prompt has {len(prompt)} tokens, expected at most {most}{why}")
     low, high = min(prompt), max(prompt)
-    if low < 0 or high >= limits.vocab_size:
+    if low < 0 or high >= vocab_size:
         raise InvalidInputs(
             f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
-            f"{limits.vocab_size - 1}"
+            f"{vocab_size - 1}"
         )
     return prompt
 
@@ -160,5 +167,5 @@ def _bad_words_ids(params: SamplingParams, tokenizer: Tokenizer | None) -> list[
         return tokenizer.encode_words(params.bad_words)
     for name, texts in (("stop", params.stop), ("bad_words", params.bad_words)):
         if texts:
-            raise InvalidInputs(f"{name} needs the model's tokenizer, which is not there")
+            raise InvalidField(name, "needs the model's tokenizer, which is not there")
     return []

@@ -1,7 +1,7 @@
-"""Who is being answered: the requests that are open, and the branch of every sequence.
+"""The requests that are open, and the branch (one sampled answer) of every sequence.
 
-An answer is unborn until its prompt is read, and then gets a sequence of its own; it is closed by
-its finish reason.  The roster only keeps the list: it neither schedules nor writes.
+The first branch of a request has a sequence from the start.  The others are pending until the
+prompt is computed; then each is forked from the first.  It neither schedules nor samples.
 """
 
 from mindspore_serving.core.generation import FinishReason, Generated
@@ -12,11 +12,11 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import MakeDrafter
 
 
-class Roster:
+class RequestTable:
     """Requests by id, branches by sequence."""
 
     def __init__(self, config: EngineConfig, make_drafter: MakeDrafter) -> None:
-        self.branches: dict[Sequence, Branch] = {}  # the open ones
+        self.branches: dict[Sequence, Branch] = {}  # those that are not finished
         self._requests: dict[str, Request] = {}
         self._config = config
         self._make_drafter = make_drafter
@@ -24,53 +24,53 @@ class Roster:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def open(self, request: Request, sequence: Sequence) -> None:
-        """Enter a request with its first branch; the others are unborn."""
+    def add(self, request: Request, sequence: Sequence) -> None:
+        """Add a request with its first branch; the others are pending."""
         self._requests[request.request_id] = request
         self.branches[sequence] = self._branch(request, 0, sequence)
 
-    def close(self, branch: Branch) -> Sequence | None:
-        """Strike out a branch, and its request if it was the last.  Its sequence, if it had come
-        to have one."""
-        request = branch.request
-        request.open.discard(branch.index)
-        if not request.open:
-            self.forget(request.request_id)
-        if self.branches.get(branch.sequence) is not branch:
-            return None
-        del self.branches[branch.sequence]
-        return branch.sequence
-
-    def forget(self, request_id: str) -> None:
-        """Make the id free for another request."""
-        self._requests.pop(request_id, None)
-
-    def of(self, request_id: str) -> tuple[Request, list[Branch]] | None:
-        """A request and its open branches; None if it is not open."""
+    def find(self, request_id: str) -> tuple[Request, list[Branch]] | None:
+        """A request and its unfinished branches; None if it is not open."""
         request = self._requests.get(request_id)
         if request is None or not request.open:
             return None
         branches = [branch for branch in self.branches.values() if branch.request is request]
         return request, branches
 
-    def unborn(self, parent: Branch) -> list[Branch]:
-        """The other answers to a prompt, ready for their first tokens."""
-        request = parent.request
+    def remove(self, branch: Branch) -> Sequence | None:
+        """Remove a finished branch, and its request if it was the last.  Returns the sequence of
+        the branch, None if it never had its own."""
+        request = branch.request
+        request.open.discard(branch.index)
+        if not request.open:
+            self.remove_request(request.request_id)
+        if self.branches.get(branch.sequence) is not branch:
+            return None
+        del self.branches[branch.sequence]
+        return branch.sequence
+
+    def remove_request(self, request_id: str) -> None:
+        """From now on another request may have this id."""
+        self._requests.pop(request_id, None)
+
+    def pending(self, first: Branch) -> list[Branch]:
+        """The pending branches beside the `first` one, ready for their first tokens."""
+        request = first.request
         return [
-            self._branch(request, index, parent.sequence)
+            self._branch(request, index, first.sequence)
             for index in range(1, 1 + request.num_to_fork)
         ]
 
-    def bear(self, sibling: Branch, token: int) -> Sequence:
-        """Give `sibling` a sequence of its own, that begins with `token`."""
-        sibling.sequence = sibling.sequence.fork(sibling.index, token)
-        self.branches[sibling.sequence] = sibling
-        return sibling.sequence
+    def fork(self, branch: Branch, token: int) -> Sequence:
+        """Give a pending branch a sequence: that of the first branch, followed by `token`."""
+        branch.sequence = branch.sequence.fork(branch.index, token)
+        self.branches[branch.sequence] = branch
+        return branch.sequence
 
-    def end_unborn(
+    def end_pending(
         self, request: Request, reason: FinishReason, cause: str | None = None
     ) -> list[tuple[str, Generated]]:
-        """The ends of the answers that never began."""
+        """Finish the pending branches; the outputs that say so."""
         first = request.params.n - request.num_to_fork
         indices = range(first, request.params.n)
         request.num_to_fork = 0

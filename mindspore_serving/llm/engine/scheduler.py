@@ -1,14 +1,14 @@
 """Which tokens of which sequences the next step computes, and in which cache blocks.
 
 There are no phases.  Every sequence has tokens that are not computed yet: one while it decodes,
-many while its prompt is read.  A step has room for so many tokens; those who need one come first,
-pieces of prompts fill what is left, so that a long prompt never holds up the others.
+many while its prompt is computed.  A step has room for a number of tokens: sequences that decode
+come first, chunks of prompts fill the rest, so that a long prompt does not delay the others.
 
-A sequence is admitted when the cache has room for all of its tokens.  When one that decodes finds
-no block, the last in order (lowest priority, youngest) gives all of its blocks back and waits
-again; its tokens are computed anew later, from the cache where that still holds them.
+A sequence is admitted when the cache has room for all of its tokens.  When there is no block for
+one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of its
+blocks back and waits again; later its tokens are computed anew, except those still in the cache.
 
-Integers in, decisions out: no clock, no I/O, no model.
+Decisions only: no clock, no I/O, no model.
 """
 
 from bisect import bisect_left, insort
@@ -27,14 +27,14 @@ def _order(sequence: Sequence) -> tuple[int, int, int]:
 class Scheduler:
     """Owns the waiting and the running sequences and the blocks.
 
-    A row's `blocks` are the sequence's own list: valid until the next call of `schedule`.
+    A row's `blocks` are the list of its sequence: valid until the next call of `schedule`.
     """
 
     def __init__(self, config: EngineConfig, num_blocks: int, block_size: int) -> None:
         self.pool = BlockPool(num_blocks)
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
-        self.num_reserved = 0  # blocks that nobody is admitted into: somebody else waits for them
+        self.num_reserved = 0  # blocks kept free of new sequences, for a prompt to embed
         self.admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.num_preemptions = 0
         self.num_cache_queries = 0  # tokens of admitted sequences, and how many were in the cache
@@ -65,7 +65,7 @@ class Scheduler:
             )
 
     def add(self, sequence: Sequence) -> None:
-        """Let `sequence` wait for its turn.  The cache must be able to hold its `max_len`."""
+        """Queue `sequence`.  The cache must be able to hold its `max_len`."""
         sequence.status = Status.WAITING
         insort(self.waiting, sequence, key=_order)
 
@@ -82,8 +82,8 @@ class Scheduler:
         self._run(child)
 
     def abort(self, sequence: Sequence) -> None:
-        """End `sequence` in whatever state it is.  A step being computed may still write to its
-        blocks, so they are given back when the next one is scheduled."""
+        """End `sequence` in any state.  A step under way may still write to its blocks, so they
+        are given back when the next one is scheduled."""
         if sequence.status in (Status.WAITING, Status.RUNNING):
             _remove(self.running if sequence.status is Status.RUNNING else self.waiting, sequence)
             sequence.status = Status.ABORTED
@@ -114,8 +114,8 @@ class Scheduler:
         return plan.done()
 
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
-        """Record what `scheduled` computed.  `sampled` has, for each row, the tokens that follow:
-        none for a piece of a prompt, else the guesses that proved right and one more."""
+        """Record that `scheduled` was computed.  `sampled` has, for each row, the tokens that
+        follow: none for a chunk of a prompt, else the right guesses and one more."""
         for sequence, row, tokens in zip(
             scheduled.sequences, scheduled.step.rows, sampled, strict=True
         ):
@@ -165,7 +165,7 @@ class Scheduler:
         while self.waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
             sequence = self.waiting[0]
             if not self._allocate(sequence):
-                return  # those behind it wait as well: else small ones could starve it
+                return  # later ones wait as well, else small ones could starve it
             del self.waiting[0]
             self._run(sequence)
             plan.add_piece(sequence)
@@ -182,7 +182,7 @@ class Scheduler:
             most = sequence.wanted_from // self._block_size
             shared = pool.find(sequence.hash_blocks(most, self._block_size))
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
-        # Some are kept for those that run: admitting one only to preempt it is waste.
+        # Some are kept for running sequences, so that the new one is not preempted at once.
         spare = min(len(self.running), pool.num_blocks // 64)
         if num_new + pool.num_unused(shared) + spare + self.num_reserved > pool.num_free:
             return False

@@ -1,6 +1,6 @@
-"""One text being generated, as the scheduler sees it: tokens, how far they are computed, blocks.
+"""One sequence as the scheduler sees it: tokens, how far they are computed, cache blocks.
 
-It knows neither text nor sampling: these are the engine's.
+Knows neither text nor sampling.
 """
 
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class Status(Enum):
 class Sequence:
     """A prompt and its answer so far.
 
-    Every sequence has `tokens`, of which `num_computed` have their keys and values in `blocks`;
-    a step computes some more.  There is no other difference between prefill and decoding.
+    The keys and values of the first `num_computed` of `tokens` are in `blocks`; a step computes
+    some more.  There is no other difference between prefill and decoding.
     """
 
     tokens: list[int]  # prompt and answer
@@ -36,7 +36,7 @@ class Sequence:
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
-    num_registered: int = 0  # leading blocks that the pool knows by their hash
+    num_registered: int = 0  # leading blocks that the pool has registered
     draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
     status: Status = Status.WAITING
 

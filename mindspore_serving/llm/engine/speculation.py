@@ -1,7 +1,7 @@
-"""Guesses of the next tokens from the text itself: what followed the last time these words came.
+"""Guessing the next tokens from the text itself: what followed the same tokens the last time.
 
-Answers that repeat their prompt (code, quotations, summaries) contain much of their own future.
-A guess costs a look-up; a wrong one costs a row of logits, and never changes the answer.
+It helps where answers repeat their prompt (code, quotations, summaries).  A guess costs a look-up,
+a wrong one a row of logits; neither changes the answer.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 
 
 class Drafter(Protocol):
-    """Guesses what follows one sequence.  Another kind, such as a small model, is made of this."""
+    """Guesses what follows one sequence.  Another kind, such as a small model, implements this."""
 
     def extend(self, new: Iterable[int]) -> None:
         """These tokens were chosen; guesses that were wrong are not among them."""

@@ -1,11 +1,11 @@
-"""What an engine tells about itself.  Plain numbers; how they are shown is the reader's affair."""
+"""The numbers of an engine.  Plain data."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """How the engine is, and what it has done since it began."""
+    """The engine's state, and sums since its start."""
 
     num_running: int
     num_waiting: int

@@ -1,7 +1,7 @@
-"""Grammars: what an answer must look like, made ready for a model's vocabulary by llguidance.
+"""Compiling a grammar, the form that an answer must have, for a model's vocabulary by llguidance.
 
-Compiling takes milliseconds to seconds and belongs on another thread than the engine's; what it
-gives is shared by all answers of that form.  It knows no requests.
+It takes milliseconds to seconds, so not on the engine's thread; all answers of that form share the
+result.  Knows no requests.
 """
 
 from collections import OrderedDict
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.completion import Grammar
+from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar.source import WHITESPACE, place_special_tokens
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
@@ -38,19 +38,19 @@ class CompiledGrammar:
     _matcher: Any = field(repr=False)
 
     def begin(self, has_ends: bool = True) -> GrammarState:
-        """The state before the first token.  Without `has_ends` an end token is never chosen: the
-        answer goes on as long as the grammar lets it."""
+        """The state before the first token.  Without `has_ends` no end token is chosen: the answer
+        goes on as long as the grammar allows more."""
         banned = () if has_ends else self._eos_ids
         return GrammarState(self._matcher.deep_copy(), self._num_tokens, banned)
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model, and remembers the latest.  Threads may share it.
+    """Compiles grammars for one model, and keeps the latest.  Threads may share it.
 
     Args:
         tokenizer: of the model; its vocabulary is read at once (about a second for 128,000 tokens).
         vocab_size: of the logits; tokens that the tokenizer does not know are never allowed.
-        eos_ids: what ends an answer; may be empty.
+        eos_ids: the tokens that end an answer; may be empty.
 
     Raises StartError if llguidance is not installed or cannot use the vocabulary.
     """
@@ -107,7 +107,7 @@ class GrammarCompiler:
         return CompiledGrammar(grammar, self.vocab_size, eos_ids, num_tokens, matcher)
 
     def _source(self, grammar: Grammar) -> str:
-        """What llguidance reads.  Raises ValueError for JSON that is none."""
+        """The source for llguidance.  Raises ValueError for broken JSON."""
         matcher, text = self._library.LLMatcher, grammar.source
         source: str
         if grammar.kind == "lark":
@@ -116,7 +116,7 @@ class GrammarCompiler:
             source = matcher.grammar_from_regex(text)
         else:
             text = text if grammar.kind == "json_schema" else '{"type": "object"}'
-            # The pattern would outweigh a schema that asks for no whitespace at all.
+            # The pattern would override a schema that allows no whitespace.
             is_stated = "whitespace_flexible" in text
             defaults = {} if is_stated else {"whitespace_pattern": WHITESPACE}
             text = "{}" if text.strip() == "true" else text
@@ -124,7 +124,7 @@ class GrammarCompiler:
         return source
 
     def _check_first_token(self, grammar: Grammar, probe: Any) -> None:
-        """Whether an answer can begin, and be followed within llguidance's limits."""
+        """Raise InvalidInputs unless an answer has a first token within llguidance's limits."""
         allowed = np.frombuffer(probe.compute_bitmask(), np.uint32)[None].copy()
         if probe.is_error():
             raise _refusal(grammar, probe.get_error())

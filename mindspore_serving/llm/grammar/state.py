@@ -1,7 +1,7 @@
 """Where an answer is in its grammar, and the masks of the tokens that may come next.
 
-Masks take up to milliseconds each, so they are computed beside the model's step, on a thread of
-their own.  Knows neither requests nor logits.
+A mask takes up to milliseconds, so masks are computed on a thread of their own while the model
+computes its step.  Knows neither requests nor logits.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.sampling.sampler import SampleRow
+from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.step import Logits, Step
 
 Words = npt.NDArray[np.uint32]
@@ -22,7 +22,7 @@ _MAX_THREADS = 4
 
 
 class GrammarState:
-    """One answer's.  Not to be used while its masks are being computed."""
+    """The state of one answer.  Not to be used while its masks are being computed."""
 
     __slots__ = ("_banned", "matcher", "num_words")
 
@@ -33,7 +33,7 @@ class GrammarState:
 
     @property
     def error(self) -> str | None:
-        """Why nothing can follow any more."""
+        """Why nothing can follow; None if something can."""
         if not self.matcher.is_error():
             return None
         reason = self.matcher.get_error().replace("<non-verbose/>", "").strip()
@@ -50,7 +50,7 @@ class GrammarState:
         return bool(self.matcher.is_accepting())
 
     def advance(self, token_id: int) -> None:
-        """Take the next token; `error` says if that was wrong."""
+        """Take the next token; `error` is set if the grammar does not allow it."""
         self.matcher.consume_token(token_id)
 
     def forced(self, most: int) -> list[int]:
@@ -74,8 +74,8 @@ def clear_bits(masks: Words, token_ids: Sequence[int]) -> None:
 
 @dataclass(slots=True)
 class Constrained:
-    """Rows of a step that are sampled for one answer with a grammar: that of its next token, and
-    those after each of `guesses`, should it and those before it prove right."""
+    """The rows of a step that are sampled for one answer with a grammar: for its next token, and
+    for the token after each of `guesses`."""
 
     state: GrammarState
     rows: list[SampleRow]
@@ -84,8 +84,8 @@ class Constrained:
 
 
 class MaskThread:
-    """Fills masks while its owner computes something else.  Used by one thread; it takes up
-    nothing before the first grammar."""
+    """Computes masks while its owner computes something else.  Used by one thread.  Its threads
+    are started with the first grammar."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
@@ -94,7 +94,7 @@ class MaskThread:
     def beside(
         self, wanted: list[Constrained], run: Callable[[Step], Logits], step: Step
     ) -> Logits:
-        """What `run` makes of `step`.  Meanwhile every row of `wanted` gets its mask, or its
+        """The result of `run(step)`.  Meanwhile every row of `wanted` gets its mask, or its
         `Constrained` an error."""
         if not wanted:
             return run(step)
@@ -124,7 +124,7 @@ class MaskThread:
 
 
 def _fill(executor: Any, wanted: list[Constrained], masks: Words) -> None:
-    """A failure is that of the answer it happened to, if that can be told, else of all."""
+    """A failure is the error of the answer where it happened if that is known, else of all."""
     plain, guessed, place = [], [], 0
     for one in wanted:
         if one.guesses:

@@ -1,6 +1,6 @@
-"""A vocabulary as llguidance wants to have it: the bytes of each token, and text cut into tokens.
+"""A vocabulary in llguidance's form: the bytes of each token, and text cut into tokens.
 
-Special tokens are apart from text: no text, however it is spelled, is ever one of them.
+Special tokens are not text: no text, whatever it spells, becomes one of them.
 """
 
 from collections.abc import Iterable
@@ -16,10 +16,10 @@ class TokenTable:
 
     Args:
         tokenizer: of the model.
-        vocab_size: of the logits.  Tokens past the tokenizer's own stand for nothing; tokens past
-            the logits are left out.
-        eos_ids: the end tokens.  If none has a logit, one is made up behind the logits, where
-            nothing can choose it.
+        vocab_size: of the logits.  Tokens past the tokenizer's own have no bytes; tokens past the
+            logits are left out.
+        eos_ids: the end tokens.  If none has a logit, one is added past the logits, where it
+            cannot be chosen.
     """
 
     # These names are llguidance's.
@@ -51,12 +51,12 @@ class TokenTable:
         self._longest = 1
 
     def __call__(self, text: str) -> list[int]:
-        """The tokens of `text` inside a text: their bytes together are just its own."""
+        """The tokens of `text` inside a text: their bytes together are its bytes."""
         wanted = text.encode("utf-8", "replace")
         ids = self._encode(text)
         if self._spells(ids, wanted):
             return ids
-        # The tokenizer begins every text with a space: begin it with something else.
+        # The tokenizer puts a space before every text: put another character there.
         start = self._encode(_SENTINEL)
         ids = self._encode(_SENTINEL + text)
         if ids[: len(start)] == start and self._spells(ids[len(start) :], wanted):
@@ -73,8 +73,8 @@ class TokenTable:
         return is_text and b"".join(self.tokens[token_id] for token_id in ids) == wanted
 
     def _cut(self, text: bytes) -> list[int]:
-        """Always the longest token that fits: for texts that the tokenizer would change, or find
-        special tokens in."""
+        """The longest token that fits, again and again: for texts that the tokenizer would change,
+        or in which it finds special tokens."""
         if not self._ids_of:
             special = set(self.special_token_ids)
             found = [item for item in enumerate(self.tokens) if item[1] and item[0] not in special]

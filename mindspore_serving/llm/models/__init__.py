@@ -34,7 +34,7 @@ ARCHITECTURES: dict[str, str] = {
     "MixtralForCausalLM": _MOE,
     "Qwen3MoeForCausalLM": _MOE,
 }
-# The same for those that embed and do not generate; `bert.FAMILIES` knows what sets them apart.
+# The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
 ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
 

@@ -57,7 +57,7 @@ DISTILBERT_DEFAULTS = {"layer_norm_eps": 1e-12, "activation": "gelu"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderSpec:
-    """One encoder's sizes and habits.
+    """One encoder's sizes and options.
 
     `max_positions` is how many tokens a prompt may have; the first is at row `first_position` of
     the position table.
@@ -84,7 +84,7 @@ class EncoderInputs:
 
     token_ids: Tensor
     positions: Tensor  # rows of the position table
-    types: Tensor  # rows of the type table: noughts, as a prompt is one text
+    types: Tensor  # rows of the type table: zeros, as a prompt is one text
 
 
 def from_config(config: Mapping[str, Any]) -> EncoderSpec:

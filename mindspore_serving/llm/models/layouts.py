@@ -1,32 +1,42 @@
 """A checkpoint's tensors as the definitions want them, where an architecture stores them otherwise.
 
-GPT-2 stores its matrices as [in, out]; Baichuan 2 normalises the rows of its output matrix at every
-use; Gemma 3 with pictures has its text model one level down.  Done once, when a model is opened, so
-that no runtime pays for it in a step.  Nothing changes a checkpoint that is arranged already.
+GPT-2 stores its matrices as [in, out]; InternLM2 stores queries, keys and values in one matrix,
+head by head; Baichuan 2 normalises the rows of its output matrix at every use; Gemma 3 with
+pictures has its text model one level down.  Done once, when a model is opened, so that no step
+pays for it.  A checkpoint that is arranged already stays as it is.
 """
 
 from collections.abc import Callable
+from math import prod
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.spec import size
 
 Tensors: TypeAlias = dict[str, StoredTensor]
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
 
 
+def open_arranged(directory: str | Path) -> Checkpoint:
+    """The checkpoint in `directory`, `arranged`.  Raises StartError as `Checkpoint.open` does."""
+    return arranged(Checkpoint.open(directory))
+
+
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint` with the tensors that its definition asks for; itself if it has them."""
+    """`checkpoint` with the tensors that its definition uses; itself if it has them."""
     architectures = checkpoint.config.get("architectures") or [None]
     arrange = ARRANGEMENTS.get(architectures[0])
     if arrange is None:
         return checkpoint
     tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
-    return Checkpoint(checkpoint.directory, arrange(checkpoint, tensors))
+    return Checkpoint(checkpoint.directory, checkpoint.config, arrange(checkpoint, tensors))
 
 
 def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
@@ -50,6 +60,32 @@ def _transposed(stored: StoredTensor) -> StoredTensor:
 def _unpacked(checkpoint: Checkpoint, name: str, stored: StoredTensor) -> StoredTensor:
     """`stored`, or if it is quantised, in rows that are no rows of ours, as floats."""
     return _stored(checkpoint.f32(name), "BF16") if is_packed(stored.dtype) else stored
+
+
+def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """`attention.wqkv` has, for each key-value head, the rows of its queries, its key and its
+    value.  It becomes `attention.wq`, `.wk` and `.wv`, copied when they are read: that is cheaper
+    than to split the product in every step."""
+    config = checkpoint.config
+    heads, hidden = size(config, "num_attention_heads"), size(config, "hidden_size")
+    kv_heads = size(config, "num_key_value_heads", default=heads)
+    queries, head_dim = heads // kv_heads, hidden // heads
+    result = {}
+    for name, stored in tensors.items():
+        before, fused, after = name.partition(".wqkv.")
+        if not fused:
+            result[name] = stored
+            continue
+        expected = kv_heads * (queries + 2) * head_dim
+        if not stored.shape or stored.shape[0] != expected:
+            raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
+        rest = stored.shape[1:]
+        rows = stored.bits.reshape(kv_heads, queries + 2, head_dim, *rest)
+        parts = {"wq": rows[:, :queries], "wk": rows[:, queries], "wv": rows[:, queries + 1]}
+        for part, bits in parts.items():
+            count = bits.size // prod(rest)
+            result[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
+    return result
 
 
 def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
@@ -103,6 +139,7 @@ def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
 
 ARRANGEMENTS: dict[str | None, Callable[[Checkpoint, Tensors], Tensors]] = {
     "GPT2LMHeadModel": _gpt2,
+    "InternLM2ForCausalLM": _internlm2,
     "BaichuanForCausalLM": _baichuan,
     "Gemma3ForConditionalGeneration": _gemma3_with_pictures,
 }

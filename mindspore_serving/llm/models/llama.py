@@ -1,9 +1,10 @@
 """Llama and what is shaped like it: Llama 1 to 3, Mistral, Qwen2, Qwen3, InternLM 1 and 2, Phi-3.
 
-They differ by numbers of the spec and by what the checkpoint calls its tensors.  InternLM2's wqkv
-is cut into three by the checkpoint already.
+They differ by numbers of the spec and by the names of the tensors; `layouts` has cut InternLM2's
+fused matrix.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
@@ -49,6 +50,17 @@ NAMES = {
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
     names = NAMES.get(spec.architecture, LLAMA)
+    return decode(ops, spec, inputs, names, lambda layer, h: layer.mlp(h))
+
+
+def decode(
+    ops: Ops,
+    spec: ModelSpec,
+    inputs: Inputs,
+    names: Names,
+    feed_forward: Callable[["Layer", Tensor], Tensor],
+) -> Tensor:
+    """The same with another block behind each layer's attention."""
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
     for i in range(spec.num_layers):
@@ -56,7 +68,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         h = layer.norm(x, names.attention_norm)
         x = ops.add(x, layer.attention(h, tables))
         h = layer.norm(x, names.mlp_norm)
-        x = ops.add(x, layer.mlp(h))
+        x = ops.add(x, feed_forward(layer, h))
     x = ops.gather_rows(x, inputs.rows)
     x = ops.rms_norm(x, ops.weight(f"{names.norm}.weight"), spec.norm_eps)
     x = ops.hidden(x)
@@ -66,7 +78,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer; `moe` replaces its `mlp`."""
+    """One layer."""
 
     ops: Ops
     spec: ModelSpec

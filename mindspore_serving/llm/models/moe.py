@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mindspore_serving.llm.models.llama import LLAMA, Layer
+from mindspore_serving.llm.models.llama import LLAMA, Layer, decode
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor, Weight
 from mindspore_serving.llm.models.spec import ModelSpec
 
@@ -29,19 +29,12 @@ NAMES = {
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
-    x = ops.embedding(inputs.token_ids, ops.weight("model.embed_tokens.weight"))
-    tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
-    for i in range(spec.num_layers):
-        layer = Layer(ops, spec, LLAMA, i)
-        h = layer.norm(x, LLAMA.attention_norm)
-        x = ops.add(x, layer.attention(h, tables))
-        h = layer.norm(x, LLAMA.mlp_norm)
-        x = ops.add(x, _mixture(layer, h) if i in spec.sparse_layers else layer.mlp(h))
-    x = ops.gather_rows(x, inputs.rows)
-    x = ops.rms_norm(x, ops.weight("model.norm.weight"), spec.norm_eps)
-    x = ops.hidden(x)
-    head = "model.embed_tokens" if spec.tied_embeddings else "lm_head"
-    return ops.linear(x, ops.weight(f"{head}.weight"))
+    return decode(ops, spec, inputs, LLAMA, _feed_forward)
+
+
+def _feed_forward(layer: Layer, h: Tensor) -> Tensor:
+    is_sparse = layer.index in layer.spec.sparse_layers
+    return _mixture(layer, h) if is_sparse else layer.mlp(h)
 
 
 def _mixture(layer: Layer, h: Tensor) -> Tensor:

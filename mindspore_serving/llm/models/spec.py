@@ -1,5 +1,5 @@
-"""What a model is, in numbers: read from its config.json once and checked there, so that the
-definitions and runtimes need not look into dictionaries.  Knows no tensor and no runtime.
+"""A model's sizes and options, read from config.json once and checked, so that definitions and
+runtimes read no dictionaries.  Knows no tensor and no runtime.
 """
 
 import math
@@ -8,19 +8,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.families import DEFAULTS, QK_NORMED, QKV_BIASED
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.rope import Rope, rope_from
 
 Config = Mapping[str, Any]
 
+# What config.json may leave out, where the architecture's default differs from Llama's.
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {
+        "tie_word_embeddings": True,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+    },
+    "Qwen2ForCausalLM": {"use_sliding_window": False},
+    "Qwen3ForCausalLM": {"use_sliding_window": False},
+    "Qwen3MoeForCausalLM": {"use_sliding_window": False},
+    "Gemma2ForCausalLM": {
+        "tie_word_embeddings": True,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+    },
+    "Gemma3ForCausalLM": {
+        "tie_word_embeddings": True,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "rms_norm_eps": 1e-6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
+    "MixtralForCausalLM": {"norm_topk_prob": True},
+}
+DEFAULTS["Gemma3ForConditionalGeneration"] = DEFAULTS["Gemma3ForCausalLM"]
+QKV_BIASED = ("Qwen2ForCausalLM",)
+QK_NORMED = (
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One model's sizes and habits.
+    """One model's sizes and options.
 
-    `windows` has, for each layer, how many tokens back it looks (the current one counts); 0 is
-    all.  `local_rope` is what layers with a window use, where that differs.  `sparse_layers` has
+    `windows` has, for each layer, how many tokens it attends to, the current one among them; 0 is
+    all.  `local_rope` is for layers with a window, where that differs.  `sparse_layers` has
     the layers that are mixtures of `num_experts`.  `activation` is the name in config.json.
     """
 
@@ -50,7 +93,6 @@ class ModelSpec:
     experts_per_token: int
     normalize_experts: bool
     sparse_layers: frozenset[int]
-    eos_ids: tuple[int, ...]
 
     @property
     def q_size(self) -> int:
@@ -59,9 +101,6 @@ class ModelSpec:
     @property
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
-
-    def inv_freq(self) -> tuple[float, ...]:
-        return self.rope.inv_freq
 
     def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
         return AttentionSpec(
@@ -78,8 +117,8 @@ class ModelSpec:
 def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpec:
     """The spec of the model that `config` (config.json) describes.
 
-    `max_model_len` is the longest text to be served, by default the model's own limit; it matters
-    to rotary scalings that depend on the length.  Raises StartError naming a key that is missing
+    `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
+    scalings depend on it.  Raises StartError naming a key that is missing
     or out of range.
     """
     config = _flat(config)
@@ -120,7 +159,6 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         experts_per_token=size(config, "num_experts_per_tok", default=0),
         normalize_experts=bool(config.get("norm_topk_prob", False)),
         sparse_layers=_sparse_layers(config, num_layers) if num_experts else frozenset(),
-        eos_ids=_token_ids(config.get("eos_token_id")),
     )
 
 
@@ -224,8 +262,3 @@ def _sparse_layers(config: Config, num_layers: int) -> frozenset[int]:
 def _activation(config: Config) -> str:
     names = ("hidden_activation", "hidden_act", "activation_function")
     return next((str(config[name]) for name in names if config.get(name)), "silu")
-
-
-def _token_ids(value: object) -> tuple[int, ...]:
-    values = value if isinstance(value, list) else [value]
-    return tuple(v for v in values if isinstance(v, int) and not isinstance(v, bool))

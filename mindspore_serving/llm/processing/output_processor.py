@@ -1,19 +1,18 @@
-"""What an engine generates, as the events that front ends read: texts and bytes of tokens, pieces.
-
-Knows no request's way and no thread.
+"""What an engine generates, as the messages that front ends read: tokens with text and bytes, and
+chunks of them.  Knows no request and no thread.
 """
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.completion import Piece, Token
 from mindspore_serving.core.generation import Generated, TokenLogprob
+from mindspore_serving.core.llm_messages import Chunk, Token
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
 
 
-class Teller:
-    """Spells tokens; each is looked up once."""
+class OutputProcessor:
+    """Of one model; looks up each token once."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
@@ -32,9 +31,10 @@ class Teller:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
 
-    def piece(self, generated: Generated, *, has_tokens: bool) -> Piece:
+    def chunk(self, generated: Generated, *, has_tokens: bool) -> Chunk:
+        """All of the text as it was generated."""
         reason = generated.finish_reason
-        return Piece(
+        return Chunk(
             generated.index,
             generated.text,
             generated.token_ids,
@@ -42,23 +42,6 @@ class Teller:
             None if reason is None else reason.value,
             generated.stop_reason,
         )
-
-    def joined(self, parts: Sequence[Generated], *, has_tokens: bool) -> Piece:
-        """All of an answer in one piece."""
-        last = parts[-1]
-        ids = tuple(token for part in parts for token in part.token_ids)
-        logprobs = None
-        if any(part.logprobs is not None for part in parts):
-            logprobs = tuple(entry for part in parts for entry in part.logprobs or ())
-        whole = Generated(
-            last.index,
-            ids,
-            "".join([part.text for part in parts]),
-            logprobs,
-            last.finish_reason,
-            last.stop_reason,
-        )
-        return self.piece(whole, has_tokens=has_tokens)
 
     def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> Token:
         if not entry:

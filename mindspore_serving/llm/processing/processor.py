@@ -1,75 +1,122 @@
-"""Before an engine sees a request: chat template, tokens, grammar, and whether it fits.
+"""A request before the engine: chat template, tokens, truncation, grammar, and whether it fits.
 
-Runs in a pool beside the step loop; everything here may be called by several threads.
+Used by the offline interface, and by a worker in a pool beside the step loop: everything here may
+be called by several threads.
 """
 
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from mindspore_serving.core.completion import (
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     Grammar,
-    ModelCard,
     Refused,
+    RequestRefused,
     Tokenize,
     Tokenized,
 )
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.prompts import adapter_place
+from mindspore_serving.llm.chat.tool_formats import to_template
+from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from mindspore_serving.llm.grammar.compiler import CompiledGrammar, GrammarCompiler
 
 
-class PromptRefused(InvalidInputs):
-    """A request that is not taken; `refused` says why."""
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A `Generate` as an engine takes it; `text` is the prompt's, None if it was token ids."""
 
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.text)
-        self.refused = refused
+    text: str | None
+    prompt_ids: list[int]
+    params: SamplingParams
+    answer_format: AnswerFormat
+    options: dict[str, Any]  # of Engine.add
+
+    def add_to(self, engine: Any, request_id: str) -> None:
+        """Raises what `Engine.add` raises."""
+        engine.add(request_id, self.prompt_ids, self.params, **self.options)
 
 
-class Preparer:
-    """Makes of an ask what the engine wants.  Its methods raise PromptRefused or InvalidInputs."""
+class Processor:
+    """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused."""
 
-    def __init__(self, opened: Opened, card: ModelCard) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, chat_template: ChatTemplate | None, card: ModelCard
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
         self._card = card
-        self._tokenizer = opened.tokenizer
-        self._chat_template = opened.chat_template
         self._compiler: GrammarCompiler | None = None  # made when the first grammar comes
         self._lock = threading.Lock()
 
-    def prompt(self, ask: Generate) -> list[int]:
-        """The prompt's tokens, which fit the model."""
+    def prepare(self, request: Generate) -> PreparedRequest:
         if not self._card.can_generate:
             raise InvalidInputs("the model embeds texts, it does not generate any")
-        ids = ask.prompt if isinstance(ask.prompt, list) else self._encode(*self._text(ask))
-        if ask.truncate is not None:
-            if ask.truncate < 1:
-                raise InvalidInputs(f"truncate is {ask.truncate}, expected an int >= 1")
-            ids = ids[-ask.truncate :]
-        if not ids:
-            _refuse(Refused("empty", "the prompt is empty, expected at least one token"))
-        self._check_length(len(ids), ask.params.max_tokens or 0, must_fit=ask.must_fit)
-        return ids
+        answer_format = to_answer_format(request, self._card)
+        text, ids = self._prompt(request, answer_format.tools)
+        params = request.params
+        if answer_format.shows_special_tokens:
+            params = replace(params, skip_special_tokens=False)
+        options = {
+            "priority": request.priority,
+            "cache_salt": request.cache_salt,
+            "adapter": self.adapter(request.adapter),
+            "grammar": self.grammar(answer_format.grammar),
+            "continues": request.messages is None,
+        }
+        return PreparedRequest(text, ids, params, answer_format, options)
 
-    def embedded(self, prompt: str | list[int]) -> list[int]:
+    def embed_ids(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a text to embed."""
         if not self._card.can_embed:
             raise InvalidInputs("the model's runtime has no embeddings; take openvino or torch")
-        ids = prompt if isinstance(prompt, list) else self._encode(prompt, add_special=True)
+        ids = self.encode(prompt)
         if not ids:
-            _refuse(Refused("empty", "a prompt is empty, expected at least one token"))
+            raise RequestRefused(Refused("empty", "a prompt is empty, expected at least one token"))
         most = self._card.max_model_len
         if len(ids) > most:
             text = f"a prompt has {len(ids)} tokens, the model takes at most {most}"
-            _refuse(Refused("context", text, len(ids), 0, most))
+            raise RequestRefused(Refused("context", text, len(ids), 0, most))
         return ids
+
+    def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
+        text, add_special = self._text(request, request.tools)
+        self._check_extent(text)
+        ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
+        return Tokenized(text, outputs.prompt(ids), tuple(offsets))
+
+    def detokenize(self, request: Detokenize) -> str:
+        most = self._card.vocab_size
+        for token_id in request.token_ids:
+            if not 0 <= token_id < most:
+                raise InvalidInputs(
+                    f"token id {token_id} is out of range, expected 0 to {most - 1}"
+                )
+        return self._with_tokenizer().decode(request.token_ids, request.skip_special_tokens)
+
+    def encode(self, prompt: str | list[int], add_special: bool = True) -> list[int]:
+        """The tokens of a prompt; token ids are left as they are."""
+        if isinstance(prompt, list):
+            return prompt
+        self._check_extent(prompt)
+        return self._with_tokenizer().encode(prompt, add_special)
+
+    def adapter(self, name: str) -> int:
+        """The adapter's place among the model's, from 1 on; 0 for "", which is none."""
+        names = self._card.adapters
+        if name and name not in names:
+            accepted = f"None or one of {', '.join(names)}" if names else "None: there is none"
+            raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
+        return names.index(name) + 1 if name else 0
 
     def grammar(self, grammar: Grammar | None) -> "CompiledGrammar | None":
         if grammar is None:
@@ -77,25 +124,7 @@ class Preparer:
         try:
             return self._open_compiler().compile(grammar)
         except InvalidInputs as error:
-            _refuse(Refused("grammar", str(error)))
-
-    def adapter(self, name: str) -> int:
-        return adapter_place(name or None, self._card.adapters)
-
-    def tokenize(self, ask: Tokenize, teller: Teller) -> Tokenized:
-        text, add_special = self._text(ask)
-        self._check_extent(text)
-        ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
-        return Tokenized(text, teller.prompt(ids), tuple(offsets))
-
-    def detokenize(self, ask: Detokenize) -> str:
-        most = self._card.vocab_size
-        for token_id in ask.token_ids:
-            if not 0 <= token_id < most:
-                raise InvalidInputs(
-                    f"token id {token_id} is out of range, expected 0 to {most - 1}"
-                )
-        return self._with_tokenizer().decode(ask.token_ids, ask.skip_special_tokens)
+            raise RequestRefused(Refused("grammar", str(error))) from None
 
     def warm(self) -> None:
         """Get ready for grammars, which takes a second for a large vocabulary."""
@@ -105,59 +134,77 @@ class Preparer:
     def _open_compiler(self) -> "GrammarCompiler":
         from mindspore_serving.llm.grammar.compiler import GrammarCompiler  # and its library
 
+        if self._tokenizer is None:
+            raise InvalidInputs("a grammar needs the model's tokenizer, which is not there")
         with self._lock:
             if self._compiler is None:
-                card, tokenizer = self._card, self._with_tokenizer()
-                self._compiler = GrammarCompiler(tokenizer, card.vocab_size, card.eos_ids)
+                card = self._card
+                self._compiler = GrammarCompiler(self._tokenizer, card.vocab_size, card.eos_ids)
             return self._compiler
 
-    def _text(self, ask: Generate | Tokenize) -> tuple[str, bool]:
+    def _prompt(
+        self, request: Generate, tools: Sequence[dict[str, Any]]
+    ) -> tuple[str | None, list[int]]:
+        """The prompt as text, if it is one, and as tokens that fit the model."""
+        text = None
+        if isinstance(request.prompt, list) and request.messages is None:
+            ids = request.prompt
+        else:
+            text, add_special = self._text(request, tools)
+            ids = self.encode(text, add_special)
+        if request.truncate is not None:
+            if request.truncate < 1:
+                raise InvalidField("truncate", f"is {request.truncate}, expected an int >= 1")
+            ids = ids[-request.truncate :]
+        if not ids:
+            text = "the prompt is empty, expected at least one token"
+            raise RequestRefused(Refused("empty", text))
+        self._check_length(len(ids), request.params.max_tokens or 0, must_fit=request.must_fit)
+        return text, ids
+
+    def _text(
+        self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None
+    ) -> tuple[str, bool]:
         """The prompt as text, and whether the tokenizer is to add special tokens to it."""
-        if ask.messages is None:
-            if not isinstance(ask.prompt, str):
+        if request.messages is None:
+            if not isinstance(request.prompt, str):
                 raise InvalidInputs("neither a prompt nor messages were given")
-            return ask.prompt, ask.add_special
-        if ask.prompt is not None:
+            return request.prompt, request.add_special
+        if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
-        template = self._with_chat_template()
-        options = dict(ask.template_options)
+        if self._chat_template is None:
+            text = "the model has no chat template: give text, or add chat_template.jinja to it"
+            raise RequestRefused(Refused("template", text))
+        options = dict(request.template_options)
         adds = bool(options.pop("add_generation_prompt", True))
         try:
-            text = template.render(
-                ask.messages, add_generation_prompt=adds, tools=ask.tools, options=options
+            text = self._chat_template.render(
+                request.messages,
+                add_generation_prompt=adds,
+                tools=to_template(tools) if tools else None,
+                options=options,
             )
         except InvalidInputs as error:
-            _refuse(Refused("template", str(error)))
+            raise RequestRefused(Refused("template", str(error))) from None
         return text, False  # the template has written them
-
-    def _encode(self, text: str, add_special: bool) -> list[int]:
-        self._check_extent(text)
-        return self._with_tokenizer().encode(text, add_special)
 
     def _check_extent(self, text: str) -> None:
         most = 64 * self._card.max_model_len  # no token is as long; limits before work
         if len(text) > most:
-            told = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
-            _refuse(Refused("context", told, len(text) // 64, 0, self._card.max_model_len))
+            problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
+            refused = Refused("context", problem, len(text) // 64, 0, self._card.max_model_len)
+            raise RequestRefused(refused)
 
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
         most = self._card.max_model_len
         if count >= most or (must_fit and count + max_tokens > most):
-            asked = f" and {max_tokens} are asked for" if max_tokens else ""
-            text = f"the prompt has {count} tokens{asked}, the model takes {most} for both together"
-            _refuse(Refused("context", text, count, max_tokens, most))
+            wanted = f" and {max_tokens} are asked for" if max_tokens else ""
+            text = (
+                f"the prompt has {count} tokens{wanted}, the model takes {most} for both together"
+            )
+            raise RequestRefused(Refused("context", text, count, max_tokens, most))
 
     def _with_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
-            raise InvalidInputs("the model has no tokenizer.json: give token ids")
+            raise InvalidInputs("the model has no tokenizer.json: give lists of token ids")
         return self._tokenizer
-
-    def _with_chat_template(self) -> ChatTemplate:
-        if self._chat_template is None:
-            text = "the model has no chat template; send a prompt as text"
-            _refuse(Refused("template", text))
-        return self._chat_template
-
-
-def _refuse(refused: Refused) -> NoReturn:
-    raise PromptRefused(refused)

@@ -1,6 +1,8 @@
-"""Which runtimes there are.  Imports one, and the library below it, only when it is asked for."""
+"""Which runtimes there are, and which options only some of them have.  Imports a runtime, and the
+library below it, only when it is asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,21 +14,29 @@ from mindspore_serving.llm.step import EncoderRunner, Runner
 Open = Callable[[str | Path, EngineConfig], Runner]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
-# name -> "module:function"; another runtime is one more row.
-RUNTIMES: dict[str, str] = {
-    "openvino": "mindspore_serving.llm.runtimes.openvino.opening:open_runner",
-    "torch": "mindspore_serving.llm.runtimes.torch.opening:open_runner",
-    "mindspore": "mindspore_serving.llm.runtimes.mindspore.opening:open_runner",
-    "mindir": "mindspore_serving.llm.runtimes.mindir.opening:open_runner",
-    "toy": "mindspore_serving.llm.runtimes.toy:open_runner",
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Where a runtime's functions are, as "module:function" below this package.
+
+    `opens_encoder` is "" if it has no models that embed and do not generate.  `has_adapters` and
+    `has_graph_mode` say whether it takes `EngineConfig.adapters` and `graph_mode`.
+    """
+
+    opens: str
+    opens_encoder: str = ""
+    has_adapters: bool = False
+    has_graph_mode: bool = False
+
+
+RUNTIMES: dict[str, Runtime] = {
+    "openvino": Runtime("openvino.opening:open_runner", "openvino.encoder:open_encoder"),
+    "torch": Runtime("torch.opening:open_runner", "torch.encoder:open_encoder", has_adapters=True),
+    "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
+    "mindir": Runtime("mindir.opening:open_runner"),
+    "toy": Runtime("toy:open_runner"),
 }
-# The same for models that embed and do not generate.
-ENCODER_RUNTIMES: dict[str, str] = {
-    "openvino": "mindspore_serving.llm.runtimes.openvino.encoder:open_encoder",
-    "torch": "mindspore_serving.llm.runtimes.torch.encoder:open_encoder",
-}
-ADAPTABLE = ("torch",)  # those that take EngineConfig.adapters
-COMPILED = ("mindspore",)  # those that take EngineConfig.graph_mode
+ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 
 
 def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
@@ -35,41 +45,40 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     Raises StartError: an unknown runtime, one whose library is not installed, a model or an option
     that it cannot use.
     """
-    if runtime not in RUNTIMES:
-        raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
-    if config.adapters and runtime not in ADAPTABLE:
+    row = _find(runtime, RUNTIMES)
+    if config.adapters and not row.has_adapters:
+        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_adapters)
+        raise StartError(f"runtime {runtime!r} has no adapters, expected one of {accepted}")
+    if config.graph_mode and not row.has_graph_mode:
+        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_graph_mode)
         raise StartError(
-            f"runtime {runtime!r} has no adapters, expected one of {', '.join(ADAPTABLE)}"
+            f"graph_mode is True, but runtime {runtime!r} has none, expected one of {accepted}"
         )
-    if config.graph_mode and runtime not in COMPILED:
-        raise StartError(
-            f"graph_mode is True, but runtime {runtime!r} has none, expected one of "
-            f"{', '.join(COMPILED)}"
-        )
-    opener: Open = _find(runtime, RUNTIMES[runtime])
+    opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
     """The encoder in `directory`, ready to run in `runtime`.  Raises StartError as `open_runner`
     does."""
-    if runtime not in ENCODER_RUNTIMES:
-        raise StartError(
-            f"runtime is {runtime!r}, expected one of {', '.join(ENCODER_RUNTIMES)} for a model "
-            "that embeds"
-        )
-    if config.adapters:
-        raise StartError("adapters are for models that generate; this one embeds")
-    if config.graph_mode:
-        raise StartError("graph_mode is for models that generate; this one embeds")
-    opener: OpenEncoder = _find(runtime, ENCODER_RUNTIMES[runtime])
+    row = _find(runtime, ENCODER_RUNTIMES, " for a model that embeds")
+    for option in ("adapters", "graph_mode"):
+        if getattr(config, option):
+            raise StartError(f"{option} is an option of models that generate; this one embeds")
+    opener: OpenEncoder = _import(runtime, row.opens_encoder)
     return opener(directory, config)
 
 
-def _find(runtime: str, place: str) -> Any:
+def _find(name: str, rows: Mapping[str, Runtime], purpose: str = "") -> Runtime:
+    if name not in rows:
+        raise StartError(f"runtime is {name!r}, expected one of {', '.join(rows)}{purpose}")
+    return rows[name]
+
+
+def _import(runtime: str, place: str) -> Any:
     module, _, function = place.partition(":")
     try:
-        return getattr(import_module(module), function)
+        return getattr(import_module(f"{__name__}.{module}"), function)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise

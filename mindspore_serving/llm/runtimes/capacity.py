@@ -2,49 +2,53 @@
 what the model needs per token and what memory is free.  Knows no runtime.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 
 SHARE_OF_FREE = 0.5  # of main memory; the rest is for activations and everything else
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    num_blocks: int
-    max_model_len: int
+def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
+    """Of the keys and values of one block in all layers; `element_size` is bytes per number."""
+    return 2 * spec.num_layers * spec.kv_size * element_size * config.block_size
 
 
-def capacity(
-    config: EngineConfig, spec: ModelSpec, *, element_size: int, free_memory: int
-) -> Capacity:
-    """What fits `config.kv_cache_memory`, or else `free_memory` bytes.
-
-    Without `kv_cache_memory` no more is taken than `max_num_seqs` longest sequences need.
-    `element_size`: bytes per number of the cache.  Raises StartError if a limit is beyond the
-    model's, or not one block fits.
-    """
+def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
+    """Most tokens of a sequence.  Raises StartError if that is more than the model has."""
     longest = config.max_model_len or spec.max_position_embeddings
     if longest > spec.max_position_embeddings:
         raise StartError(
             f"max_model_len is {longest}, but the model has {spec.max_position_embeddings} "
             "positions"
         )
-    block_bytes = 2 * spec.num_layers * spec.kv_size * element_size * config.block_size
+    return longest
+
+
+def runner_limits(
+    config: EngineConfig, spec: ModelSpec, block_bytes: int, *, free_memory: int | None = None
+) -> RunnerLimits:
+    """What fits `config.kv_cache_memory`, or else `free_memory` bytes, by default
+    `free_main_memory()`.
+
+    Without `kv_cache_memory` no more is taken than `max_num_seqs` longest sequences need.
+    Raises StartError if a limit is beyond the model's, or not one block fits.
+    """
+    longest = longest_sequence(config, spec)
     if config.kv_cache_memory is not None:
-        num_blocks = config.kv_cache_memory // block_bytes
+        memory = config.kv_cache_memory
     else:
-        wanted = config.max_num_seqs * -(-longest // config.block_size)
-        num_blocks = min(wanted, free_memory // block_bytes)
+        wanted = config.max_num_seqs * -(-longest // config.block_size) * block_bytes
+        memory = min(wanted, free_main_memory() if free_memory is None else free_memory)
+    num_blocks = memory // block_bytes
     if num_blocks < 1:
-        memory = free_memory if config.kv_cache_memory is None else config.kv_cache_memory
         raise StartError(
             f"{memory} bytes for keys and values hold no block: one of {config.block_size} tokens "
-            f"takes {block_bytes} bytes; raise kv_cache_memory or lower block_size"
+            f"takes {block_bytes} bytes; raise kv_cache_memory"
         )
     held = num_blocks * config.block_size
     if held < longest:
@@ -52,7 +56,9 @@ def capacity(
             "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
             "raises it", held, held, longest,
         )  # fmt: skip
-    return Capacity(num_blocks, min(longest, held))
+    return RunnerLimits(
+        config.block_size, num_blocks, spec.vocab_size, min(longest, held), len(config.adapters)
+    )
 
 
 def free_main_memory(root: Path = Path("/")) -> int:

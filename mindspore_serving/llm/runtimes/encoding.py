@@ -1,7 +1,7 @@
 """What the runtimes of encoders share: opening a directory, and laying out a batch.
 
-Prompts lie one after another, so that nothing but attention computes padding: there they are the
-rows of a rectangle.  Knows no runtime.
+Prompts are one after another, so that only attention computes padding: there they are the rows of a
+rectangle.  Knows no runtime.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class EncoderModel:
 
 
 def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderModel:
-    """`config.max_model_len` goes before what the directory says is good for a prompt.
+    """`config.max_model_len` overrides the length that the directory recommends for prompts.
 
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """

@@ -1,6 +1,6 @@
-"""Where each token of a step lies: its position, its slot in the cache, its sequence's blocks.
+"""The layout of a step: each token's position, its slot in the cache, its sequence's blocks.
 
-Plain arrays that a runtime hands to its device.  A step that does not fit the cache or the model
+Plain arrays that a runtime gives to its device.  A step that does not fit the cache or the model
 is refused here, before anything is computed.  Knows no runtime.
 """
 
@@ -17,7 +17,7 @@ Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RunnerLimits:
     """What a runner can hold."""
 
     block_size: int
@@ -57,7 +57,7 @@ class Layout:
     spans: tuple[Span, ...]
 
 
-def lay_out(step: Step, limits: Limits) -> Layout:
+def lay_out(step: Step, limits: RunnerLimits) -> Layout:
     """The arrays of `step`.  Raises ServingError naming the row that does not fit."""
     spans: list[Span] = []
     begin = 0
@@ -88,7 +88,7 @@ def check_copies(step: Step, num_blocks: int) -> None:
             raise ServingError(f"copy {copy} is out of the cache, which has {num_blocks} blocks")
 
 
-def _checked_blocks(index: int, row: Row, limits: Limits) -> Indices:
+def _checked_blocks(index: int, row: Row, limits: RunnerLimits) -> Indices:
     count, length = len(row.tokens), row.start + len(row.tokens)
     if not count:
         raise ServingError(f"row {index} has no tokens, expected at least one")

@@ -1,8 +1,8 @@
-"""A runner that computes by arithmetic, so that every answer can be worked out by hand.
+"""A runner for tests that computes by arithmetic, so that every answer can be worked out by hand.
 
 The cache holds one integer per token.  The next token is a function of all tokens up to it *as
-they are found through the row's block table*, and of the adapter: whoever gives a wrong table,
-forgets a copy or reads what was never written gets a wrong answer.  It knows no schedule.
+they are found through the row's block table*, and of the adapter: a wrong table, a missing copy or
+a read of what was never written gives a wrong answer.
 """
 
 from pathlib import Path
@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.step import Logits, Row, Step
 
 _PRIME = 2**31 - 1
@@ -42,6 +43,7 @@ class ToyRunner:
     """A `Runner`.  Logits fall by 1/2 per step from the likeliest token upwards, circularly."""
 
     num_adapters = 8
+    hidden_size = 0
 
     def __init__(
         self,
@@ -54,6 +56,9 @@ class ToyRunner:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self._limits = RunnerLimits(
+            block_size, num_blocks, vocab_size, max_model_len, self.num_adapters
+        )
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
         factors[0] = 1
@@ -63,13 +68,13 @@ class ToyRunner:
         self._falling = -0.5 * np.arange(vocab_size, dtype=np.float32)
 
     def run(self, step: Step) -> Logits:
-        """As `Runner.run`.  Raises InvalidInputs for a row that cannot be computed."""
-        for row in step.rows:
-            self._check(row)
+        """As `Runner.run`.  Raises ServingError for a row that cannot be computed."""
+        layout = lay_out(step, self._limits)
+        check_copies(step, self.num_blocks)
         for source, target in step.copies:
             self._cache[target] = self._cache[source]
-        for row in step.rows:
-            self._write(row)
+        adapters = np.repeat([s.adapter for s in layout.spans], [len(r.tokens) for r in step.rows])
+        self._cache.reshape(-1)[layout.slots] = layout.token_ids + 1 + adapters * _ADAPTER
         best = [token for row in step.rows for token in self._likeliest(row)]
         logits = np.empty((len(best), self.vocab_size), np.float32)
         for index, token in enumerate(best):
@@ -79,28 +84,6 @@ class ToyRunner:
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def _check(self, row: Row) -> None:
-        end = row.start + len(row.tokens)
-        if not row.tokens or row.start < 0 or not 0 <= row.num_logits <= len(row.tokens):
-            raise InvalidInputs(
-                f"a row has {len(row.tokens)} tokens from {row.start} and {row.num_logits} logits"
-            )
-        if end > self.max_model_len or end > len(row.blocks) * self.block_size:
-            raise InvalidInputs(
-                f"{end} positions do not fit {len(row.blocks)} blocks of {self.block_size}, "
-                f"or {self.max_model_len}"
-            )
-        if min(row.blocks) < 0 or max(row.blocks) >= self.num_blocks:
-            raise InvalidInputs(f"blocks are {row.blocks}, expected 0 to {self.num_blocks - 1}")
-        if min(row.tokens) < 0 or max(row.tokens) >= self.vocab_size:
-            raise InvalidInputs(f"tokens are {row.tokens}, expected 0 to {self.vocab_size - 1}")
-
-    def _write(self, row: Row) -> None:
-        positions = np.arange(row.start, row.start + len(row.tokens))
-        blocks = np.asarray(row.blocks)[positions // self.block_size]
-        values = np.asarray(row.tokens, np.int64) + 1 + row.adapter * _ADAPTER
-        self._cache[blocks, positions % self.block_size] = values
 
     def _likeliest(self, row: Row) -> list[int]:
         if row.num_logits == 0:

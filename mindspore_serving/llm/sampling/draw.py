@@ -1,9 +1,9 @@
 """Drawing one token from a row of logits: exact, without sorting a vocabulary.
 
-A random number per token is what makes sampling slow, and sorting comes next; here each row costs
-one random number, one exponential per token, and sums.  Rows are taken one after another because
-a row fits into the processor's cache and a batch of them does not, and because a row's token then
-cannot depend on the rows beside it.  Knows nothing of penalties.
+What makes sampling slow is a random number per token, and then sorting; here each row costs one
+random number, one exponential per token, and sums.  Rows are computed one after another: a row fits
+into the processor's cache and a batch does not, and a row's token cannot depend on other rows.
+Knows no penalties.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ Ids = npt.NDArray[np.int64]
 
 _MIN_TEMPERATURE = 1e-30  # below it, differences of float32 logits overflow all the same
 _NUM_COLUMNS = 256
-_NUM_SORTED = 512  # so few are sorted without further ado
+_NUM_SORTED = 512  # so few are sorted as they are
 
 
 class Uniforms:
@@ -50,6 +50,12 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
     """The token of `uniform` in [0, 1) under `params`; `best` is the largest of `logits` [V],
     which are overwritten."""
     ids, weights = weigh(logits, best, params)
+    share = params.xtc_probability
+    if uniform < share:  # below and above it, the number is as uniform as it was as a whole
+        uniform = uniform / share
+        exclude_top(weights, params.xtc_threshold)
+    elif share:
+        uniform = (uniform - share) / (1 - share)
     if ids is None:
         return _draw_in_two_steps(weights, uniform)
     cumulative = weights.cumsum(dtype=np.float64)
@@ -57,16 +63,20 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
 
 
 def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | None, Logits]:
-    """The tokens' weights, which are their probabilities but for a factor: 0 if filtered out.
+    """The weights of the ids returned, or of all tokens: their probabilities times a factor, 0 if
+    filtered out.
 
-    They are those of the ids returned, or of all tokens; `logits` are overwritten.  Filters apply
-    one after another, each to what the one before has left: top_k, top_p, min_p, typical_p.  Of
-    equally likely tokens at a border those with lower ids stay.
+    `logits` are overwritten.  Filters apply in the order top_n_sigma, top_k, top_p, min_p,
+    typical_p, each to what is left by the one before.  Of equally likely tokens at a border, lower
+    ids are kept.
     """
     ids = None
+    least = _least(logits, best, params.top_n_sigma) if params.top_n_sigma else None
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
+    if least is not None:  # the same as before top_k, which would sort what has no weight
+        logits[logits < least] = -np.inf
     logits -= np.float32(best)
     logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
     weights = np.exp(logits, out=logits)  # the likeliest token's is 1
@@ -79,9 +89,24 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     return ids, weights
 
 
+def exclude_top(weights: Logits, threshold: float) -> None:
+    """Take the weights of at least `threshold` of their sum away, all but the smallest of them; of
+    equal ones the first stays."""
+    top = np.flatnonzero(weights >= threshold * float(weights.sum()))
+    if len(top) > 1:
+        kept = top[weights[top].argmin()]
+        weights[top[top != kept]] = 0
+
+
+def _least(logits: Logits, best: float, num_sigmas: float) -> float:
+    """The logit that many standard deviations, of those that may be chosen, below the best."""
+    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+    return best - num_sigmas * sigma
+
+
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
-    """Choose a column of the weights laid out in rows of `_NUM_COLUMNS`, then one in it: the sums
-    of the columns are all that is computed of the vocabulary."""
+    """Choose a column of the weights as a table of `_NUM_COLUMNS`, then a row of it, so that only
+    the columns are summed over the whole vocabulary."""
     num_rows = len(weights) // _NUM_COLUMNS
     size = num_rows * _NUM_COLUMNS
     table, rest = weights[:size].reshape(num_rows, _NUM_COLUMNS), weights[size:]
@@ -128,7 +153,7 @@ def _lower_bound(values: Logits, k: int) -> np.float32:
 
 
 def nucleus(weights: Logits, top_p: float) -> Kept:
-    """Which are the fewest largest weights that hold `top_p` of the sum."""
+    """The fewest largest weights whose sum is `top_p` of the whole."""
     total = float(weights.sum())
     heavy = _drop_tail(weights, (1 - top_p) * total)
     border, count = _border(_descending(heavy), heavy, top_p * total)
@@ -136,10 +161,10 @@ def nucleus(weights: Logits, top_p: float) -> Kept:
 
 
 def _drop_tail(weights: Logits, slack: float) -> Logits:
-    """Leave out the smallest weights, as many as is cheap, whose sum is below `slack`.
+    """Remove smallest weights, as many as is cheap, whose sum is below `slack`.
 
-    Of m weights, those under slack / m sum to less.  What is left is tried again with what is left
-    of the slack, as long as it halves.
+    Of m weights, those below slack / m sum to less than `slack`.  This is repeated with the rest of
+    both, as long as it removes at least half.
     """
     while True:
         is_heavy = weights >= np.float32(slack / len(weights))
@@ -151,8 +176,8 @@ def _drop_tail(weights: Logits, slack: float) -> Logits:
 
 
 def typical(weights: Logits, mass: float) -> Kept:
-    """Which are the fewest weights that hold `mass` of the sum, taken in the order of how close
-    their surprise is to the expected one."""
+    """The fewest weights whose sum is `mass` of the whole, in the order of the distance of their
+    negative log-probability from its mean."""
     probabilities = weights / weights.sum()
     surprise = -np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
     order = np.abs(surprise - probabilities @ surprise).view(np.int32)
@@ -169,7 +194,8 @@ def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
     """The last value of `order` that is needed, ascending, until the weights sum to `target`, and
     how many weights that takes.
 
-    Sums by the upper bits tell where the border is; only what shares them with it is sorted.
+    Sums by the upper bits find where the border is; only values with the same upper bits are
+    sorted.
     """
     inside = np.arange(len(order))
     num_before, sum_before = 0, 0.0

@@ -1,7 +1,7 @@
-"""What is asked of a token's choice, and the changes to the logits that are exact per token:
-penalties, biases and bans.
+"""What a row of logits is sampled with, and the changes to single logits before that: penalties,
+biases and bans.
 
-Each touches only the tokens concerned, in place.  Knows nothing of probabilities.
+Changes are made in place, to the tokens concerned only.  Knows no probabilities.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,26 +11,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.generation import SAMPLING, SamplingParams
+from mindspore_serving.errors import InvalidField
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
+_NAMES = [name for name, row in SAMPLING.items() if row.kind in (list[int], dict[int, float])]
+
 Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i // 32 allows token i
 
 
 @dataclass(slots=True)
 class SampleRow:
-    """One sequence whose next token is wanted.
+    """The next token of one sequence.
 
-    Keeping it from step to step, with its `output_ids` growing, spares counting the penalised
-    tokens anew; nothing but speed depends on it.
+    A row may be kept from step to step while its `output_ids` grow: then penalised tokens are not
+    counted anew.
 
     Args:
         params: of the request.
-        prompt_ids, output_ids: what is there so far.
+        prompt_ids, output_ids: the tokens before it.
         end_ids: the tokens that may not come before `params.min_tokens`.
-        position: how many tokens were sampled before; with `seed` it makes the random number.
+        position: how many tokens were sampled before; the random number depends on it and `seed`.
         seed: 0 to 2**64 - 1.
         mask: the tokens allowed by a grammar; those past its end are not.  None allows all.
         bad_words_ids: `params.bad_words` as tokens.
@@ -165,26 +167,20 @@ def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
 
 
 def check_ids(params: SamplingParams, vocab_size: int) -> None:
-    """Whether the tokens that `params` names exist.
+    """Check that the tokens that `params` names exist.
 
-    Raises InvalidInputs naming the parameter, what was given and what is accepted.
+    Raises InvalidField naming the parameter, what was given and what is accepted.
     """
-    named: list[tuple[str, Iterable[int] | None]] = [
-        ("logit_bias", params.logit_bias),
-        ("stop_token_ids", params.stop_token_ids),
-        ("allowed_token_ids", params.allowed_token_ids),
-    ]
-    for name, ids in named:
-        for token_id in ids or ():
+    for name in _NAMES:
+        for token_id in getattr(params, name) or ():
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
-                raise InvalidInputs(
-                    f"{name} has token id {token_id!r}, expected an int of 0 to {vocab_size - 1}"
-                )
+                accepted = f"an int of 0 to {vocab_size - 1}"
+                raise InvalidField(name, f"has token id {token_id!r}, expected {accepted}")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
-        raise InvalidInputs("allowed_token_ids is empty, expected at least one token id")
+        raise InvalidField("allowed_token_ids", "is empty, expected at least one token id")
     for token_id, bias in params.logit_bias.items():
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or not np.isfinite(bias):
-            raise InvalidInputs(
-                f"logit_bias of token {token_id} is {bias!r}, expected a finite number"
+            raise InvalidField(
+                "logit_bias", f"of token {token_id} is {bias!r}, expected a finite number"
             )

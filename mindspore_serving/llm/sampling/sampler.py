@@ -1,8 +1,8 @@
 """Choosing the next token of every sequence of a batch, each with its own parameters.
 
 The order is that of `SamplingParams`: penalties and biases, bans, temperature, filters.  A token
-depends on its row's logits, parameters, seed and position, never on the batch.  Knows no sequence,
-no text and no clock.
+depends on its row's logits, parameters, seed and position, not on the batch.  Log-probabilities and
+ranks are those of the model's own distribution, before all of these.  Knows no text.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.core.generation import TokenLogprob
-from mindspore_serving.llm.sampling.draw import Uniforms, draw, is_greedy
-from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
-from mindspore_serving.llm.sampling.logprobs import prompt_logprobs, token_logprobs
-
-__all__ = ["SampleRow", "Sampled", "check_ids", "prompt_logprobs", "sample"]
+from mindspore_serving.llm.sampling.draw import Uniforms, draw, is_greedy, top_ids
+from mindspore_serving.llm.sampling.edits import SampleRow
 
 Logits = npt.NDArray[np.float32]
 
@@ -32,7 +29,7 @@ class Sampled:
     token_id: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
-    is_barred: bool = False  # because each is forbidden
+    is_barred: bool = False  # the error is that every token is forbidden
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -92,3 +89,36 @@ def _describe_edited(logits: Logits) -> str:
             "bad_words and min_tokens together forbid every one"
         )
     return f"penalties and logit_bias overflow: {_describe(logits)}"
+
+
+def token_logprobs(logits: Logits, token_id: int, k: int) -> tuple[TokenLogprob, ...]:
+    """The token's own entry, then the `k` likeliest, best first (the token again, if among them).
+
+    `logits` is [V].  Of equally likely tokens the lower id has the lower rank.
+    """
+    best = float(logits.max())
+    log_sum = best + float(np.log(np.exp(logits - np.float32(best)).sum()))
+    own = logits[token_id]
+    rank = np.count_nonzero(logits > own) + np.count_nonzero(logits[:token_id] == own)
+    entries = [TokenLogprob(token_id, float(own) - log_sum, int(rank))]
+    if k:
+        entries += [
+            TokenLogprob(int(other), float(logits[other]) - log_sum, place)
+            for place, other in enumerate(top_ids(logits, k))
+        ]
+    return tuple(entries)
+
+
+def prompt_logprobs(
+    logits: Logits, targets: Sequence[int], k: int
+) -> list[tuple[TokenLogprob, ...]]:
+    """`token_logprobs` of each of `targets` under the row of `logits` [T, V] that predicts it.
+
+    Logits that hold no distribution (NaN, +inf, or -inf alone) give the token NaN and the rank -1.
+    """
+    return [
+        token_logprobs(row, target, k)
+        if np.isfinite(row.max())
+        else (TokenLogprob(target, float("nan"), -1),)
+        for row, target in zip(logits, targets, strict=True)
+    ]

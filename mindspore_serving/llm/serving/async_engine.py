@@ -1,7 +1,7 @@
-"""A worker's language model: takes asks from the worker's thread, gives events back to it.
+"""An engine on a thread of its own: requests in from any thread, events out to their sinks.
 
-Asks are prepared (template, tokens, grammar) in a small pool, computed by the step loop, and told
-on the worker's thread again, when `collect` is called.
+Requests are prepared (template, tokens, grammar) in a small pool of threads and computed by the
+step loop; their events are made and delivered on the thread that calls `collect`.
 """
 
 import threading
@@ -12,93 +12,94 @@ from itertools import count
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.completion import (
-    Ask,
+from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
     Embed,
     Event,
     Generate,
-    Refused,
+    LLMRequest,
     Tokenize,
+    to_refused,
 )
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.processor import Preparer, PromptRefused
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.embedding import EmbedAnswer
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import GenerateAnswer
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
-"""Is told events, or that the ask failed, and whether that was the last."""
+"""Takes events, or the error that ended the request, and whether they are the last."""
 
 PREPARE_THREADS = 2
 
 
-class Answering:
+class AsyncEngine:
     """Owns the step loop of one model.
 
     Args:
         opened: the model; its engine belongs to the loop from now on.
-        wake: called from any thread when `collect` has something to tell.
+        wake: called from any thread when `collect` has something to deliver.
     """
 
     def __init__(self, opened: Opened, wake: Callable[[], None]) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
-        self._tokenizer = opened.tokenizer
-        self._teller = Teller(opened.tokenizer)
-        self._preparer = Preparer(opened, self.card)
+        self._outputs = OutputProcessor(opened.tokenizer)
+        self._processor = Processor(opened.tokenizer, opened.chat_template, self.card)
         self._pool = ThreadPoolExecutor(PREPARE_THREADS, "prepare")
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, tuple[Any, Sink]] = {}
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._has_ended = False
         self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
         self._loop.start()
         self._pool.submit(self._warm)
 
     @property
     def num_open(self) -> int:
-        """Asks that are not answered in full."""
+        """Requests that are not answered in full."""
         return len(self._open)
 
-    def accept(self, ask: Ask, sink: Sink) -> str:
-        """Begin to answer; `sink` is called by `collect` later.  The ask's id, to `cancel` it."""
-        ask_id = str(next(self._ids))
+    def accept(self, request: LLMRequest, sink: Sink) -> str:
+        """Start a request, from any thread; `collect` calls `sink`.  The request's id, to `cancel`
+        it."""
+        request_id = str(next(self._ids))
         answer: Any = None
-        if isinstance(ask, Generate):
-            answer = GenerateAnswer(ask_id, ask, self._teller)
-        elif isinstance(ask, Embed):
-            answer = EmbedAnswer(ask_id, len(ask.prompts))
-        self._open[ask_id] = (answer, sink)
-        self._pool.submit(self._prepare, ask_id, ask, answer)
-        return ask_id
+        if isinstance(request, Generate):
+            answer = GenerateAnswer(request_id, request, self._outputs)
+        elif isinstance(request, Embed):
+            answer = EmbedAnswer(request_id, len(request.prompts))
+        self._open[request_id] = (answer, sink)
+        self._pool.submit(self._prepare, request_id, request, answer)
+        return request_id
 
-    def cancel(self, ask_id: str) -> None:
-        """Nobody waits any more: the next step frees what the ask has; its sink is not called."""
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits any more, from any thread: the next step frees what the request has; its
+        sink is not called again, but for a call that is under way."""
         with self._lock:
-            answer, _ = self._open.pop(ask_id, (None, None))
+            answer, _ = self._open.pop(request_id, (None, None))
         if answer is not None:
-            for request_id in answer.request_ids:
-                self._loop.post(request_id, _aborting(request_id))
+            for part_id in answer.request_ids:
+                self._loop.post(part_id, _aborting(part_id))
 
     def collect(self) -> None:
-        """Tell the sinks what came since.  Raises RuntimeError if the step loop broke."""
+        """Deliver what has come since to the sinks; always called by one thread.  Raises
+        RuntimeError if the step loop broke."""
         outbox = self._outbox
-        told: dict[str, list[tuple[str, Any]]] = {}
+        collected: dict[str, list[tuple[str, Any]]] = {}
         while outbox:
-            request_id, output = outbox.popleft()
-            ask_id = request_id.partition("/")[0]
-            if ask_id in self._open:
-                told.setdefault(ask_id, []).append((request_id, output))
-        for ask_id, outputs in told.items():
-            self._tell(ask_id, outputs)
+            part_id, output = outbox.popleft()
+            request_id = part_id.partition("/")[0]
+            if request_id in self._open:
+                collected.setdefault(request_id, []).append((part_id, output))
+        for request_id, outputs in collected.items():
+            self._deliver(request_id, outputs)
         if self._problem is not None:
             raise RuntimeError(f"the step loop broke: {self._problem!r}") from self._problem
 
@@ -111,29 +112,30 @@ class Answering:
 
     def _warm(self) -> None:
         try:
-            self._preparer.warm()
-        except Exception as error:  # told again to whoever asks for a grammar
+            self._processor.warm()
+        except Exception as error:  # raised again for a request with a grammar
             log.warning("there will be no grammars: %s", error)
 
-    def _prepare(self, ask_id: str, ask: Ask, answer: Any) -> None:
-        if ask_id not in self._open:
+    def _prepare(self, request_id: str, request: LLMRequest, answer: Any) -> None:
+        if request_id not in self._open:
             return  # cancelled while it waited for a thread
         try:
-            if isinstance(ask, Tokenize):
-                self._put([(ask_id, self._preparer.tokenize(ask, self._teller))])
-            elif isinstance(ask, Detokenize):
-                self._put([(ask_id, Detokenized(self._preparer.detokenize(ask)))])
+            if isinstance(request, Tokenize):
+                self._put([(request_id, self._processor.tokenize(request, self._outputs))])
+            elif isinstance(request, Detokenize):
+                self._put([(request_id, Detokenized(self._processor.detokenize(request)))])
             else:
-                commands = answer.prepare(ask, self._preparer)
+                commands = answer.prepare(request, self._processor)
                 with self._lock:
-                    if ask_id in self._open:
-                        for request_id, command in commands:
-                            self._loop.post(request_id, command)
+                    if request_id in self._open:
+                        for part_id, command in commands:
+                            self._loop.post(part_id, command)
         except ServingError as error:
-            self._put([(ask_id, error)])
+            self._put([(request_id, error)])
         except Exception:
             log.error("preparing a request", exc_info=True)
-            self._put([(ask_id, ServingError("the request could not be prepared; see the log"))])
+            failure = ServingError("the request could not be prepared; see the log")
+            self._put([(request_id, failure)])
 
     # --- on any thread ------------------------------------------------------------------------
 
@@ -149,40 +151,32 @@ class Answering:
         self._problem = problem
         self._wake()
 
-    # --- on the worker's thread ---------------------------------------------------------------
+    # --- on the thread that collects ----------------------------------------------------------
 
-    def _tell(self, ask_id: str, outputs: list[tuple[str, Any]]) -> None:
-        answer, sink = self._open[ask_id]
+    def _deliver(self, request_id: str, outputs: list[tuple[str, Any]]) -> None:
+        entry = self._open.get(request_id)
+        if entry is None:
+            return  # another thread has cancelled it
+        answer, sink = entry
         events: list[Event] = []
-        for request_id, output in outputs:
+        for part_id, output in outputs:
             if isinstance(output, ServingError):
-                self._end_early(ask_id, output, sink)
+                self._end_early(request_id, output, sink)
                 return
             if answer is None:
                 events.append(output)
             else:
-                events += answer.take(request_id, output)
+                events += answer.take(part_id, output)
         is_last = answer is None or answer.is_done
-        if is_last:
-            del self._open[ask_id]
+        if is_last and self._open.pop(request_id, None) is None:
+            return
         if events or is_last:
             sink(events, is_last)
 
-    def _end_early(self, ask_id: str, error: ServingError, sink: Sink) -> None:
-        self.cancel(ask_id)
+    def _end_early(self, request_id: str, error: ServingError, sink: Sink) -> None:
+        self.cancel(request_id)
         refused = to_refused(error)
         sink([refused] if refused else error, True)
-
-
-def to_refused(error: ServingError) -> Refused | None:
-    """What a front end is told of a request that was not taken; None if it failed otherwise."""
-    if isinstance(error, PromptRefused):
-        return error.refused
-    if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error))
-    if isinstance(error, InvalidInputs):
-        return Refused("input", str(error))
-    return None
 
 
 def _aborting(request_id: str) -> Callable[[Any], None]:

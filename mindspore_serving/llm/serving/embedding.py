@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.completion import Embed, Embedded, Event
+from mindspore_serving.core.llm_messages import Embed, Embedded, Event
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.processing.processor import Preparer
-from mindspore_serving.llm.step import Vectors
+from mindspore_serving.llm.processing.processor import Processor
 
 Command = Callable[[Any], Any]
 
@@ -16,8 +16,8 @@ Command = Callable[[Any], Any]
 class EmbedAnswer:
     """Collects the vectors of the prompts."""
 
-    def __init__(self, ask_id: str, count: int) -> None:
-        self.request_ids = tuple(f"{ask_id}/{place}" for place in range(count))
+    def __init__(self, request_id: str, count: int) -> None:
+        self.request_ids = tuple(f"{request_id}/{place}" for place in range(count))
         self._lengths: tuple[int, ...] = ()
         self._vectors: dict[str, Vectors] = {}
 
@@ -25,11 +25,11 @@ class EmbedAnswer:
     def is_done(self) -> bool:
         return len(self._vectors) == len(self.request_ids)
 
-    def prepare(self, ask: Embed, preparer: Preparer) -> list[tuple[str, Command]]:
+    def prepare(self, request: Embed, processor: Processor) -> list[tuple[str, Command]]:
         """What to do with the engine.  Called in the pool.  Raises ServingError."""
-        if not ask.prompts:
+        if not request.prompts:
             raise InvalidInputs("there is no prompt to embed, expected at least one")
-        prompts = [preparer.embedded(prompt) for prompt in ask.prompts]
+        prompts = [processor.embed_ids(prompt) for prompt in request.prompts]
         self._lengths = tuple(len(prompt) for prompt in prompts)
         pairs = zip(self.request_ids, prompts, strict=True)
         return [(request_id, _adding(request_id, ids)) for request_id, ids in pairs]

@@ -18,7 +18,7 @@ STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class FirstStep:
     """An output of the loop itself: the first step of a request began, by `time.monotonic`."""
 
     at: float
@@ -101,38 +101,38 @@ class EngineLoop(Generic[E]):
             self._on_end(problem)
 
     def _loop(self) -> None:
-        told = 0.0
+        reported = 0.0
         while not self._is_closing:
             was_idle = not self._engine.has_work
-            self._obey(wait=was_idle)
+            self._drain_commands(wait=was_idle)
             if self._is_closing:
                 return
             began = time.monotonic()
             outputs = self._engine.step()
             if self._engine.started:
-                first = [(request_id, Started(began)) for request_id in self._engine.started]
+                first = [(request_id, FirstStep(began)) for request_id in self._engine.started]
                 outputs = [*first, *outputs]
             if outputs:
                 self._on_outputs(outputs)
             now = time.monotonic()
-            if was_idle or now - told >= STATS_SECONDS or not self._engine.has_work:
-                told = now
+            if was_idle or now - reported >= STATS_SECONDS or not self._engine.has_work:
+                reported = now
                 self._on_stats(self._engine.stats())
 
-    def _obey(self, *, wait: bool) -> None:
-        """Carry out the commands that are there; with `wait`, wait for the first."""
+    def _drain_commands(self, *, wait: bool) -> None:
+        """Execute the commands that have come; with `wait`, wait for the first."""
         try:
             entry = self._commands.get(block=wait)
             while True:
                 if entry is None:
                     self._is_closing = True
                     return
-                self._carry_out(*entry)
+                self._execute(*entry)
                 entry = self._commands.get_nowait()
         except Empty:
             return
 
-    def _carry_out(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
+    def _execute(self, request_id: str, command: Callable[[E], Outputs | None]) -> None:
         try:
             outputs = command(self._engine)
         except ServingError as error:

@@ -1,30 +1,41 @@
-"""One `Generate` under way: what it asks of the engine, and the events it makes of the outputs."""
+"""One `Generate` under way: its commands to the engine, and the events made of the outputs."""
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving.core.completion import Begun, Ended, Event, Generate, Piece, Scored
-from mindspore_serving.core.generation import Generated
+from mindspore_serving.core.generation import Generated, join
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Event,
+    Finished,
+    Generate,
+    PromptScored,
+    Started,
+)
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from mindspore_serving.llm.processing.output_processor import Teller
-from mindspore_serving.llm.processing.processor import Preparer
-from mindspore_serving.llm.serving.engine_loop import Started
+from mindspore_serving.llm.processing.answer_format import AnswerFormat
+from mindspore_serving.llm.processing.answer_parser import AnswerParser
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.serving.engine_loop import FirstStep
 
 Command = Callable[[Engine], Any]
 
 
 class GenerateAnswer:
-    """Collects what is generated; tells it at once, or at the end if the ask is no stream."""
+    """Makes events of what is generated: at once, or at the end if the request is no stream."""
 
-    def __init__(self, ask_id: str, ask: Generate, teller: Teller) -> None:
-        self.request_ids = (ask_id,)
-        self._ask = ask
-        self._teller = teller
-        self._num_open = ask.params.n
+    def __init__(self, request_id: str, request: Generate, outputs: OutputProcessor) -> None:
+        self.request_ids = (request_id,)
+        self._request = request
+        self._outputs = outputs
+        self._num_open = request.params.n
         self._parts: dict[int, list[Generated]] = {}
+        self._format: AnswerFormat | None = None
+        self._parsers: dict[int, AnswerParser] = {}
         self._num_prompt_tokens = self._num_cached = self._num_generated = 0
         self._ready_at = time.monotonic()
         self._queue_seconds = 0.0
@@ -33,62 +44,69 @@ class GenerateAnswer:
     def is_done(self) -> bool:
         return self._num_open == 0
 
-    def prepare(self, ask: Generate, preparer: Preparer) -> list[tuple[str, Command]]:
+    def prepare(self, request: Generate, processor: Processor) -> list[tuple[str, Command]]:
         """What to do with the engine.  Called in the pool.  Raises ServingError."""
-        ids, grammar = preparer.prompt(ask), preparer.grammar(ask.grammar)
-        params = ask.params
-        if params.seed is None:
-            params = replace(params, seed=secrets.randbits(63))
-        request_id, place = self.request_ids[0], preparer.adapter(ask.adapter)
-        prompt = self._teller.prompt(ids) if ask.has_prompt_tokens else None
+        prepared = processor.prepare(request)
+        if prepared.params.seed is None:
+            params = replace(prepared.params, seed=secrets.randbits(63))
+            prepared = replace(prepared, params=params)
+        if prepared.answer_format.is_parsed:
+            self._format = prepared.answer_format
+        ids, request_id = prepared.prompt_ids, self.request_ids[0]
+        prompt = self._outputs.prompt(ids) if request.has_prompt_tokens else None
 
         def add(engine: Engine) -> Any:
-            engine.add(
-                request_id,
-                ids,
-                params,
-                priority=ask.priority,
-                cache_salt=ask.cache_salt,
-                adapter=place,
-                grammar=grammar,
-                continues=ask.messages is None,
-            )
+            prepared.add_to(engine, request_id)
             waited = time.monotonic() - self._ready_at
-            return [(request_id, Begun(len(ids), params.seed or 0, prompt, waited))]
+            return [(request_id, Started(len(ids), prepared.params.seed or 0, prompt, waited))]
 
         self._ready_at = time.monotonic()
         return [(request_id, add)]
 
-    def take(self, request_id: str, output: Begun | Started | Generated) -> list[Event]:
+    def take(self, request_id: str, output: Started | FirstStep | Generated) -> list[Event]:
         """The events that `output` makes."""
-        if isinstance(output, Begun):
+        if isinstance(output, Started):
             self._num_prompt_tokens = output.num_prompt_tokens
             return [output]
-        if isinstance(output, Started):
+        if isinstance(output, FirstStep):
             self._queue_seconds = max(0.0, output.at - self._ready_at)
             return []
         if output.index == PROMPT:
-            return [Scored(self._teller.tokens(output.token_ids, output.logprobs))]
+            return [PromptScored(self._outputs.tokens(output.token_ids, output.logprobs))]
         self._num_generated += len(output.token_ids)
-        is_end = output.finish_reason is not None
-        self._num_open -= is_end
+        self._num_open -= output.finish_reason is not None
         self._num_cached = max(self._num_cached, output.num_cached_tokens)
-        events: list[Event] = []
-        piece = self._piece(output)
-        if piece is not None:
-            events.append(piece)
+        events: list[Event] = [*self._chunks(output)]
         if self.is_done:
-            counts = self._num_prompt_tokens, self._num_cached, self._num_generated
-            events.append(Ended(*counts, self._queue_seconds))
+            events.append(self._finished())
         return events
 
-    def _piece(self, output: Generated) -> Piece | None:
-        has_tokens = self._ask.has_tokens
-        if self._ask.is_stream:
-            is_empty = not output.text and output.finish_reason is None and not has_tokens
-            return None if is_empty else self._teller.piece(output, has_tokens=has_tokens)
+    def _chunks(self, output: Generated) -> list[Chunk]:
         parts = self._parts.setdefault(output.index, [])
         parts.append(output)
-        if output.finish_reason is None:
-            return None
-        return self._teller.joined(self._parts.pop(output.index), has_tokens=has_tokens)
+        if not self._request.is_stream and output.finish_reason is None:
+            return []
+        del self._parts[output.index]
+        whole, has_tokens = join(parts), self._request.has_tokens
+        chunk = self._outputs.chunk(whole, has_tokens=has_tokens)
+        if self._format is not None:
+            return self._parse(chunk, parts, self._format)
+        is_empty = not whole.text and whole.finish_reason is None and not has_tokens
+        return [] if is_empty else [chunk]
+
+    def _parse(
+        self, chunk: Chunk, parts: Sequence[Generated], answer_format: AnswerFormat
+    ) -> list[Chunk]:
+        if chunk.index not in self._parsers:
+            self._parsers[chunk.index] = AnswerParser(answer_format)
+        texts = [(part.text, len(part.token_ids)) for part in parts]
+        return self._parsers[chunk.index].parse(chunk, texts)
+
+    def _finished(self) -> Finished:
+        return Finished(
+            self._num_prompt_tokens,
+            self._num_cached,
+            self._num_generated,
+            self._queue_seconds,
+            sum(parser.num_reasoning_tokens for parser in self._parsers.values()),
+        )

@@ -1,7 +1,7 @@
-"""The decoders of the `tokenizers` library, done token by token.
+"""The decoders of the `tokenizers` library, computed token by token.
 
-Each is a stage of a chain: tokens go in, and tokens, or pieces of the only token that is left, come
-out as soon as later ones cannot change them.  Knows neither ids nor special tokens.
+Each is a stage of a chain: it takes tokens, and gives tokens (after a stage that joins them, pieces
+of the joined text) as soon as later ones cannot change them.  Knows neither ids nor special tokens.
 """
 
 import codecs
@@ -17,19 +17,45 @@ _REPLACEMENT = "\ufffd"
 
 
 class Stage(Protocol):
-    """One decoder of the chain: tokens in, tokens (or pieces of the only one) out."""
+    """One decoder of the chain."""
 
     def push(self, token: str) -> list[str]: ...
 
     def end(self) -> list[str]:
-        """What is still inside.  Called once, in the order of the chain."""
+        """What was held back.  Called once, in the order of the chain."""
         ...
 
 
-def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Stage]:
-    """Raises StartError if a decoder, or its place in the chain, is not supported."""
+class DecoderChain:
+    """Decodes the tokens of one text.  `continues`: the text follows another one.
+
+    Raises StartError if a decoder, or its place in the chain, is not supported.
+    """
+
+    def __init__(self, decoders: Sequence[Config], continues: bool = False) -> None:
+        self._stages = _stages(decoders, continues)
+
+    def push(self, token: str) -> str:
+        """The text that is complete with this token."""
+        return "".join(_run(self._stages, [token]))
+
+    def flush(self) -> str:
+        """What was held back."""
+        pieces: list[str] = []
+        for index, stage in enumerate(self._stages):
+            pieces += _run(self._stages[index + 1 :], stage.end())
+        return "".join(pieces)
+
+
+def _run(stages: Sequence[Stage], tokens: list[str]) -> list[str]:
+    for stage in stages:
+        tokens = [out for token in tokens for out in stage.push(token)]
+    return tokens
+
+
+def _stages(decoders: Sequence[Config], continues: bool) -> list[Stage]:
     stages: list[Stage] = []
-    is_fused = False  # one token is left, and what passes are its pieces
+    is_fused = False  # a stage before has joined the tokens
     for config in decoders:
         kind = config["type"]
         make = (_FUSED if is_fused else _DECODERS).get(kind)
@@ -45,7 +71,7 @@ def make_stages(decoders: Sequence[Config], continues: bool = False) -> list[Sta
 
 
 class _PerToken:
-    """A decoder that looks at each token alone; `first` is for the first, if it is another."""
+    """Converts each token by itself, the first one by `first` if that is given."""
 
     def __init__(self, convert: Callable[[str], str], first: Callable[[str], str] | None) -> None:
         self._convert = convert
@@ -109,7 +135,7 @@ class _WordEnds:
 
 
 class _StripStart:
-    """Drops up to `count` of `char` from the start of the only token, whose pieces come here."""
+    """Drops up to `count` of `char` from the start of the joined text."""
 
     def __init__(self, char: str, count: int) -> None:
         self._char = char

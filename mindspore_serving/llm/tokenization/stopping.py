@@ -1,8 +1,7 @@
-"""Deciding when a text ends, and how much of it can be shown meanwhile.
+"""Deciding when a text ends, and how much of it can be shown before.
 
-Text goes in as tokens decode to it and comes out without stop strings and without the start of one
-that may still complete, wherever the borders of the tokens fall.  Knows no model and no tokenizer
-but the two calls of `Decoding`.
+Stop strings are found wherever the borders of the tokens are; the start of one that may still
+become complete is held back.  Knows no model, and of the tokenizer the two calls of `Decoding`.
 """
 
 from collections.abc import Collection
@@ -13,7 +12,7 @@ from mindspore_serving.core.generation import FinishReason, SamplingParams
 
 
 class Decoding(Protocol):
-    """Turns one sequence's tokens into text; a `Detokenizer` is one."""
+    """Turns the tokens of one sequence into text, as a `Detokenizer` does."""
 
     def append(self, token_id: int) -> str: ...
 
@@ -22,7 +21,7 @@ class Decoding(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What one token adds to what is shown, and whether the sequence ends with it."""
+    """The text that one token adds, and whether the sequence ends with it."""
 
     text: str
     finish_reason: FinishReason | None = None
@@ -33,10 +32,10 @@ class StopChecker:
     """Follows one sequence, token by token.
 
     A sequence ends with an end token of the model (unless `ignore_eos`), a token of
-    `stop_token_ids`, the first stop string to be complete (of several that complete with the same
-    character, the longest), or its `max_tokens`-th token.  Of the first three none is taken before
-    `min_tokens` tokens have gone ahead.  The text of an end token, a stop token or a stop string
-    is shown only if `include_stop`.
+    `stop_token_ids`, the first stop string to be complete (the longest of several that end with the
+    same character), or its `max_tokens`-th token.  The first three are ignored for the first
+    `min_tokens` tokens.  The text of an end token, a stop token or a stop string is shown only if
+    `include_stop`.
 
     Args:
         params: of the request.
@@ -65,7 +64,7 @@ class StopChecker:
         self._is_finished = False
 
     def check(self, token_id: int) -> Emitted:
-        """Take the next token.  Once a finish reason is given, no more may be."""
+        """Take the next token.  After a finish reason there may be none."""
         assert not self._is_finished, "This is a bug in the engine: a token after the last"
         is_early = self._num_tokens < self._min_tokens
         self._num_tokens += 1
@@ -82,7 +81,7 @@ class StopChecker:
         return Emitted(shown, FinishReason.STOP, stop)
 
     def finish(self) -> str:
-        """What is still held back when the sequence ends for a reason of the engine's."""
+        """The text still held back, when the engine ends the sequence."""
         if self._is_finished:
             return ""
         return self._end("", self._num_tokens <= self._min_tokens).text
@@ -94,8 +93,8 @@ class StopChecker:
         return self._decoding.flush() if self._decoding else ""
 
     def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
-        # The token's text is left out by not decoding it: bytes of the tokens before it may be
-        # waiting in the detokenizer, and are to be shown.
+        # The text of the token is left out by not decoding it: the detokenizer may hold bytes of
+        # the tokens before it, which are shown.
         text = self._decode(token_id) if self._includes_stop else ""
         ended = self._end(text, is_early=False)
         if ended.finish_reason is FinishReason.STOP:  # its text completed a stop string
@@ -132,9 +131,7 @@ class _Matcher:
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
-        self.length = (
-            0  # of the longest start of `stop`, but not all of it, that the text ends with
-        )
+        self.length = 0  # of the longest start of `stop`, not the whole, that ends the text
         self._borders = _borders(stop)
 
     def push(self, char: str) -> bool:
@@ -150,7 +147,7 @@ class _Matcher:
 
 
 def _borders(text: str) -> list[int]:
-    """For each length, that of the longest proper start of text[:length] that also ends it."""
+    """For each length, the length of the longest proper start of text[:length] that ends it."""
     borders = [0, 0]
     length = 0
     for char in text[1:]:

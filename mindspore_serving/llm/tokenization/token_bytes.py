@@ -1,6 +1,5 @@
-"""How vocabularies spell bytes: byte-level ones all of them, others those they have no token for.
-
-Knows no tokenizer.
+"""The spelling of bytes in vocabularies: byte-level ones spell every byte as a character, others
+have tokens for the bytes that they have no text for.  Knows no tokenizer.
 """
 
 import re

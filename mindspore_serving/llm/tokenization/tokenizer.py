@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.tokenization.decoders import Config, make_stages
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
+from mindspore_serving.llm.tokenization.decoders import Config, DecoderChain
 from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
@@ -21,8 +21,8 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer, of the tokenizer's eos_token and of
-            generation_config.json or else config.json.
+        eos_ids: the tokens that end an answer: the tokenizer's eos_token and those of
+            `read_eos_ids`.
         special_tokens: by the name a chat template gives them ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """
@@ -41,7 +41,7 @@ class Tokenizer:
         inner.no_padding()
         self._inner = inner
         self.decoders: Sequence[Config] = _decoders(inner)
-        make_stages(self.decoders)
+        DecoderChain(self.decoders)  # raises for one that is not supported
         self._special_ids = frozenset(
             token_id
             for token_id, token in inner.get_added_tokens_decoder().items()
@@ -69,10 +69,10 @@ class Tokenizer:
             inner = Inner.from_file(str(path))
         except Exception as error:  # the library raises plain Exception
             raise StartError(f"{path} cannot be read: {error}") from error
-        return cls(inner, _special_tokens(directory), _eos_ids(directory))
+        return cls(inner, _special_tokens(directory), read_eos_ids(directory))
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """The ids of `text`; `add_special` puts the likes of <s> where the model wants them."""
+        """The ids of `text`; `add_special` adds the special tokens that the model expects (<s>)."""
         # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
         (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
         ids: list[int] = encoding.ids
@@ -109,11 +109,12 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """The text of one token inside a text, with its leading space; U+FFFD for part of a
         character; "" if there is no such token."""
-        detokenizer = Detokenizer(self, skip_special_tokens=False, continues=True)
-        return detokenizer.append(token_id) + detokenizer.flush()
+        token = self.token(token_id)
+        chain = DecoderChain(self.decoders, continues=True)
+        return "" if token is None else chain.push(token) + chain.flush()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The same as bytes, which for part of a character are those it has."""
+        """The bytes of one token inside a text, also where they are part of a character."""
         token = self.token(token_id)
         if token is None:
             return b""
@@ -138,52 +139,13 @@ def _flatten(config: Config) -> list[Config]:
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:
-    """tokenizer_config.json is asked first, then special_tokens_map.json, which is older."""
+    """Of tokenizer_config.json, or else of special_tokens_map.json, which is older."""
     found: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = read_json(directory / name)
+        config = read_optional_json(directory / name)
         for key in _SPECIAL_NAMES:
             token = config.get(key)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 found[key] = text
     return found
-
-
-def _eos_ids(directory: Path) -> list[int]:
-    for name in ("generation_config.json", "config.json"):
-        path = directory / name
-        ids = read_json(path).get("eos_token_id")
-        if ids is None:
-            continue
-        ids = ids if isinstance(ids, list) else [ids]
-        if not all(type(token_id) is int for token_id in ids):
-            raise StartError(f"{path}: eos_token_id is {ids!r}, expected an int or a list of ints")
-        return ids
-    return []
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`; empty if there is no such file.  Raises StartError if it is broken."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"{path} cannot be read: {error}") from error
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise StartError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise StartError(f"{path} holds {type(found).__name__}, expected an object")
-    return found
-
-
-def stated_eos_ids(directory: Path) -> tuple[int, ...]:
-    """The end tokens of a model whose tokenizer is not there."""
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(directory / name).get("eos_token_id")
-        if found is not None:
-            return tuple(found) if isinstance(found, list) else (found,)
-    return ()

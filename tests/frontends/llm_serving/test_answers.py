@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mindspore_serving.core.completion import Event
+from mindspore_serving.core.llm_messages import Event
 from mindspore_serving.frontends.llm_serving import routes
 from mindspore_serving.frontends.llm_serving.frames import Form
 from tests.frontends.tgi.scripted import (
@@ -135,15 +135,15 @@ async def test_the_stream_flag_decides_where_the_path_does_not() -> None:
     ]:
         asked = server("r21", STREAMED if is_stream else WHOLE)
         reply = await asked.post(path, {"inputs": "Hi", "stream": flag})
-        assert asked.ask.is_stream == is_stream
+        assert asked.sent.is_stream == is_stream
         assert reply.content.startswith(b"data: ") == is_stream
 
 
 async def test_details_and_the_prompt_come_if_they_are_asked_for() -> None:
-    from mindspore_serving.core.completion import Begun
+    from mindspore_serving.core.llm_messages import Started
 
     prompt = (token(1, "<s>", is_special=True), token(3, "Hi"))
-    asked = server("r21", (Begun(2, 7, prompt), *WHOLE[1:]))
+    asked = server("r21", (Started(2, 7, prompt), *WHOLE[1:]))
     parameters = {"details": True, "decoder_input_details": True, "seed": 7}
     body = {"inputs": "Hi", "parameters": parameters}
     found = (await asked.post("/models/llama2/generate", body)).json()

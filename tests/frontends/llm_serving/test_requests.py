@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
 from mindspore_serving.frontends.llm_serving import routes
 from tests.frontends.tgi.scripted import CARD, HELLO, WHOLE, Server, begun, ended, piece
@@ -69,27 +69,27 @@ async def test_parameters_are_put_into_their_range(
     given: dict[str, Any], name: str, expected: object
 ) -> None:
     server = await asked_with(given)
-    assert getattr(server.ask.params, name) == expected
+    assert getattr(server.sent.params, name) == expected
 
 
 async def test_parameters_may_be_missing() -> None:
     for parameters in (None, {}):
         server = await asked_with(parameters)
-        assert server.ask.params.max_tokens == 300
+        assert server.sent.params.max_tokens == 300
 
 
 async def test_an_answer_of_a_stated_length_must_fit() -> None:
-    assert not (await asked_with({})).ask.must_fit
-    assert (await asked_with({"max_new_tokens": 5})).ask.must_fit
+    assert not (await asked_with({})).sent.must_fit
+    assert (await asked_with({"max_new_tokens": 5})).sent.must_fit
 
 
 async def test_truncation_keeps_the_end_of_the_prompt() -> None:
-    assert (await asked_with({"truncate": 5})).ask.truncate == 5
-    assert (await asked_with({"truncate": "True", "max_new_tokens": 10})).ask.truncate == 54
-    assert (await asked_with({"truncate": True})).ask.truncate == 1
-    assert (await asked_with({"truncate": 10**30})).ask.truncate == 64
+    assert (await asked_with({"truncate": 5})).sent.truncate == 5
+    assert (await asked_with({"truncate": "True", "max_new_tokens": 10})).sent.truncate == 54
+    assert (await asked_with({"truncate": True})).sent.truncate == 1
+    assert (await asked_with({"truncate": 10**30})).sent.truncate == 64
     for nothing in (False, 0, -1, None):
-        assert (await asked_with({"truncate": nothing})).ask.truncate is None
+        assert (await asked_with({"truncate": nothing})).sent.truncate is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_models_of_known_names_have_a_template(
 ) -> None:
     server = Server(routes, WHOLE, models=[(name, 1, CARD)])
     await server.post("/models/internlm/generate", {"inputs": "Hi"})
-    assert (server.ask.prompt, server.ask.add_special) == (prompt, adds_special)
+    assert (server.sent.prompt, server.sent.add_special) == (prompt, adds_special)
 
 
 async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() -> None:
@@ -114,7 +114,7 @@ async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() ->
     for name in ("one", "two", "poem", "llama2", "internlm"):
         reply = await server.post(f"/models/{name}/generate", {"inputs": "Hi"})
         assert reply.status_code == 200
-        assert server.ask.adapter == ("poem" if name == "poem" else "")
+        assert server.sent.adapter == ("poem" if name == "poem" else "")
     reply = await server.post("/models/three/generate", {"inputs": "Hi"})
     assert reply.status_code == 404
     text = "The model 'three' does not exist; there is: one, two, poem"
@@ -126,7 +126,7 @@ async def test_a_model_may_be_called_like_an_alias() -> None:
     server = Server(routes, WHOLE, models=models)
     body = {"inputs": "Hi", "parameters": {"top_k": 50}}
     await server.post(PATH, body)
-    assert server.ask.params.top_k == 50
+    assert server.sent.params.top_k == 50
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore_serving.core.completion import Event
+from mindspore_serving.core.llm_messages import Event
 from tests.frontends.openai.serving import Web
 
 
 def leave(
     web: Web, path: str, body: Any, *, said: Sequence[Event] = (), until: bytes = b""
 ) -> None:
-    """Send a request, have the model say `said` to all that is asked, read up to `until`, and hang
+    """Send a request, have the model say `said` to all that is call, read up to `until`, and hang
     up."""
     sent = json.dumps(body).encode()
     head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(sent))
@@ -20,9 +20,9 @@ def leave(
     count = len(prompts) if isinstance(prompts, list) else 1
     with socket.create_connection(("127.0.0.1", web.port), timeout=10) as stream:
         stream.sendall(head + sent)
-        web.inference.wait(lambda: len(web.inference.asked) == count)
-        for asked in web.inference.asked:
-            asked.say(said, is_last=False)
+        web.inference.wait(lambda: len(web.inference.calls) == count)
+        for call in web.inference.calls:
+            call.say(said, is_last=False)
         got = b""
         while until not in got:
             received = stream.recv(1 << 16)

@@ -12,18 +12,19 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.core.completion import (
-    Ask,
-    Begun,
-    Ended,
+from mindspore_serving.core.llm_messages import (
+    Chunk,
     Event,
+    Finished,
     Generate,
-    ModelCard,
-    Piece,
+    LLMRequest,
+    Started,
     Token,
-    decode_ask,
+    decode_request,
     encode_events,
+    to_refused,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import openai
@@ -34,6 +35,8 @@ from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
+from mindspore_serving.llm.processing.answer_parser import AnswerParser
 
 MAX_BODY = 1 << 20
 CARD = ModelCard(
@@ -71,35 +74,87 @@ def token(text: str, logprob: float | None = None, *top: Token, **fields: Any) -
 
 def spoken(*texts: str, index: int = 0, reason: Any = "stop") -> list[Event]:
     """An answer in pieces of one token each."""
-    pieces = [Piece(index, text, (ord(text[0]),)) for text in texts]
-    return [*pieces, Piece(index, "", (2,), None, reason)]
+    pieces = [Chunk(index, text, (ord(text[0]),)) for text in texts]
+    return [*pieces, Chunk(index, "", (2,), None, reason)]
 
 
 def whole(*events: Event, num_prompt: int = 3, num_generated: int = 2) -> list[Event]:
     """`events` between the first and the last of a generation."""
-    return [Begun(num_prompt, 7), *events, Ended(num_prompt, 1, num_generated)]
+    return [Started(num_prompt, 7), *events, Finished(num_prompt, 1, num_generated)]
 
 
-class Asked:
+class Parsing:
+    """What a worker does to what its model writes: takes reasoning and calls of tools apart, and
+    puts the answers to a request that is no stream together."""
+
+    def __init__(self, request: Generate, card: ModelCard) -> None:
+        self.format = to_answer_format(request, card)
+        self._is_stream = request.is_stream
+        self._parts: dict[int, list[Chunk]] = {}
+        self._parsers: dict[int, AnswerParser] = {}
+
+    def take(self, event: Event) -> list[Event]:
+        if isinstance(event, Finished):
+            count = sum(parser.num_reasoning_tokens for parser in self._parsers.values())
+            return [replace(event, num_reasoning_tokens=count)]
+        if not isinstance(event, Chunk) or not self.format.is_parsed:
+            return [event]
+        parts = self._parts.setdefault(event.index, [])
+        parts.append(event)
+        if not self._is_stream and event.finish_reason is None:
+            return []
+        del self._parts[event.index]
+        parser = self._parsers.setdefault(event.index, AnswerParser(self.format))
+        texts = [(part.text, len(part.token_ids)) for part in parts]
+        return [*parser.parse(joined(parts), texts)]
+
+
+def joined(parts: Sequence[Chunk]) -> Chunk:
+    """All but the text."""
+    last = parts[-1]
+    tokens = [token for part in parts for token in part.tokens or ()]
+    return replace(
+        last,
+        token_ids=tuple(token for part in parts for token in part.token_ids),
+        tokens=None if last.tokens is None else tuple(tokens),
+    )
+
+
+class Call:
     """One submitted request, as its front end sees it."""
 
     def __init__(self, inference: "Inference", request: Request, on_reply: Any) -> None:
         self._inference = inference
         self._on_reply = on_reply
         self.request = request
-        self.ask: Any = decode_ask(request.method, request.body)
+        self.sent: Any = decode_request(request.method, request.body)
+        self.parsing: Parsing | None = None
         self.is_cancelled = False
+
+    def parse(self, card: ModelCard) -> Said | None:
+        """Prepare for the answer, as a worker does; what is said at once if it is refused."""
+        if isinstance(self.sent, Generate):
+            try:
+                self.parsing = Parsing(self.sent, card)
+            except ServingError as error:
+                refused = to_refused(error)
+                return error if refused is None else [refused]
+        return None
 
     def say(self, said: Said, *, is_last: bool = True) -> None:
         """From any thread; each event is a reply of its own."""
         if isinstance(said, ServingError):
             replies = [Reply(failure=said)]
         else:
-            replies = [Reply([encode_events([event])], is_last=False) for event in said]
+            events = [one for event in said for one in self._parsed(event)]
+            replies = [Reply([encode_events([event])], is_last=False) for event in events]
             if is_last:
                 replies[-1].is_last = True
         for reply in replies:
             self._inference.loop.call_soon_threadsafe(self._on_reply, reply)
+
+    def _parsed(self, event: Event) -> list[Event]:
+        return [event] if self.parsing is None else self.parsing.take(event)
 
     def cancel(self) -> None:
         with self._inference.changed:
@@ -108,27 +163,29 @@ class Asked:
 
 
 class Inference:
-    """Answers with `script(ask)`; None leaves the answer to the test."""
+    """Answers with `script(request)`; None leaves the answer to the test."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, control: "Control") -> None:
         self.loop = loop
-        self.script: Callable[[Any], Said | None] = lambda ask: whole(*spoken("Hi", "!"))
-        self.asked: list[Asked] = []
+        self._control = control
+        self.script: Callable[[Any], Said | None] = lambda request: whole(*spoken("Hi", "!"))
+        self.calls: list[Call] = []
         self.changed = threading.Condition()
 
-    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Asked:
-        asked = Asked(self, request, on_reply)
+    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
+        call = Call(self, request, on_reply)
+        said = call.parse(self._control.card)
         with self.changed:
-            self.asked.append(asked)
+            self.calls.append(call)
             self.changed.notify_all()
-        said = self.script(asked.ask)
+        said = self.script(call.sent) if said is None else said
         if said is not None:
-            asked.say(said)
-        return asked
+            call.say(said)
+        return call
 
     def wait(self, condition: Callable[[], Any]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 10), [one.ask for one in self.asked]
+            assert self.changed.wait_for(condition, 10), [one.sent for one in self.calls]
 
 
 class Control:
@@ -149,8 +206,8 @@ class Web:
 
     def __init__(self, background: BackgroundLoop) -> None:
         self._background = background
-        self.inference = Inference(background.run(_running_loop()))
         self.control = Control()
+        self.inference = Inference(background.run(_running_loop()), self.control)
         models = LanguageModels(self.inference, self.control)
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
@@ -162,17 +219,24 @@ class Web:
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
     @property
-    def ask(self) -> Generate:
-        """The last that was asked."""
-        return self.inference.asked[-1].ask
+    def sent(self) -> Generate:
+        """The last that was call."""
+        return self.inference.calls[-1].sent
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """What a worker makes of that."""
+        parsing = self.inference.calls[-1].parsing
+        assert parsing is not None
+        return parsing.format
 
     def says(self, *events: Event, **counts: int) -> None:
         """From now on the answer to every generation is `events`."""
-        self.inference.script = lambda ask: whole(*events, **counts)
+        self.inference.script = lambda request: whole(*events, **counts)
 
     def answers(self, event: Event) -> None:
         """From now on `event` alone is the answer."""
-        self.inference.script = lambda ask: [event]
+        self.inference.script = lambda request: [event]
 
     def call(
         self, verb: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -236,6 +300,6 @@ def serving() -> Iterator[Web]:
         background.close()
 
 
-def asks(web: Web) -> list[Ask]:
-    """All that was asked, in order."""
-    return [asked.ask for asked in web.inference.asked]
+def all_sent(web: Web) -> list[LLMRequest]:
+    """All that was call, in order."""
+    return [call.sent for call in web.inference.calls]

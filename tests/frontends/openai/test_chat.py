@@ -2,14 +2,14 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Piece
+from mindspore_serving.core.llm_messages import Chunk
 from tests.frontends.openai.serving import spoken, token
 
 HELLO = {"role": "user", "content": "hello"}
 
 
 def test_an_answer_is_an_object_with_message_usage_and_identity(web):
-    web.says(Piece(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
+    web.says(Chunk(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
     answer = web.chat(model="toy")
     assert answer.status == 200
     assert answer.headers["content-type"] == "application/json"
@@ -35,7 +35,7 @@ def test_an_answer_is_an_object_with_message_usage_and_identity(web):
             "prompt_tokens_details": {"cached_tokens": 1},
         },
     }
-    assert not web.ask.is_stream
+    assert not web.sent.is_stream
 
 
 def test_a_stream_is_these_bytes(web):
@@ -78,19 +78,19 @@ def test_stream_options_without_a_stream_are_refused(web):
 
 def test_choices_of_a_stream_interleave_by_index(web):
     web.says(
-        Piece(1, "b", (98,)),
-        Piece(0, "a", (97,)),
-        Piece(0, "", (2,), None, "stop"),
-        Piece(1, "!", (33,), None, "length"),
+        Chunk(1, "b", (98,)),
+        Chunk(0, "a", (97,)),
+        Chunk(0, "", (2,), None, "stop"),
+        Chunk(1, "!", (33,), None, "length"),
     )
     told = [chunk["choices"][0] for chunk in web.chat(n=2, stream=True).chunks]
     assert [one["index"] for one in told] == [0, 1, 1, 0, 0, 1, 1]
     assert [one["finish_reason"] for one in told] == [None] * 4 + ["stop", None, "length"]
-    assert web.ask.params.n == 2
+    assert web.sent.params.n == 2
 
 
 def test_choices_of_an_answer_are_in_order(web):
-    web.says(Piece(1, "b", (98,), None, "stop"), Piece(0, "a", (97,), None, "length"))
+    web.says(Chunk(1, "b", (98,), None, "stop"), Chunk(0, "a", (97,), None, "length"))
     choices = web.chat(n=2).json["choices"]
     assert [one["index"] for one in choices] == [0, 1]
     assert [one["message"]["content"] for one in choices] == ["a", "b"]
@@ -98,13 +98,13 @@ def test_choices_of_an_answer_are_in_order(web):
 
 def test_logprobs_have_bytes_and_the_likeliest_others(web):
     best = token("\u00e9", -0.25, token("\u00e9", -0.25), token("x", -9999.0))
-    web.says(Piece(0, "\u00e9", (233,), (best,), "stop"))
+    web.says(Chunk(0, "\u00e9", (233,), (best,), "stop"))
     entry = {"token": "\u00e9", "logprob": -0.25, "bytes": [195, 169]}
     other = {"token": "x", "logprob": -9999.0, "bytes": [120]}
     expected = {"content": [{**entry, "top_logprobs": [entry, other]}], "refusal": None}
     assert web.chat(logprobs=True, top_logprobs=2).json["choices"][0]["logprobs"] == expected
-    assert web.ask.params.logprobs == 2
-    assert web.ask.has_tokens
+    assert web.sent.params.logprobs == 2
+    assert web.sent.has_tokens
 
 
 def test_chunks_have_the_logprobs_of_their_own_tokens(web):
@@ -114,10 +114,10 @@ def test_chunks_have_the_logprobs_of_their_own_tokens(web):
         token("\ufffd", -3.0, data=b"\xa9"),
     ]
     web.says(
-        Piece(0, "H", (72,), (tokens[0],)),
-        Piece(0, "", (1,), (tokens[1],)),
-        Piece(0, "\u00e9", (1,), (tokens[2],)),
-        Piece(0, "", (2,), (token("</s>", -0.5, is_special=True),), "stop"),
+        Chunk(0, "H", (72,), (tokens[0],)),
+        Chunk(0, "", (1,), (tokens[1],)),
+        Chunk(0, "\u00e9", (1,), (tokens[2],)),
+        Chunk(0, "", (2,), (token("</s>", -0.5, is_special=True),), "stop"),
     )
     told = [chunk["choices"][0] for chunk in web.chat(stream=True, logprobs=True).chunks]
     assert [one["delta"].get("content") for one in told] == ["", "H", "\u00e9", None]
@@ -138,11 +138,11 @@ def test_wrong_top_logprobs_are_refused(web, extra):
 
 def test_what_was_not_asked_for_is_openais_default(web):
     web.chat()
-    params = web.ask.params
+    params = web.sent.params
     assert (params.max_tokens, params.temperature, params.top_p, params.n) == (None, 1.0, 1.0, 1)
     assert (params.seed, params.logprobs, params.stop) == (None, None, [])
-    assert not web.ask.must_fit
-    assert web.ask.grammar is None
+    assert not web.sent.must_fit
+    assert web.sent.grammar is None
 
 
 def test_null_is_as_good_as_nothing(web):
@@ -170,16 +170,16 @@ def test_every_sampling_parameter_reaches_the_model(web):
     }
     answer = web.chat(**given, max_tokens=9, stop="X", include_stop_str_in_output=True)
     assert answer.status == 200
-    params = web.ask.params
+    params = web.sent.params
     told = {name: getattr(params, name) for name in given}
     assert told == {**given, "logit_bias": {5: -100.0, 6: 2.5}}
     assert (params.max_tokens, list(params.stop), params.include_stop) == (9, ["X"], True)
-    assert web.ask.must_fit
+    assert web.sent.must_fit
 
 
 def test_some_values_have_other_names_here(web):
     web.chat(top_k=-1, seed=-1, stop=["a", "b"], max_completion_tokens=4, user="u", store=True)
-    params = web.ask.params
+    params = web.sent.params
     assert (params.top_k, params.seed, list(params.stop)) == (0, 2**64 - 1, ["a", "b"])
     assert params.max_tokens == 4
 
@@ -192,20 +192,20 @@ def test_other_fields_of_the_request_reach_the_model(web):
         reasoning_effort="low",
         chat_template_kwargs={"enable_thinking": True},
     )
-    ask = web.ask
-    assert (ask.truncate, ask.cache_salt, ask.priority, ask.adapter) == (5, "s", 2, "")
-    assert ask.template_options == {"reasoning_effort": "low", "enable_thinking": True}
+    sent = web.sent
+    assert (sent.truncate, sent.cache_salt, sent.priority, sent.adapter) == (5, "s", 2, "")
+    assert sent.template_options == {"reasoning_effort": "low", "enable_thinking": True}
 
 
 def test_no_effort_is_no_thinking(web):
     web.chat(reasoning_effort="none")
-    assert web.ask.template_options == {"reasoning_effort": "none", "enable_thinking": False}
+    assert web.sent.template_options == {"reasoning_effort": "none", "enable_thinking": False}
 
 
 def test_an_adapter_is_asked_by_its_name(web):
     assert web.chat(model="tuned").json["model"] == "tuned"
-    assert web.ask.adapter == "tuned"
-    assert web.inference.asked[-1].request.servable == "toy"
+    assert web.sent.adapter == "tuned"
+    assert web.inference.calls[-1].request.servable == "toy"
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ def test_an_adapter_is_asked_by_its_name(web):
 )
 def test_a_response_format_is_a_grammar(web, wanted, kind, source):
     assert web.chat(response_format=wanted).status == 200
-    assert (web.ask.grammar.kind, web.ask.grammar.source) == (kind, source)
+    assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)
 
 
 def test_text_is_no_grammar(web):
     web.chat(response_format={"type": "text"})
-    assert web.ask.grammar is None
+    assert web.sent.grammar is None
 
 
 @pytest.mark.parametrize(
@@ -247,4 +247,4 @@ def test_text_is_no_grammar(web):
 )
 def test_structured_outputs_are_grammars(web, wanted, kind, source):
     assert web.chat(structured_outputs=wanted).status == 200
-    assert (web.ask.grammar.kind, web.ask.grammar.source) == (kind, source)
+    assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)

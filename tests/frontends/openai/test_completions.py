@@ -2,12 +2,12 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Ended, Piece, Scored
-from tests.frontends.openai.serving import asks, spoken, token
+from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started
+from tests.frontends.openai.serving import all_sent, spoken, token
 
 
 def piece(text, *, index=0, reason="stop", tokens=None):
-    return Piece(index, text, tuple(ord(char) for char in text), tokens, reason)
+    return Chunk(index, text, tuple(ord(char) for char in text), tokens, reason)
 
 
 def test_an_answer_is_an_object_with_text_and_usage(web):
@@ -53,9 +53,9 @@ def test_a_stream_is_these_bytes(web):
 
 def test_sixteen_tokens_are_the_default_and_need_not_fit(web):
     web.complete()
-    assert (web.ask.params.max_tokens, web.ask.must_fit) == (16, False)
+    assert (web.sent.params.max_tokens, web.sent.must_fit) == (16, False)
     web.complete(max_tokens=20)
-    assert (web.ask.params.max_tokens, web.ask.must_fit) == (20, True)
+    assert (web.sent.params.max_tokens, web.sent.must_fit) == (20, True)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_sixteen_tokens_are_the_default_and_need_not_fit(web):
 def test_a_prompt_has_four_forms(web, given, expected):
     answer = web.complete(prompt=given)
     assert answer.status == 200
-    assert [ask.prompt for ask in asks(web)] == expected
+    assert [request.prompt for request in all_sent(web)] == expected
     assert [choice["index"] for choice in answer.json["choices"]] == list(range(len(expected)))
     assert answer.json["usage"]["prompt_tokens"] == 3 * len(expected)
 
@@ -95,15 +95,15 @@ def test_other_forms_are_refused(web, given, told):
     assert answer.status == 400
     assert told in answer.error["message"].replace("a string or an array", "an array or a string")
     assert answer.error["param"].startswith("prompt")
-    assert asks(web) == []
+    assert all_sent(web) == []
 
 
 def test_choices_are_numbered_prompt_by_prompt(web):
-    web.inference.script = lambda ask: [
-        Begun(1, 0),
-        piece(ask.prompt + "1", index=1),
-        piece(ask.prompt + "0"),
-        Ended(1, 0, 2),
+    web.inference.script = lambda request: [
+        Started(1, 0),
+        piece(request.prompt + "1", index=1),
+        piece(request.prompt + "0"),
+        Finished(1, 0, 2),
     ]
     choices = web.complete(prompt=["a", "b"], n=2).json["choices"]
     assert [(one["index"], one["text"]) for one in choices] == [
@@ -115,18 +115,18 @@ def test_choices_are_numbered_prompt_by_prompt(web):
 
 
 def test_streams_of_several_prompts_are_merged_as_they_come(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     import threading
 
     def speak():
-        web.inference.wait(lambda: len(web.inference.asked) == 2)
-        first, second = web.inference.asked
-        for asked in (first, second):
-            asked.say([Begun(2, 0)], is_last=False)
-        second.say([Piece(1, "y", (121,))], is_last=False)
-        first.say([Piece(0, "x", (120,)), piece("", index=0)], is_last=False)
-        second.say([piece("", index=1), piece("z"), Ended(2, 0, 3)])
-        first.say([piece("w", index=1), Ended(2, 0, 3)])
+        web.inference.wait(lambda: len(web.inference.calls) == 2)
+        first, second = web.inference.calls
+        for call in (first, second):
+            call.say([Started(2, 0)], is_last=False)
+        second.say([Chunk(1, "y", (121,))], is_last=False)
+        first.say([Chunk(0, "x", (120,)), piece("", index=0)], is_last=False)
+        second.say([piece("", index=1), piece("z"), Finished(2, 0, 3)])
+        first.say([piece("w", index=1), Finished(2, 0, 3)])
 
     speaker = threading.Thread(target=speak)
     speaker.start()
@@ -158,7 +158,7 @@ def test_logprobs_are_lists_by_token(web):
         "top_logprobs": [{"x": -0.25, "d": -0.5}, {"\u00e9": -1.0}],
         "text_offset": [0, 1],
     }
-    assert (web.ask.params.logprobs, web.ask.params.prompt_logprobs) == (1, None)
+    assert (web.sent.params.logprobs, web.sent.params.prompt_logprobs) == (1, None)
 
 
 def test_parts_of_characters_have_names_and_the_offset_of_their_character(web):
@@ -193,13 +193,15 @@ def test_more_than_five_logprobs_are_refused(web, count):
 PROMPT = (token("a"), token("b", -2.0, token("b", -2.0)), token("c", -3.0, token("q", -0.5)))
 
 
-def scored_script(ask):
-    answer = piece("d", tokens=(LETTERS[0],) if ask.has_tokens else None, reason="length")
-    begun = Begun(3, 0, PROMPT if ask.has_prompt_tokens else None)
+def scored_script(request):
+    answer = piece("d", tokens=(LETTERS[0],) if request.has_tokens else None, reason="length")
+    begun = Started(3, 0, PROMPT if request.has_prompt_tokens else None)
     scored = (
-        [Scored(PROMPT[:2]), Scored(PROMPT[2:])] if ask.params.prompt_logprobs is not None else []
+        [PromptScored(PROMPT[:2]), PromptScored(PROMPT[2:])]
+        if request.params.prompt_logprobs is not None
+        else []
     )
-    return [begun, *scored, answer, Ended(3, 0, 1)]
+    return [begun, *scored, answer, Finished(3, 0, 1)]
 
 
 def test_the_form_of_loglikelihoods_scores_prompt_and_answer(web):
@@ -214,13 +216,13 @@ def test_the_form_of_loglikelihoods_scores_prompt_and_answer(web):
         "top_logprobs": [None, {"b": -2.0}, {"q": -0.5, "c": -3.0}, {"x": -0.25, "d": -0.5}],
         "text_offset": [0, 1, 2, 3],
     }
-    assert (web.ask.params.prompt_logprobs, web.ask.params.logprobs) == (1, 1)
+    assert (web.sent.params.prompt_logprobs, web.sent.params.logprobs) == (1, 1)
 
 
 def test_a_prompt_of_text_is_echoed_as_it_was_given(web):
     web.inference.script = scored_script
     assert web.complete(prompt="A  b", echo=True).json["choices"][0]["text"] == "A  bd"
-    assert not web.ask.has_prompt_tokens
+    assert not web.sent.has_prompt_tokens
     cut = web.complete(prompt="A  abc", echo=True, truncate_prompt_tokens=3)
     assert cut.json["choices"][0]["text"] == "abcd"
 
@@ -243,10 +245,10 @@ def test_no_tokens_without_echo_are_refused(web):
 
 
 def test_an_echo_begins_the_stream_of_each_choice(web):
-    def script(ask):
-        first, *rest = scored_script(ask)[:-2]
+    def script(request):
+        first, *rest = scored_script(request)[:-2]
         answers = [piece("d", index=i, tokens=(LETTERS[0],)) for i in (1, 0)]
-        return [first, *rest, *answers, Ended(3, 0, 2)]
+        return [first, *rest, *answers, Finished(3, 0, 2)]
 
     web.inference.script = script
     chunks = web.complete(prompt="abc", echo=True, logprobs=1, n=2, stream=True).chunks
@@ -268,7 +270,7 @@ def test_best_of_keeps_the_likeliest(web):
         (0, "good", None),
         (1, "long", None),
     ]
-    assert (web.ask.params.n, web.ask.params.logprobs) == (3, 0)
+    assert (web.sent.params.n, web.sent.params.logprobs) == (3, 0)
 
 
 @pytest.mark.parametrize("extra", [{"n": 2, "best_of": 1}, {"best_of": 129}])
@@ -291,6 +293,6 @@ def test_text_inside_is_refused_with_the_reason(web):
 
 def test_special_tokens_around_the_prompt_can_be_left_out(web):
     web.complete(add_special_tokens=False)
-    assert web.ask.add_special is False
+    assert web.sent.add_special is False
     web.complete()
-    assert web.ask.add_special is True
+    assert web.sent.add_special is True

@@ -6,7 +6,8 @@ import numpy as np
 import openai
 import pytest
 
-from mindspore_serving.core.completion import Embed, Embedded, ModelCard, Refused
+from mindspore_serving.core.llm_messages import Embed, Embedded, Refused
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.serving import CARD
 
@@ -20,8 +21,8 @@ def vectors(web):
     can = {"can_generate": False, "can_embed": True, "embedding_size": 3, "adapters": ("tuned",)}
     web.control.card = ModelCard(**{**fields, **can})
 
-    def script(ask):
-        count = len(ask.prompts)
+    def script(request):
+        count = len(request.prompts)
         return [Embedded(VECTORS[:count].tobytes(), 3, tuple(range(4, 4 + count)))]
 
     web.inference.script = script
@@ -58,7 +59,7 @@ def test_the_answer_is_a_list_of_vectors_with_usage(vectors):
 )
 def test_an_input_has_four_forms(vectors, given, prompts):
     assert embed(vectors, given).status == 200
-    assert vectors.ask == Embed(prompts=prompts)
+    assert vectors.sent == Embed(prompts=prompts)
 
 
 def test_base64_is_float32_little_endian(vectors):
@@ -82,9 +83,9 @@ def test_nought_stays_nought_in_fewer_dimensions(vectors):
 
 
 def test_without_a_name_the_model_that_embeds_is_asked(web):
-    web.inference.script = lambda ask: [Embedded(VECTORS[:1].tobytes(), 3, (1,))]
+    web.inference.script = lambda request: [Embedded(VECTORS[:1].tobytes(), 3, (1,))]
     assert embed(web).json["model"] == "vectors"
-    assert web.inference.asked[-1].request.servable == "vectors"
+    assert web.inference.calls[-1].request.servable == "vectors"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_wrong_field_is_named(vectors, fields, param, text):
     answer = vectors.call("POST", "/v1/embeddings", {"input": "hello", **fields})
     assert (answer.status, answer.error["param"]) == (400, param)
     assert text in answer.error["message"]
-    assert not vectors.inference.asked
+    assert not vectors.inference.calls
 
 
 def test_a_body_without_an_input_is_refused(vectors):
@@ -146,14 +147,14 @@ def test_what_the_model_refuses_is_told(vectors, refused, status, code):
 
 
 def test_a_model_that_is_lost_is_told(vectors):
-    vectors.inference.script = lambda ask: ServableUnavailable("nobody runs it")
+    vectors.inference.script = lambda request: ServableUnavailable("nobody runs it")
     assert embed(vectors).status == 503
 
 
 def test_a_long_answer_is_written_whole(vectors):
     random = np.random.default_rng(0)
     rows = random.normal(size=(12, 3000)).astype("<f4")
-    vectors.inference.script = lambda ask: [Embedded(rows.tobytes(), 3000, (1,) * 12)]
+    vectors.inference.script = lambda request: [Embedded(rows.tobytes(), 3000, (1,) * 12)]
     data = embed(vectors, ["a"] * 12).json["data"]
     assert [entry["index"] for entry in data] == list(range(12))
     assert np.array([entry["embedding"] for entry in data], "<f4").tobytes() == rows.tobytes()

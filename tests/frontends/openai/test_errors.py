@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused, Started
 from mindspore_serving.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -14,7 +14,7 @@ from mindspore_serving.errors import (
     TooLarge,
     WorkerUnavailable,
 )
-from tests.frontends.openai.serving import MAX_BODY, asks
+from tests.frontends.openai.serving import MAX_BODY, all_sent
 
 USER = {"role": "user", "content": "x"}
 
@@ -79,7 +79,7 @@ def test_a_wrong_field_is_named_with_what_was_given(web, field, given, told):
     assert told in error["message"]
     assert error["type"] == "invalid_request_error"
     assert error["param"].split(".")[0].split("[")[0] == field
-    assert asks(web) == []
+    assert all_sent(web) == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_body_over_the_limit_is_refused(web):
         (Refused("template", "a"), 400, None, ("messages", "prompt")),
         (Refused("grammar", "a"), 400, None, ("response_format", "response_format")),
         (Refused("empty", "a"), 400, None, ("messages", "prompt")),
-        (Refused("input", "top_p is 7"), 400, None, ("top_p", "top_p")),
+        (Refused("input", "top_p is 7", field="top_p"), 400, None, ("top_p", "top_p")),
         (Refused("input", "a"), 400, None, (None, None)),
     ],
 )
@@ -194,12 +194,12 @@ def test_a_client_that_is_too_many_knows_when_to_come_back(web):
     ],
 )
 def test_every_kind_of_failure_has_a_status(web, error, status, kind):
-    web.inference.script = lambda ask: error
+    web.inference.script = lambda request: error
     assert refused(web.chat(), status)["type"] == kind
 
 
 def test_what_nobody_foresaw_is_not_told_to_clients(web, capfd):
-    def script(ask):
+    def script(request):
         raise OSError("/secret/path")
 
     web.inference.script = script
@@ -225,15 +225,15 @@ def test_a_model_that_embeds_does_not_chat(web):
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("said", ["error", "abort", "lost", "silence"])
 def test_an_error_in_a_stream_is_its_last_event(web, path, said):
-    begun = [Begun(1, 0), Piece(0, "Hi", (72,))]
+    begun = [Started(1, 0), Chunk(0, "Hi", (72,))]
     rest = {
-        "error": [Piece(0, "", (), None, "error", "out of memory")],
-        "abort": [Piece(0, "", (), None, "abort")],
+        "error": [Chunk(0, "", (), None, "error", "out of memory")],
+        "abort": [Chunk(0, "", (), None, "abort")],
     }.get(said, [])
 
-    def script(ask):
-        asked = web.inference.asked[-1]
-        asked.say([*begun, *rest], is_last=said == "silence")
+    def script(request):
+        call = web.inference.calls[-1]
+        call.say([*begun, *rest], is_last=said == "silence")
         return ServingError("the worker died") if said == "lost" else None
 
     web.inference.script = script
@@ -248,7 +248,7 @@ def test_an_error_in_a_stream_is_its_last_event(web, path, said):
 
 
 def test_a_model_that_fails_is_an_error_of_the_server(web):
-    web.says(Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
     assert "out of memory" in refused(web.chat(), 500)["message"]
     assert "out of memory" in refused(web.complete(), 500)["message"]
 
@@ -279,6 +279,6 @@ def test_a_wrong_method_is_told_the_right_one(web, verb, path, allowed):
 
 def test_a_deadline_reaches_the_model(web):
     web.call("POST", "/v1/completions", {"prompt": "a"}, {"x-request-timeout": "2.5"})
-    assert web.inference.asked[-1].request.timeout == 2.5
+    assert web.inference.calls[-1].request.timeout == 2.5
     answer = web.call("POST", "/v1/completions", {"prompt": "a"}, {"x-request-timeout": "soon"})
     assert "'soon'" in refused(answer)["message"]

@@ -46,9 +46,7 @@ def check(web: Web, path: str, body: object) -> None:
     assert set(answer.error) == {"message", "type", "param", "code"}
 
 
-FEW = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FEW = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MESSAGES = [{"role": "user", "content": "x"}]
 
 

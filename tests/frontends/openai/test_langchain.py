@@ -3,7 +3,7 @@
 import pytest
 from langchain_openai import ChatOpenAI
 
-from mindspore_serving.core.completion import Piece
+from mindspore_serving.core.llm_messages import Chunk
 from tests.frontends.openai.serving import spoken
 
 
@@ -13,12 +13,12 @@ def model(web):
 
 
 def test_an_answer_has_text_and_usage(web, model):
-    web.says(Piece(0, "Hi!", (72,), None, "stop"))
+    web.says(Chunk(0, "Hi!", (72,), None, "stop"))
     found = model.invoke([("system", "be brief"), ("human", "hello")])
     assert found.content == "Hi!"
     assert found.usage_metadata["total_tokens"] == 5
     assert found.response_metadata["finish_reason"] == "stop"
-    assert [one["role"] for one in web.ask.messages] == ["system", "user"]
+    assert [one["role"] for one in web.sent.messages] == ["system", "user"]
 
 
 def test_a_stream_adds_up(web, model):

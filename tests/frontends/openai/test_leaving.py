@@ -1,8 +1,8 @@
-"""A client that leaves frees what it asked for, wherever the answer stands."""
+"""A client that leaves frees what it call for, wherever the answer stands."""
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused, Started
 from tests.frontends.openai.leaving import leave
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]})
@@ -12,12 +12,12 @@ MANY = ("/v1/completions", {"prompt": ["a", "b", "c"]})
 
 @pytest.fixture
 def silent(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     return web
 
 
 def are_cancelled(web):
-    web.inference.wait(lambda: all(asked.is_cancelled for asked in web.inference.asked))
+    web.inference.wait(lambda: all(call.is_cancelled for call in web.inference.calls))
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -29,20 +29,20 @@ def test_before_the_model_took_it(silent, path, body, is_stream):
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
 def test_while_the_answer_is_gathered(silent, path, body):
-    leave(silent, path, body, said=[Begun(1, 0), Piece(0, "x", (120,))])
+    leave(silent, path, body, said=[Started(1, 0), Chunk(0, "x", (120,))])
     are_cancelled(silent)
 
 
 @pytest.mark.parametrize(("path", "body"), [CHAT, ONE, MANY])
 def test_in_the_middle_of_a_stream(silent, path, body):
-    said = [Begun(1, 0), Piece(0, "word", (120,))]
+    said = [Started(1, 0), Chunk(0, "word", (120,))]
     leave(silent, path, {**body, "stream": True}, said=said, until=b"word")
     are_cancelled(silent)
 
 
 def test_before_any_token_of_a_stream(silent):
     path, body = CHAT
-    leave(silent, path, {**body, "stream": True}, said=[Begun(1, 0)], until=b"assistant")
+    leave(silent, path, {**body, "stream": True}, said=[Started(1, 0)], until=b"assistant")
     are_cancelled(silent)
 
 
@@ -52,13 +52,13 @@ def test_while_text_is_tokenized(silent):
 
 
 def test_one_prompt_that_is_refused_frees_the_others(web):
-    def script(ask):
-        if ask.prompt == "":
+    def script(request):
+        if request.prompt == "":
             return [Refused("empty", "the prompt is empty")]
-        web.inference.asked[-1].say([Begun(1, 0)], is_last=False)
+        web.inference.calls[-1].say([Started(1, 0)], is_last=False)
         return None
 
     web.inference.script = script
     assert web.complete(prompt=["a", "", "c"]).status == 400
-    first, _, last = web.inference.asked
+    first, _, last = web.inference.calls
     web.inference.wait(lambda: first.is_cancelled and last.is_cancelled)

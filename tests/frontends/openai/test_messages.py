@@ -12,7 +12,7 @@ CALL = {
 def told(web, *messages):
     answer = web.chat(messages=messages)
     assert answer.status == 200, answer.body
-    return web.ask.messages
+    return web.sent.messages
 
 
 def test_every_role_is_taken_and_templates_see_those_they_know(web):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.core.completion import Detokenized, Refused, Tokenized
+from mindspore_serving.core.llm_messages import Detokenized, Refused, Tokenized
 from tests.frontends.openai.serving import token
 
 
@@ -47,18 +47,18 @@ def test_a_text_is_tokenized(web):
         "tokens": [97, 98],
         "token_strs": None,
     }
-    assert (web.ask.prompt, web.ask.messages, web.ask.add_special) == ("ab", None, True)
+    assert (web.sent.prompt, web.sent.messages, web.sent.add_special) == ("ab", None, True)
     body = {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True}
     assert web.call("POST", "/tokenize", body).json["token_strs"] == ["a", "b"]
-    assert web.ask.add_special is False
+    assert web.sent.add_special is False
 
 
 def test_a_chat_is_tokenized_as_its_template_writes_it(web):
     web.answers(TOKENS)
     body = {"messages": [{"role": "developer", "content": "x"}], "add_generation_prompt": False}
     assert web.call("POST", "/tokenize", body).status == 200
-    assert web.ask.messages == [{"role": "system", "content": "x"}]
-    assert web.ask.template_options == {"add_generation_prompt": False}
+    assert web.sent.messages == [{"role": "system", "content": "x"}]
+    assert web.sent.template_options == {"add_generation_prompt": False}
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": []}])
@@ -70,7 +70,7 @@ def test_just_one_of_prompt_and_messages_is_tokenized(web, body):
 def test_tokens_are_text(web):
     web.answers(Detokenized("ab"))
     assert web.call("POST", "/detokenize", {"tokens": [97, 98]}).json == {"prompt": "ab"}
-    assert web.ask.token_ids == [97, 98]
+    assert web.sent.token_ids == [97, 98]
     assert web.call("POST", "/detokenize", {"tokens": []}).json == {"prompt": "ab"}
 
 

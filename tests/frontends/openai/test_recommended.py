@@ -25,7 +25,7 @@ def test_what_is_not_asked_for_is_as_recommended(recommending, path):
     body = {"model": "toy", **ROUTES[path], "top_p": 0.5}
     answer = recommending.call("POST", path, body)
     assert answer.status == 200
-    params = recommending.ask.params
+    params = recommending.sent.params
     assert (params.temperature, params.top_p, params.top_k) == (0.6, 0.5, 20)
 
 
@@ -37,4 +37,4 @@ def test_a_response_repeats_what_was_taken(recommending):
 def test_null_is_not_asked_for(recommending):
     body = {"model": "toy", "messages": MESSAGES, "temperature": None}
     recommending.call("POST", "/v1/chat/completions", body)
-    assert recommending.ask.params.temperature == 0.6
+    assert recommending.sent.params.temperature == 0.6

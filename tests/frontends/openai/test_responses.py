@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from mindspore_serving.core.completion import Begun, Grammar, ModelCard, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Grammar, Refused, Started
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.leaving import leave
 from tests.frontends.openai.serving import CARD, spoken, token
@@ -54,7 +55,7 @@ def streamed(web, **fields):
 
 
 def test_an_answer_is_an_object_with_a_message_and_usage(web):
-    web.says(Piece(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
+    web.says(Chunk(0, "Hi!", (72, 33, 2), None, "stop"), num_prompt=5, num_generated=3)
     answer = respond(web, instructions="Be kind.", metadata={"a": "b"}, max_output_tokens=9)
     assert answer.status == 200
     found = answer.json
@@ -99,11 +100,11 @@ def test_an_answer_is_an_object_with_a_message_and_usage(web):
         "truncation": "disabled",
         "user": None,
     }
-    assert not web.ask.is_stream
+    assert not web.sent.is_stream
 
 
 def test_an_answer_that_is_cut_off_is_incomplete(web):
-    web.says(Piece(0, "Hi", (72,), None, "length"))
+    web.says(Chunk(0, "Hi", (72,), None, "length"))
     found = respond(web, max_output_tokens=1).json
     assert found["status"] == found["output"][0]["status"] == "incomplete"
     assert found["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -111,17 +112,17 @@ def test_an_answer_that_is_cut_off_is_incomplete(web):
 
 
 def test_an_answer_that_says_nothing_is_an_empty_message(web):
-    web.says(Piece(0, "", (2,), None, "stop"))
+    web.says(Chunk(0, "", (2,), None, "stop"))
     assert respond(web).json["output"][0]["content"][0]["text"] == ""
 
 
 def test_reasoning_and_calls_are_items_before_and_behind_the_text(thinker):
     thinker.says(
-        Piece(0, "<think>", (1,)),
-        Piece(0, "Hm, Paris.", (2, 3)),
-        Piece(0, "</think>", (4,)),
-        Piece(0, "Let me look.", (5, 6)),
-        Piece(0, CALL, (7, 8, 9), None, "stop"),
+        Chunk(0, "<think>", (1,)),
+        Chunk(0, "Hm, Paris.", (2, 3)),
+        Chunk(0, "</think>", (4,)),
+        Chunk(0, "Let me look.", (5, 6)),
+        Chunk(0, CALL, (7, 8, 9), None, "stop"),
         num_generated=9,
     )
     found = respond(thinker, tools=[WEATHER]).json
@@ -140,7 +141,7 @@ def test_reasoning_and_calls_are_items_before_and_behind_the_text(thinker):
 
 
 def test_logprobs_are_of_the_text_they_belong_to(web):
-    web.says(Piece(0, "Hi", (1, 2), (token("H", -1.0, token("J", -2.0)), token("i", -0.5)), "stop"))
+    web.says(Chunk(0, "Hi", (1, 2), (token("H", -1.0, token("J", -2.0)), token("i", -0.5)), "stop"))
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     (part,) = respond(web, **fields).json["output"][0]["content"]
     assert [entry["token"] for entry in part["logprobs"]] == ["H", "i"]
@@ -150,8 +151,8 @@ def test_logprobs_are_of_the_text_they_belong_to(web):
         "bytes": [72],
         "top_logprobs": [{"token": "J", "logprob": -2.0, "bytes": [74]}],
     }
-    assert web.ask.params.logprobs == 1
-    assert web.ask.has_tokens
+    assert web.sent.params.logprobs == 1
+    assert web.sent.has_tokens
 
 
 # --- the answer as a stream -------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_a_stream_tells_of_one_message(web):
     assert item["item"]["content"][0]["text"] == "Hi \u00e9"
     assert last["response"]["usage"]["total_tokens"] == 5
     assert last["response"]["id"] == created["response"]["id"]
-    assert web.ask.is_stream
+    assert web.sent.is_stream
 
 
 def test_a_stream_tells_of_every_item_and_ends_with_all(thinker):
@@ -221,15 +222,15 @@ def test_a_stream_that_is_cut_off_ends_with_incomplete(web):
 
 
 def test_a_stream_whose_model_is_lost_ends_with_failed(web):
-    def script(ask):
+    def script(request):
         web.inference.loop.call_soon(
-            lambda: web.inference.asked[-1].say(whole_but_lost, is_last=False)
+            lambda: web.inference.calls[-1].say(whole_but_lost, is_last=False)
         )
         web.inference.loop.call_soon(
-            lambda: web.inference.asked[-1].say(ServableUnavailable("the worker died"))
+            lambda: web.inference.calls[-1].say(ServableUnavailable("the worker died"))
         )
 
-    whole_but_lost = [Begun(3, 7), Piece(0, "Hi", (72,))]
+    whole_but_lost = [Started(3, 7), Chunk(0, "Hi", (72,))]
     web.inference.script = script
     last = streamed(web)[-1]
     assert last["type"] == "response.failed"
@@ -238,7 +239,7 @@ def test_a_stream_whose_model_is_lost_ends_with_failed(web):
 
 
 def test_a_model_that_fails_is_an_error_in_its_form(web):
-    web.says(Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
     answer = respond(web)
     assert (answer.status, answer.error["type"]) == (500, "server_error")
     assert "out of memory" in answer.error["message"]
@@ -246,11 +247,11 @@ def test_a_model_that_fails_is_an_error_in_its_form(web):
 
 
 def test_who_leaves_a_stream_frees_the_model(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     body = {"input": "hello", "stream": True}
-    said = [Begun(3, 7), Piece(0, "Hi", (72,))]
+    said = [Started(3, 7), Chunk(0, "Hi", (72,))]
     leave(web, "/v1/responses", body, said=said, until=b"output_text.delta")
-    web.inference.wait(lambda: web.inference.asked[-1].is_cancelled)
+    web.inference.wait(lambda: web.inference.calls[-1].is_cancelled)
 
 
 # --- what the model is asked ------------------------------------------------------------------
@@ -258,7 +259,7 @@ def test_who_leaves_a_stream_frees_the_model(web):
 
 def test_a_text_is_what_the_user_says_behind_the_instructions(web):
     respond(web, "hello", instructions="Be kind.")
-    assert web.ask.messages == [
+    assert web.sent.messages == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "hello"},
     ]
@@ -296,7 +297,7 @@ def test_items_of_one_turn_are_one_message(web):
         ],
         instructions="Be kind.",
     )
-    assert web.ask.messages == [
+    assert web.sent.messages == [
         {"role": "system", "content": "Be kind.\n\nBe brief."},
         {"role": "user", "content": "Weather?"},
         {
@@ -320,7 +321,7 @@ def test_turns_that_follow_one_another_stay_apart(web):
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
     said = {"role": "assistant", "content": "One."}
     respond(web, [said, said, call, thought, call])
-    assert [sorted(message) for message in web.ask.messages] == [
+    assert [sorted(message) for message in web.sent.messages] == [
         ["content", "role"],
         ["content", "role", "tool_calls"],
         ["content", "reasoning_content", "role", "tool_calls"],
@@ -328,25 +329,25 @@ def test_turns_that_follow_one_another_stay_apart(web):
 
 
 def test_what_came_out_can_go_in_again(thinker):
-    thinker.says(Piece(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
+    thinker.says(Chunk(0, f"<think>Hm.</think>Well.{CALL}", (1,), None, "stop"))
     output = respond(thinker, tools=[WEATHER]).json["output"]
     result = {"type": "function_call_output", "call_id": output[-1]["call_id"], "output": "sun"}
     answer = respond(thinker, [{"role": "user", "content": "x"}, *output, result], tools=[WEATHER])
     assert answer.status == 200
-    assert [message["role"] for message in thinker.ask.messages] == ["user", "assistant", "tool"]
-    assert thinker.ask.messages[1]["reasoning_content"] == "Hm."
+    assert [message["role"] for message in thinker.sent.messages] == ["user", "assistant", "tool"]
+    assert thinker.sent.messages[1]["reasoning_content"] == "Hm."
 
 
 def test_sampling_is_as_asked(web):
     respond(web, temperature=0.5, top_p=0.9, max_output_tokens=7)
-    params = web.ask.params
+    params = web.sent.params
     assert (params.temperature, params.top_p, params.max_tokens) == (0.5, 0.9, 7)
-    assert web.ask.must_fit
+    assert web.sent.must_fit
 
 
 def test_without_a_limit_the_answer_may_fill_the_context(web):
     respond(web)
-    assert web.ask.params.max_tokens is None
+    assert web.sent.params.max_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -362,24 +363,24 @@ def test_without_a_limit_the_answer_may_fill_the_context(web):
 )
 def test_the_form_of_the_text_is_a_grammar(web, form, grammar):
     assert respond(web, text={"format": form}).json["text"] == {"format": form}
-    assert web.ask.grammar == grammar
+    assert web.sent.grammar == grammar
 
 
 def test_effort_is_told_to_the_template(web):
     found = respond(web, reasoning={"effort": "low"}).json
-    assert web.ask.template_options == {"reasoning_effort": "low"}
+    assert web.sent.template_options == {"reasoning_effort": "low"}
     assert found["reasoning"] == {"effort": "low", "summary": None}
 
 
 def test_tools_are_told_to_the_template(thinker):
     respond(thinker, tools=[WEATHER], parallel_tool_calls=False)
-    assert thinker.ask.tools == [
+    assert thinker.sent.tools == [
         {
             "type": "function",
             "function": {key: WEATHER[key] for key in ("name", "description", "parameters")},
         }
     ]
-    assert thinker.ask.grammar is None
+    assert thinker.sent.grammar is None
 
 
 @pytest.mark.parametrize(
@@ -397,12 +398,12 @@ def test_tools_are_told_to_the_template(thinker):
 def test_a_call_that_must_be_is_a_grammar(thinker, choice):
     found = respond(thinker, tools=[WEATHER], tool_choice=choice).json
     assert found["tool_choice"] == choice
-    assert thinker.ask.grammar is not None
+    assert thinker.answer_format.grammar is not None
 
 
 def test_no_tools_are_told_of_if_none_may_be_called(thinker):
     respond(thinker, tools=[WEATHER], tool_choice="none")
-    assert thinker.ask.tools is None
+    assert thinker.answer_format.tools == []
 
 
 def test_fields_without_a_meaning_here_are_taken(web):
@@ -494,7 +495,7 @@ def test_a_wrong_field_is_named_as_it_is_here(web, fields, param, text):
     answer = web.call("POST", "/v1/responses", body)
     assert (answer.status, answer.error["param"]) == (400, param)
     assert text in answer.error["message"]
-    assert not web.inference.asked
+    assert not web.inference.calls
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import openai
 import pydantic
 import pytest
 
-from mindspore_serving.core.completion import ModelCard, Piece
+from mindspore_serving.core.llm_messages import Chunk
+from mindspore_serving.core.model_card import ModelCard
 from tests.frontends.openai.serving import CARD, spoken
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"left": 1, "right": 2}}\n</tool_call>'
@@ -26,7 +27,7 @@ def client(web):
 
 
 def test_an_answer_has_text_usage_and_a_typed_output(web, client):
-    web.says(Piece(0, "<think>Hm.</think>Hi!", (1, 2), None, "stop"))
+    web.says(Chunk(0, "<think>Hm.</think>Hi!", (1, 2), None, "stop"))
     found = client.responses.create(model="toy", input="hello")
     assert found.output_text == "Hi!"
     assert [item.type for item in found.output] == ["reasoning", "message"]
@@ -72,26 +73,26 @@ def test_the_stream_helper_adds_up_calls(web, client):
 
 
 def test_an_answer_is_parsed_as_a_pydantic_model(web, client):
-    web.says(Piece(0, '{"left":1,"right":2}', (1,), None, "stop"))
+    web.says(Chunk(0, '{"left":1,"right":2}', (1,), None, "stop"))
     found = client.responses.parse(model="toy", input="1 + 2?", text_format=Sum)
     assert found.output_parsed == Sum(left=1, right=2)
-    assert web.ask.grammar is not None
+    assert web.sent.grammar is not None
 
 
 def test_a_conversation_goes_on_with_what_came_out(web, client):
-    web.says(Piece(0, CALL, (1,), None, "stop"))
+    web.says(Chunk(0, CALL, (1,), None, "stop"))
     tool = {"type": "function", **openai.pydantic_function_tool(Sum, name="add")["function"]}
     said = [{"role": "user", "content": "1 + 2?"}]
     first = client.responses.create(model="toy", input=said, tools=[tool])
     said += [item.to_dict() for item in first.output]
     said.append({"type": "function_call_output", "call_id": first.output[0].call_id, "output": "3"})
-    web.says(Piece(0, "3", (1,), None, "stop"))
+    web.says(Chunk(0, "3", (1,), None, "stop"))
     assert client.responses.create(model="toy", input=said, tools=[tool]).output_text == "3"
-    assert web.ask.messages[-1]["content"] == "3"
+    assert web.sent.messages[-1]["content"] == "3"
 
 
 def test_an_answer_that_failed_is_told_in_its_stream(web, client):
-    web.says(Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
     *_, last = client.responses.create(model="toy", input="hello", stream=True)
     assert last.type == "response.failed"
     assert "out of memory" in last.response.error.message

@@ -6,7 +6,7 @@ import openai
 import pydantic
 import pytest
 
-from mindspore_serving.core.completion import Begun, Ended, Piece, Refused
+from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started
 from mindspore_serving.errors import ServableUnavailable, ServingError
 from tests.frontends.openai.serving import spoken, token
 
@@ -20,7 +20,7 @@ def client(web):
 
 
 def test_an_answer_has_text_reason_usage_and_the_request_id(web, client):
-    web.says(Piece(0, "Hi!", (72,), None, "stop"))
+    web.says(Chunk(0, "Hi!", (72,), None, "stop"))
     found = client.chat.completions.create(model="toy", messages=MESSAGES)
     assert found.choices[0].message.content == "Hi!"
     assert found.choices[0].finish_reason == "stop"
@@ -54,7 +54,7 @@ def test_the_stream_helper_builds_the_same_answer(web, client):
 
 def test_the_stream_helper_adds_up_logprobs(web, client):
     tokens = (token("H", -1.0), token("i", -2.0, token("o", -0.5)))
-    web.says(*[Piece(0, one.text, (1,), (one,)) for one in tokens], Piece(0, "", (), (), "stop"))
+    web.says(*[Chunk(0, one.text, (1,), (one,)) for one in tokens], Chunk(0, "", (), (), "stop"))
     with client.chat.completions.stream(
         model="toy", messages=MESSAGES, logprobs=True, top_logprobs=1
     ) as stream:
@@ -72,21 +72,21 @@ class Sum(pydantic.BaseModel):
 
 
 def test_an_answer_is_parsed_as_a_pydantic_model(web, client):
-    web.says(Piece(0, '{"left":1,"right":2}', (1,), None, "stop"))
+    web.says(Chunk(0, '{"left":1,"right":2}', (1,), None, "stop"))
     found = client.chat.completions.parse(model="toy", messages=MESSAGES, response_format=Sum)
     assert found.choices[0].message.parsed == Sum(left=1, right=2)
-    assert web.ask.grammar.kind == "json_schema"
-    assert '"additionalProperties":false' in web.ask.grammar.source
+    assert web.sent.grammar.kind == "json_schema"
+    assert '"additionalProperties":false' in web.sent.grammar.source
 
 
 def test_an_answer_that_was_cut_off_is_told_apart(web, client):
-    web.says(Piece(0, '{"left":', (1,), None, "length"))
+    web.says(Chunk(0, '{"left":', (1,), None, "length"))
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="toy", messages=MESSAGES, response_format=Sum)
 
 
 def test_completions_and_their_streams(web, client):
-    web.says(Piece(0, "bc", (1,), None, "stop"))
+    web.says(Chunk(0, "bc", (1,), None, "stop"))
     assert client.completions.create(model="toy", prompt="a").choices[0].text == "bc"
     web.says(*spoken("b", "c"))
     stream = client.completions.create(model="toy", prompt="a", stream=True)
@@ -107,7 +107,7 @@ def test_models_are_listed_and_found(client):
     ],
 )
 def test_errors_are_the_clients_exceptions(web, client, said, kind, code):
-    web.inference.script = lambda ask: said if isinstance(said, ServingError) else [said]
+    web.inference.script = lambda request: said if isinstance(said, ServingError) else [said]
     with pytest.raises(kind) as caught:
         client.chat.completions.create(model="toy", messages=MESSAGES)
     assert caught.value.code == code
@@ -120,36 +120,36 @@ def test_an_unknown_model_is_not_found(client):
 
 
 def test_an_error_in_a_stream_is_raised(web, client):
-    web.says(Piece(0, "Hi", (1,)), Piece(0, "", (), None, "error", "out of memory"))
+    web.says(Chunk(0, "Hi", (1,)), Chunk(0, "", (), None, "error", "out of memory"))
     stream = client.chat.completions.create(model="toy", messages=MESSAGES, stream=True)
     with pytest.raises(openai.APIError, match="out of memory"):
         list(stream)
 
 
 async def test_the_asynchronous_client_streams_and_leaves(web):
-    web.inference.script = lambda ask: None
+    web.inference.script = lambda request: None
     async with openai.AsyncOpenAI(base_url=web.url, api_key="none", max_retries=0) as client:
         making = asyncio.ensure_future(
             client.chat.completions.create(model="toy", messages=MESSAGES, stream=True)
         )
-        await asyncio.to_thread(web.inference.wait, lambda: web.inference.asked)
-        asked = web.inference.asked[-1]
-        asked.say([Begun(1, 0), Piece(0, "Hi", (1,))], is_last=False)
+        await asyncio.to_thread(web.inference.wait, lambda: web.inference.calls)
+        call = web.inference.calls[-1]
+        call.say([Started(1, 0), Chunk(0, "Hi", (1,))], is_last=False)
         texts = []
         async with await making as stream:
             async for chunk in stream:
                 texts.append(chunk.choices[0].delta.content)
                 if texts[-1] == "Hi":
                     break
-        await asyncio.to_thread(web.inference.wait, lambda: asked.is_cancelled)
+        await asyncio.to_thread(web.inference.wait, lambda: call.is_cancelled)
     assert texts == ["", "Hi"]
 
 
 async def test_the_asynchronous_client_asks_many_at_once(web):
-    web.inference.script = lambda ask: [
-        Begun(1, 0),
-        Piece(0, ask.messages[0]["content"] + "!", (1,), None, "stop"),
-        Ended(1, 0, 1),
+    web.inference.script = lambda request: [
+        Started(1, 0),
+        Chunk(0, request.messages[0]["content"] + "!", (1,), None, "stop"),
+        Finished(1, 0, 1),
     ]
     async with openai.AsyncOpenAI(base_url=web.url, api_key="none", max_retries=0) as client:
         found = await asyncio.gather(

@@ -6,7 +6,8 @@ import openai
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.completion import Piece
+from mindspore_serving.core.llm_messages import Chunk
+from mindspore_serving.llm.chat.tool_formats import to_template
 from tests.frontends.openai.serving import CARD
 
 LOOK = {
@@ -42,8 +43,8 @@ def speak(web, text, *, size=None, reason="stop", **formats):
     web.control.card = replace(CARD, **formats)
     pieces = [text[i : i + size] for i in range(0, len(text), size)] if size else [text]
     web.says(
-        *[Piece(0, piece, (1,)) for piece in pieces[:-1]],
-        Piece(0, pieces[-1], (1,), None, reason),
+        *[Chunk(0, piece, (1,)) for piece in pieces[:-1]],
+        Chunk(0, pieces[-1], (1,), None, reason),
     )
 
 
@@ -69,9 +70,9 @@ def test_calls_are_told_apart_from_text(web):
 def test_the_model_is_told_of_tools_and_shows_its_markers(web):
     speak(web, "x", tool_format="hermes")
     web.chat(tools=[LOOK, WAIT])
-    assert web.ask.tools == TOLD
-    assert web.ask.params.skip_special_tokens is False
-    assert web.ask.grammar is None
+    assert to_template(web.answer_format.tools) == TOLD
+    assert web.answer_format.shows_special_tokens
+    assert web.answer_format.grammar is None
 
 
 def test_a_stream_gives_a_call_piece_by_piece(web):
@@ -125,7 +126,7 @@ def test_no_tool_may_be_called(web):
     speak(web, TWO_CALLS, tool_format="hermes")
     (choice,) = web.chat(tools=[LOOK], tool_choice="none").json["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (TWO_CALLS, "stop")
-    assert web.ask.tools is None
+    assert web.answer_format.tools == []
 
 
 @pytest.mark.parametrize(
@@ -157,8 +158,10 @@ def test_a_call_can_be_forced(web, choice, names, tool_format):
     assert found["finish_reason"] == "tool_calls"
     assert found["message"]["content"] is None
     assert arguments(found["message"]) == [(names[0], {"at": ""})]
-    assert web.ask.grammar.kind == "lark"
-    assert [n for n in ("look", "wait") if f'\\"{n}\\"' in web.ask.grammar.source] == names
+    assert web.answer_format.grammar.kind == "lark"
+    assert [
+        n for n in ("look", "wait") if f'\\"{n}\\"' in web.answer_format.grammar.source
+    ] == names
 
 
 def test_a_call_that_was_cut_off_ends_by_length(web):
@@ -224,5 +227,5 @@ def test_an_answer_of_a_form_may_be_thought_about_first(web):
     speak(web, '<think>hm</think>{"a":1}', reasoning_format="think")
     message = web.chat(response_format={"type": "json_object"}).json["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("hm", '{"a":1}')
-    assert web.ask.grammar.kind == "lark"
-    assert "reasoning" in web.ask.grammar.source
+    assert web.answer_format.grammar.kind == "lark"
+    assert "reasoning" in web.answer_format.grammar.source

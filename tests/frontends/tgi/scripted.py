@@ -10,19 +10,19 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.completion import (
+from mindspore_serving.core.llm_messages import (
     METHODS,
-    Ask,
-    Begun,
-    Ended,
+    Chunk,
     Event,
+    Finished,
     Generate,
-    ModelCard,
-    Piece,
+    LLMRequest,
+    Started,
     Token,
-    decode_ask,
+    decode_request,
     encode_events,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Call, Reply, Request
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.language import LanguageModels
@@ -56,16 +56,16 @@ Answer = Sequence[Event] | ServingError
 
 @dataclass
 class ScriptedInference:
-    """Answers each ask with the next of `answers`; keeps the last to the end."""
+    """Answers each request with the next of `answers`; keeps the last to the end."""
 
     answers: list[Answer] = field(default_factory=list)
-    asks: list[Ask] = field(default_factory=list)
+    sent: list[LLMRequest] = field(default_factory=list)
     num_cancelled: int = 0
     stays_open: bool = False  # say the answer, and then nothing
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         assert request.method in METHODS
-        self.asks.append(decode_ask(request.method, request.body))
+        self.sent.append(decode_request(request.method, request.body))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ServingError):
             replies = [Reply(failure=answer)]
@@ -111,11 +111,11 @@ class Server:
         self.app = Starlette(routes=make_routes(self.site))
 
     @property
-    def ask(self) -> Generate:
+    def sent(self) -> Generate:
         """The last one."""
-        ask = self.inference.asks[-1]
-        assert isinstance(ask, Generate)
-        return ask
+        request = self.inference.sent[-1]
+        assert isinstance(request, Generate)
+        return request
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
@@ -134,21 +134,21 @@ def token(number: int, text: str, logprob: float | None = None, **options: Any) 
     return Token(number, text, data, special, logprob, tops)
 
 
-def begun(count: int = 4, seed: int = 42) -> Begun:
-    return Begun(count, seed)
+def begun(count: int = 4, seed: int = 42) -> Started:
+    return Started(count, seed)
 
 
-def ended(prompt: int = 4, generated: int = 2) -> Ended:
-    return Ended(prompt, 0, generated)
+def ended(prompt: int = 4, generated: int = 2) -> Finished:
+    return Finished(prompt, 0, generated)
 
 
-def piece(*tokens: Token, text: str | None = None, **options: Any) -> Piece:
+def piece(*tokens: Token, text: str | None = None, **options: Any) -> Chunk:
     """Of these tokens, and their text if no other is given."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     found = "".join(decoder.decode(one.data) for one in tokens if not one.is_special)
     ids = tuple(one.id for one in tokens)
     shown = found if text is None else text
-    return Piece(options.pop("index", 0), shown, ids, tuple(tokens), **options)
+    return Chunk(options.pop("index", 0), shown, ids, tuple(tokens), **options)
 
 
 HELLO = token(5, " Hello", -0.5)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
-from mindspore_serving.frontends.tgi import Limits, Recorder, routes
+from mindspore_serving.frontends.tgi import Recorder, RequestLimits, routes
 from tests.frontends.tgi.scripted import WHOLE, Server, begun, ended, piece
 
 GRAMMAR = {"properties": {"a": {"type": "integer"}}}
@@ -62,7 +62,7 @@ async def test_a_wrong_parameter_is_named(parameters: dict[str, Any], text: str)
         "error_type": "validation",
     }
     assert list(reply.json()) == ["error", "error_type"]
-    assert server.inference.asks == []
+    assert server.inference.sent == []
 
 
 async def test_parameters_are_looked_at_in_a_fixed_order() -> None:
@@ -107,7 +107,7 @@ async def test_streams_refuse_what_they_cannot_do(parameters: dict[str, Any], te
 
 
 async def test_best_of_may_be_turned_off() -> None:
-    server = Server(lambda site: routes(site, Limits(max_best_of=1)), WHOLE)
+    server = Server(lambda site: routes(site, RequestLimits(max_best_of=1)), WHOLE)
     body = {"inputs": "Hi", "parameters": {"best_of": 2, "do_sample": True}}
     reply = await server.post("/generate", body)
     text = "Input validation error: `best_of` != 1 is not allowed for this endpoint"
@@ -176,7 +176,7 @@ async def test_a_full_server_is_overloaded() -> None:
 
 async def test_more_requests_than_the_limit_are_refused_before_they_are_looked_at() -> None:
     recorder = Recorder()
-    limits = Limits(max_concurrent_requests=1)
+    limits = RequestLimits(max_concurrent_requests=1)
     server = Server(lambda site: routes(site, limits, recorder), WHOLE)
     recorder.num_open = 1
     body = {"inputs": "Hi", "parameters": {"temperature": 0}}

@@ -3,9 +3,9 @@
 import json
 from unittest.mock import patch
 
-from mindspore_serving.core.completion import Begun, Ended, Grammar, Scored
+from mindspore_serving.core.llm_messages import Finished, Grammar, PromptScored, Started
 from mindspore_serving.frontends.tgi import routes
-from mindspore_serving.frontends.tgi.checks import SPACES
+from mindspore_serving.frontends.tgi.fields import SPACES
 from mindspore_serving.frontends.tgi.writing import Times
 from tests.frontends.tgi.scripted import (
     EOS,
@@ -26,8 +26,8 @@ async def test_the_text_alone_is_the_whole_answer() -> None:
     assert reply.status_code == 200
     assert reply.content == b'{"generated_text":" Hello world"}'
     assert reply.headers["content-type"] == "application/json"
-    assert not server.ask.has_tokens
-    assert server.ask.params.logprobs is None
+    assert not server.sent.has_tokens
+    assert server.sent.params.logprobs is None
 
 
 async def test_details_have_every_field_in_its_place() -> None:
@@ -47,7 +47,7 @@ async def test_a_greedy_answer_has_no_seed() -> None:
     server = Server(routes, WHOLE)
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": {"details": True}})
     assert reply.json()["details"]["seed"] is None
-    assert server.ask.params.temperature == 0
+    assert server.sent.params.temperature == 0
 
 
 async def test_top_tokens_stand_beside_the_tokens() -> None:
@@ -56,7 +56,7 @@ async def test_top_tokens_stand_beside_the_tokens() -> None:
     server = Server(routes, (begun(), piece(hello, finish_reason="length"), ended()))
     body = {"inputs": "Hi", "parameters": {"details": True, "top_n_tokens": 2}}
     reply = await server.post("/generate", body)
-    assert server.ask.params.logprobs == 2
+    assert server.sent.params.logprobs == 2
     assert reply.content.endswith(
         b'"tokens":[{"id":5,"text":" Hello","logprob":-0.5,"special":false}],'
         b'"top_tokens":[[{"id":5,"text":" Hello","logprob":-0.5,"special":false},'
@@ -65,11 +65,11 @@ async def test_top_tokens_stand_beside_the_tokens() -> None:
 
 
 async def test_decoder_input_details_are_the_prompt_with_its_logprobs() -> None:
-    prompt = Scored((token(1, "<s>", is_special=True), token(3, "Hi", -2.5)))
+    prompt = PromptScored((token(1, "<s>", is_special=True), token(3, "Hi", -2.5)))
     server = Server(routes, (begun(), prompt, *WHOLE[1:]))
     body = {"inputs": "Hi", "parameters": {"decoder_input_details": True}}
     reply = await server.post("/generate", body)
-    assert server.ask.params.prompt_logprobs == 0
+    assert server.sent.params.prompt_logprobs == 0
     assert reply.json()["details"]["prefill"] == [
         {"id": 1, "text": "<s>", "logprob": None},
         {"id": 3, "text": "Hi", "logprob": -2.5},
@@ -90,7 +90,7 @@ async def test_the_best_of_two_has_the_higher_mean_logprob() -> None:
         b'{"id":5,"text":"a","logprob":-1.0,"special":false},'
         b'{"id":6,"text":"b","logprob":-0.2,"special":false}]}]}}'
     )
-    assert len(server.inference.asks) == 2
+    assert len(server.inference.sent) == 2
 
 
 async def test_the_full_text_begins_with_the_prompt() -> None:
@@ -122,7 +122,7 @@ async def test_headers_tell_times_and_counts() -> None:
 
 
 async def test_time_in_the_queue_is_told_and_is_no_inference() -> None:
-    answer = [*WHOLE[:-1], Ended(4, 0, 3, 2.5)]
+    answer = [*WHOLE[:-1], Finished(4, 0, 3, 2.5)]
     headers = (await Server(routes, answer).post("/generate", {"inputs": "Hi"})).headers
     assert headers["x-queue-time"] == "2500"
     assert headers["x-inference-time"] == "0"  # this model waits in words alone
@@ -132,7 +132,7 @@ def test_times_are_told_without_counting_any_twice() -> None:
     """Ready at 1 s, taken at 3 s, computed from 6 s, done at 10 s."""
     times = Times(started=0.0)
     with patch("mindspore_serving.frontends.tgi.writing.perf_counter", side_effect=[3.0, 10.0]):
-        times.begin(Begun(4, 42, None, 2.0))
+        times.begin(Started(4, 42, None, 2.0))
         times.end(8)
     times.queued = 5.0
     assert (times.begun, times.queued, times.inference) == (1.0, 5.0, 4.0)
@@ -142,11 +142,11 @@ def test_times_are_told_without_counting_any_twice() -> None:
 async def test_without_parameters_the_answer_is_sampled() -> None:
     server = Server(routes, WHOLE)
     await server.post("/generate", {"inputs": "Hi"})
-    assert server.ask.params.temperature == 1
+    assert server.sent.params.temperature == 1
     await server.post("/generate", {"inputs": "Hi", "parameters": {}})
-    assert server.ask.params.temperature == 0
+    assert server.sent.params.temperature == 0
     await server.post("/generate", {"inputs": "Hi", "parameters": {"top_p": 0.5}})
-    assert (server.ask.params.temperature, server.ask.params.top_p) == (1, 0.5)
+    assert (server.sent.params.temperature, server.sent.params.top_p) == (1, 0.5)
 
 
 async def test_every_parameter_reaches_the_model() -> None:
@@ -166,12 +166,12 @@ async def test_every_parameter_reaches_the_model() -> None:
         "unknown": "ignored",
     }
     await server.post("/generate", {"inputs": "Hi", "parameters": parameters})
-    ask, params = server.ask, server.ask.params
+    sent, params = server.sent, server.sent.params
     assert (params.temperature, params.repetition_penalty) == (0.7, 1.2)
     assert (params.frequency_penalty, params.top_k, params.top_p) == (0.5, 5, 0.9)
     assert (params.typical_p, params.max_tokens, params.seed) == (0.8, 9, 11)
     assert (list(params.stop), params.include_stop) == (["END"], True)
-    assert (ask.prompt, ask.truncate, ask.adapter, ask.must_fit) == ("Hi", 3, "poem", True)
+    assert (sent.prompt, sent.truncate, sent.adapter, sent.must_fit) == ("Hi", 3, "poem", True)
 
 
 async def test_grammars_of_every_kind_are_understood() -> None:
@@ -190,7 +190,7 @@ async def test_grammars_of_every_kind_are_understood() -> None:
     ]
     for given, expected in rows:
         await server.post("/generate", {"inputs": "Hi", "parameters": {"grammar": given}})
-        assert server.ask.grammar == expected
+        assert server.sent.grammar == expected
 
 
 async def test_length_is_told_before_other_reasons_to_end() -> None:

@@ -1,6 +1,6 @@
 """/generate_stream: its bytes, and that an error is an event."""
 
-from mindspore_serving.core.completion import Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import WorkerUnavailable
 from mindspore_serving.frontends.tgi import routes
 from tests.frontends.tgi.scripted import STREAMED, Server, begun, ended, piece, token
@@ -24,7 +24,7 @@ async def test_the_stream_is_byte_for_byte_what_clients_parse() -> None:
     assert reply.headers["x-accel-buffering"] == "no"
     assert reply.headers["x-compute-type"] == "toy"
     assert reply.headers["x-compute-characters"] == "2"
-    assert server.ask.is_stream
+    assert server.sent.is_stream
     assert server.inference.num_cancelled == 0
 
 

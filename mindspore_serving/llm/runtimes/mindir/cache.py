@@ -1,6 +1,6 @@
 """Keys and values in blocks, and how a step's sequences are put into calls of a dense graph.
 
-Plain arrays.  Knows neither MindSpore nor the model's graph, but for the shapes of its inputs.
+Plain arrays.  Knows the shapes of the graph's inputs, and no MindSpore.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class GraphCall:
     """The sequences of one call, padded to S = `width` new tokens, and `padding` more rows like
     the last of them: B rows."""
 
@@ -80,14 +80,14 @@ class Call:
         return np.where(is_hidden, HIDDEN, np.float32(0))
 
 
-def calls(layout: Layout) -> Iterable[Call]:
+def calls(layout: Layout) -> Iterable[GraphCall]:
     """The calls that compute `layout`: one for all that decode, and one for each power of two that
     the others' numbers of new tokens are below, so that less than half of a call is padding."""
     by_size: defaultdict[int, list[Span]] = defaultdict(list)
     for span in layout.spans:
         by_size[(span.end - span.begin - 1).bit_length()].append(span)
     for _, spans in sorted(by_size.items()):
-        yield Call(tuple(spans), max(span.end - span.begin for span in spans))
+        yield GraphCall(tuple(spans), max(span.end - span.begin for span in spans))
 
 
 class BlockCache:
@@ -118,7 +118,7 @@ class BlockCache:
                 gathered.append(blocks.reshape(heads, batch, count * size, dim))
         return gathered
 
-    def write(self, slots: Indices, call: Call, keys: F32, values: F32) -> None:
+    def write(self, slots: Indices, call: GraphCall, keys: F32, values: F32) -> None:
         """What `call` computed, [layers, kv_heads, B, S, head_dim], to `slots` of its step."""
         counts = [span.end - span.begin for span in call.spans] + [0] * call.padding
         is_token = np.arange(call.width) < np.array(counts)[:, None]  # [B, S], no padding

@@ -1,9 +1,9 @@
 """A Llama-shaped decoder as a MindSpore graph that MindIR can hold: any batch, any past.
 
-The graph has no state.  What it is told of the past it attends to, and what the new tokens add to
-it, it returns: whoever runs it keeps the cache.  Knows no file and no scheduler.
+The graph has no state: keys and values of the past are inputs, those of the new tokens outputs, and
+its caller keeps the cache.  Knows no file and no scheduler.
 
-Its methods are read by MindSpore's graph compiler, so they are written in what that understands.
+MindSpore's graph compiler reads its methods, so they use only what the compiler supports.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
 
     Outputs: logits [R, vocab]; the new keys and values, [layers, kv_heads, B, S, head_dim] each.
 
-    `matrices` are those of `export_weights.matrices`.
+    `matrices` are `export_weights.Matrices`.
     """
 
     def __init__(self, spec: ModelSpec, matrices: Matrices) -> None:

@@ -1,7 +1,7 @@
-"""Which checkpoints `export_cell` can be the graph of, and their tensors as it wants them: float32,
-[in, out], fused per role.
+"""Which checkpoints `export_cell` can compute, and their tensors in its form: float32, [in, out],
+fused per role.
 
-Reads one tensor at a time, when it is asked for.  Knows no MindSpore.
+Reads one tensor at a time, when it is used.  Knows no MindSpore.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ F32 = npt.NDArray[np.float32]
 
 
 def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
-    """The spec of config.json.  Raises StartError for a model that the graph cannot be."""
+    """The spec of config.json.  Raises StartError for a model that the graph cannot compute."""
     spec, decoder = load_definition(config, max_model_len=max_model_len)
     if decoder is not llama_decoder:
         raise StartError(
@@ -73,8 +73,8 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
 class Matrices(Mapping[str, F32]):
     """The arrays of `sources` by their name in the graph, read from `checkpoint` at each use.
 
-    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError naming a tensor that
-    the checkpoint has not.
+    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError naming a missing
+    tensor.
     """
 
     def __init__(self, checkpoint: Checkpoint, spec: ModelSpec) -> None:

@@ -1,6 +1,6 @@
-"""The exported decoder's files, loaded: compiled once for all shapes, one copy of the weights.
+"""The exported decoder's files, loaded: compiled once for all shapes, with one copy of the weights.
 
-What is compiled and run here takes the lock that the MindIR backend has for the process.
+Compiling and running hold the MindIR backend's lock of the process.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,12 @@ from mindspore_serving.backends.source import words
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Layout
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call, calls
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall, calls
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
 
 
 def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
-    """What tells MindSpore an input's shape; None is any size."""
+    """A tensor that describes an input's shape to MindSpore; None is any size."""
     return mindspore.Tensor(shape=list(shape), dtype=dtype)
 
 
@@ -47,7 +47,7 @@ def computed(graph: Callable[..., Any], inputs: Sequence[I32 | F32]) -> tuple[F3
 
 
 class Graphs:
-    """prefill.mindir and decode.mindir of a directory: `mindir_runner.DenseGraphs`."""
+    """`DenseGraphs` of prefill.mindir and decode.mindir of a directory."""
 
     def __init__(self, directory: Path, spec: ModelSpec) -> None:
         """Raises StartError naming a file that is missing or that MindSpore cannot load."""
@@ -59,7 +59,7 @@ class Graphs:
             self._prefill.set_inputs(*decoder_inputs(spec, None))
             self._decode.set_inputs(*decoder_inputs(spec, 1))
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         return calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:

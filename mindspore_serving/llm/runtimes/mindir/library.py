@@ -36,7 +36,9 @@ def use_device(target: str) -> None:
     refused = ""
     try:
         mindspore.set_device(target)
-    except Exception as error:  # once anything has run, it may not be set, even to what it is
+    except (
+        Exception
+    ) as error:  # after the first operation it cannot be set, not even to the same device
         refused = f": {words(error)}"
     current = mindspore.get_context("device_target")
     if current != target:

@@ -1,4 +1,4 @@
-"""Language models as MindIR files, on CPUs in float32: what `llm.export_mindir` writes.
+"""Language models as MindIR files, which `llm.export_mindir` writes, on CPUs in float32.
 
 Sequences with one new token go into one call of the decode graph, the others into calls of the
 prefill graph, by their number of new tokens.
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import read_json
+from mindspore_serving.llm.checkpoint.model_files import read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_options
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
 from mindspore_serving.llm.runtimes.mindir.library import use_cpu
@@ -25,7 +26,6 @@ ACCEPTED = {
     "kv_cache_dtype": ("auto", "f32"),
     "quantization": (None,),
     "num_threads": (None,),
-    "graph_mode": (False,),  # the files are static graphs already
 }
 
 
@@ -33,27 +33,22 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     """The MindIR files in `directory`, loaded and compiled, ready to run.
 
     Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
-    Raises StartError: an option it has not, files that are missing, broken or not of config.json,
-    no memory.
+    Raises StartError: an option that it does not have, files that are missing, broken or do not fit
+    config.json, no memory.
     """
-    for option, accepted in ACCEPTED.items():
-        value = getattr(config, option)
-        if value not in accepted:
-            names = " or ".join(map(repr, accepted))
-            raise StartError(f"{option} is {value!r}, but the mindir runtime accepts {names}")
+    check_options(config, "mindir", ACCEPTED)
     directory = Path(directory)
-    spec = exportable(read_json(directory / "config.json"))
+    spec = exportable(read_config(directory))
     use_cpu()
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return DenseRunner(spec, graphs, limits)
 
 
 def _compile(spec: ModelSpec, graphs: Graphs) -> None:
     """Compile both graphs by computing a text; StartError if they do not fit config.json."""
-    runner = DenseRunner(spec, graphs, Limits(2, 2, spec.vocab_size, 3))
+    runner = DenseRunner(spec, graphs, RunnerLimits(2, 2, spec.vocab_size, 3))
     steps: Sequence[Row] = (Row([0, 0], 0, [0], 1), Row([0], 2, [0, 1], 1))
     for row in steps:
         try:

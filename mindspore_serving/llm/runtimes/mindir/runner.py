@@ -1,7 +1,7 @@
-"""A runner over graphs that have no state: exported ones, and those compiled in this process.
+"""A runner over graphs without state: exported ones, and those compiled in this process.
 
-Keys and values are kept here in blocks.  Those of a call's sequences are gathered from their
-blocks into its inputs, and what the call computed is written back.  Knows no MindSpore.
+Keys and values are kept here in blocks.  Those of a call's sequences are gathered into its inputs,
+and its outputs are written back.  Knows no MindSpore.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,15 +11,15 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, Call
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.step import Logits, Step
 
 
 class DenseGraphs(Protocol):
     """The graphs of `export_cell.DecoderCell`, for whatever shapes they take."""
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         """The calls that compute `layout`.  Raises ServingError for what no graph takes."""
         ...
 
@@ -31,7 +31,10 @@ class DenseGraphs(Protocol):
 class DenseRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: Limits) -> None:
+    num_adapters = 0
+    hidden_size = 0
+
+    def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         self._limits = limits
         self._window = spec.windows[0]
         self._graphs: DenseGraphs | None = graphs
@@ -63,12 +66,14 @@ class DenseRunner:
         self._graphs = None
         self._cache.clear()
 
-    def _compute(self, graphs: DenseGraphs, layout: Layout, call: Call, logits: Logits) -> None:
+    def _compute(
+        self, graphs: DenseGraphs, layout: Layout, call: GraphCall, logits: Logits
+    ) -> None:
         rows, places = call.wanted(layout.rows)
         inputs: list[I32 | F32] = [
             call.pick(layout.token_ids),
             call.pick(layout.positions),
-            # The graph wants a row, so where no logits are wanted, those of one are dropped.
+            # The graph needs a row: where no logits are wanted, those of one are dropped.
             rows if len(rows) else np.zeros(1, np.int32),
             call.mask(self.block_size, self._window),
             *self._cache.gather(call.blocks(self.block_size)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import Layout, Span
-from mindspore_serving.llm.runtimes.mindir.cache import Call
+from mindspore_serving.llm.runtimes.mindir.cache import GraphCall
 
 NARROWEST = 16  # new tokens of the smallest graph for prompts; a call is hardly faster with fewer
 
@@ -30,7 +30,7 @@ class Buckets:
             for batch in reversed(self.batches[width])
         ]
 
-    def calls(self, layout: Layout) -> Iterator[Call]:
+    def calls(self, layout: Layout) -> Iterator[GraphCall]:
         """The calls that compute `layout`.  Raises ServingError for a row wider than any graph."""
         by_width: defaultdict[int, list[Span]] = defaultdict(list)
         for span in layout.spans:
@@ -40,7 +40,7 @@ class Buckets:
             for first in range(0, len(spans), batches[-1]):
                 part = tuple(spans[first : first + batches[-1]])
                 batch = next(batch for batch in batches if batch >= len(part))
-                yield Call(part, width, batch - len(part))
+                yield GraphCall(part, width, batch - len(part))
 
     def _width(self, count: int) -> int:
         for width in self.batches:

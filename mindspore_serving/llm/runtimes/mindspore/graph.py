@@ -1,9 +1,8 @@
 """Language models as MindSpore's static graphs, compiled in this process when they are opened.
 
-The graph is `export_cell.DecoderCell`, what MindIR files hold, compiled once for every bucket of
-sequences and new tokens over one copy of the weights.  The past alone is open in its shape: its
-buckets would multiply the graphs, and padding it would copy cache that is not there.  On a device
-other than a CPU it has not been run.
+The graph is `export_cell.DecoderCell`, as in MindIR files, compiled once for every bucket of
+sequences and new tokens over one copy of the weights.  Only the length of the past is dynamic:
+buckets of it would multiply the graphs.  It has been run on CPUs only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +13,15 @@ import numpy as np
 
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import words
-from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Layout, Limits
-from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, Call
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_logits, first_step
+from mindspore_serving.llm.runtimes.layout import Layout
+from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import computed, decoder_inputs
@@ -35,7 +35,7 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
 
     Raises StartError: a broken checkpoint or one that is not shaped like Llama, no memory.
     """
-    checkpoint = Checkpoint.open(directory)
+    checkpoint = open_arranged(directory)
     spec = exportable(checkpoint.config, config.max_model_len)
     use_device(target)
     try:
@@ -45,9 +45,8 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
         raise
     except (ValueError, TypeError, RuntimeError) as error:
         raise StartError(f"the weights do not fit config.json: {words(error)}") from error
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    graphs = CompiledGraphs(decoder, spec, buckets(config, held.max_model_len))
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
+    graphs = CompiledGraphs(decoder, spec, buckets(config, limits.max_model_len))
     return DenseRunner(spec, graphs, limits)
 
 
@@ -63,7 +62,7 @@ class BucketCell(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class CompiledGraphs:
-    """`mindir_runner.DenseGraphs`: a graph for each shape of `buckets`, compiled when made."""
+    """`DenseGraphs`: a graph for each shape of `buckets`, compiled when made."""
 
     def __init__(self, decoder: DecoderCell, spec: ModelSpec, buckets: Buckets) -> None:
         """Raises StartError if the weights do not fit `spec`."""
@@ -74,17 +73,11 @@ class CompiledGraphs:
             cell.set_inputs(*decoder_inputs(spec, width, batch))
             # In graph mode, which is not set for the process: other models may be eager.
             self._graphs[batch, width] = cell.compile_and_run
-            try:
+            with first_step():
                 logits, *_ = self.run(_zeros(spec, batch, width))
-            except ServingError as error:
-                raise StartError(f"the weights do not fit config.json: {error}") from error
-            if logits.shape[1] != spec.vocab_size:
-                raise StartError(
-                    f"the output matrix has {logits.shape[1]} rows, but config.json has "
-                    f"vocab_size {spec.vocab_size}"
-                )
+            check_logits(logits, spec)
 
-    def calls(self, layout: Layout) -> Iterable[Call]:
+    def calls(self, layout: Layout) -> Iterable[GraphCall]:
         return self._buckets.calls(layout)
 
     def run(self, inputs: Sequence[I32 | F32]) -> tuple[F32, F32, F32]:

@@ -1,6 +1,6 @@
 """Language models in MindSpore, in float32: eagerly here, as static graphs in `graph`.
 
-For models that have to run where MindSpore does.  Operators are launched one by one, and attention
+For machines where MindSpore is what there is.  Operators are launched one by one, and attention
 is composed of them, so it is slower than the openvino runtime.  On Ascend the operators are those
 of `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
 """
@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder, load_definition
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
+from mindspore_serving.llm.runtimes.checks import check_logits, check_options, first_step
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
 from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
@@ -43,30 +43,25 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
     models shaped like Llama can be.  A quantised checkpoint is computed with as floats.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
-    for option, accepted in ACCEPTED.items():
-        value = getattr(config, option)
-        if value not in accepted:
-            names = " or ".join(map(repr, accepted))
-            raise StartError(f"{option} is {value!r}, but the mindspore runtime accepts {names}")
+    check_options(config, "mindspore", ACCEPTED)
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
 
         return open_graphs(directory, config, target)
-    checkpoint = arranged(Checkpoint.open(directory))
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     use_device(target)
-    model = Model(spec, decoder, Weights(checkpoint), OPERATORS[target])
+    model = MindSporeModel(spec, decoder, Weights(checkpoint), OPERATORS[target])
     _load(model)
-    held = capacity(config, spec, element_size=4, free_memory=free_main_memory())
-    limits = Limits(config.block_size, held.num_blocks, spec.vocab_size, held.max_model_len)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
     return MindSporeRunner(model, limits)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class MindSporeModel:
     """A definition with its weights, and the operators that compute it."""
 
     spec: ModelSpec
@@ -78,7 +73,10 @@ class Model:
 class MindSporeRunner:
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    def __init__(self, model: Model, limits: Limits) -> None:
+    num_adapters = 0
+    hidden_size = 0
+
+    def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
@@ -127,18 +125,10 @@ def _indices(array: np.ndarray[Any, Any]) -> Any:
     return tensor(array.astype(np.int32))
 
 
-def _load(model: Model) -> None:
+def _load(model: MindSporeModel) -> None:
     """Load every weight by computing one token; StartError if the checkpoint does not fit."""
     spec = model.spec
-    runner = MindSporeRunner(model, Limits(1, 1, spec.vocab_size, 1))
-    try:
+    runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))
+    with first_step():
         logits = runner.run(Step((Row([0], 0, [0], 1),)))
-    except StartError:
-        raise
-    except ServingError as error:
-        raise StartError(f"the weights do not fit config.json: {error}") from error
-    if logits.shape[1] != spec.vocab_size:
-        raise StartError(
-            f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
-            f"{spec.vocab_size}"
-        )
+    check_logits(logits, spec)

@@ -1,7 +1,7 @@
 """The paged attention of OpenVINO's CPU plugin: one node, 28 inputs in this order.
 
-The operation is private to OpenVINO and its inputs change between releases, so what is known of it
-is in this file alone.  It does not check bounds: whoever feeds it does.
+The operation is private to OpenVINO and its inputs change between releases, so they are described
+in this file only.  It does not check bounds; `feed` does.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,9 @@ def paged_attention(
         raise StartError(
             "the openvino runtime has no attention with soft-capped scores; use the torch runtime"
         )
-    from openvino.op import _PagedAttentionExtension  # private: import it where its lack is told
+    from openvino.op import (
+        _PagedAttentionExtension,
+    )  # private: it may be missing in another release
 
     alibi = np.asarray(spec.alibi or (), np.float32)
     inputs = [
@@ -58,7 +60,7 @@ def paged_attention(
 
 
 def _unused() -> list[Any]:
-    """What follows max_context_len, each switched off."""
+    """The inputs after max_context_len, each switched off."""
     none, nought = np.zeros(0, np.int32), np.int32(0)
     floats = np.zeros(0, np.float32)
     return [

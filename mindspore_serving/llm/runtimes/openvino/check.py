@@ -1,7 +1,7 @@
-"""Does OpenVINO's paged attention still compute what we take it for?  Asked once per process.
+"""Checks once per process that OpenVINO's paged attention computes what this package expects.
 
-The operation is private, so another release may give its inputs another order and answer with
-numbers that look like any.  A small case is computed by it and by plain arithmetic.
+The operation is private: another release may give its inputs another order, and return wrong
+numbers without an error.  A small case is computed by it and by plain arithmetic.
 """
 
 from functools import cache
@@ -31,7 +31,7 @@ def check_paged_attention() -> None:
     """Raises StartError naming the version if the operation is missing or computes otherwise."""
     try:
         error = relative_error()
-    except Exception as cause:  # whatever it does not take: the library's own errors have no type
+    except Exception as cause:  # the library's errors have no type of their own
         raise StartError(_message(f"is refused: {str(cause).splitlines()[0]}")) from cause
     if not error < TOLERANCE:
         raise StartError(_message(f"is off by {error:.1e} of the largest value"))

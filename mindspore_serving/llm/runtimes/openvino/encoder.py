@@ -11,6 +11,7 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
 
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
@@ -25,7 +26,6 @@ from mindspore_serving.llm.runtimes.openvino.attention import Node
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps, features
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
-from mindspore_serving.llm.step import Vectors
 
 WARM_UP_SECONDS = 3.0
 INPUTS = ("token_ids", "positions", "types", "places", "back", "mask")
@@ -39,7 +39,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     "int8" or "int4"; `num_threads`, `max_model_len`.  "auto" is f32 on every processor, because
     vectors are stored, and compared with those that another machine computes.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint.
     """
     if config.dtype == "auto":
         config = replace(config, dtype="f32")
@@ -69,7 +69,7 @@ class EncoderOps(OpenVINOOps):
         self._mask = self._add("mask", Parameter(ov.Type.f32, ov.PartialShape([-1, 1, 1, -1])))
 
     def graph(self, states: Node) -> ov.Model:
-        """What ends in `states`, [tokens, hidden_size]."""
+        """The graph whose output is `states`, [tokens, hidden_size]."""
         return ov.Model([opset.result(states)], [self.parameters[n] for n in INPUTS], "encoder")
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
@@ -87,7 +87,7 @@ class EncoderOps(OpenVINOOps):
 
 
 class OpenVINOEncoder:
-    """An `EncoderRunner`.  `kept` are the arrays that the compiled model's constants lie in."""
+    """An `EncoderRunner`.  `kept` are the arrays that the compiled model's constants refer to."""
 
     def __init__(self, compiled: Any, model: EncoderModel, kept: list[Any]) -> None:
         self.vocab_size = model.spec.vocab_size

@@ -1,8 +1,8 @@
-"""A mixture of experts as nodes: written densely, and computed sparsely by the plugin.
+"""A mixture of experts as nodes: a dense graph, of which the plugin computes only what is chosen.
 
-The nodes say that every expert computes every token and that shares of zero fall out.  The plugin
-recognises exactly this form and computes the chosen experts alone; another form would be right, but
-slower by the number of experts over those chosen.
+In the graph every expert computes every token, and shares of zero drop out.  The plugin recognises
+exactly this form and computes the chosen experts only; another form is correct, but slower by the
+number of experts over the number chosen.
 """
 
 from typing import Any, TypeAlias

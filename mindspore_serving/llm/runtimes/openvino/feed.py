@@ -1,8 +1,8 @@
-"""A step as the inputs of the compiled graph, in buffers that stay where they are.
+"""A step as the inputs of the compiled graph, in buffers that are reused.
 
-Handing a tensor to the runtime costs more than filling it, so buffers are kept by their sizes and
-handed over only when the sizes change.  What does not fit the cache is refused here: the kernel
-does not look.  Knows no model.
+Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes and
+set only when the sizes change.  What does not fit the cache is refused here, because the kernel
+does not check.  Knows no model.
 """
 
 from collections import OrderedDict
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.runtimes.layout import Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.step import Row, Step
 
 Ints = npt.NDArray[np.int32]
@@ -50,9 +50,9 @@ class Buffers:
 
 
 class Feed:
-    """Fills the inputs of `request`; `names` are those that its graph has."""
+    """Fills the inputs of `request`; `names` are the inputs of its graph."""
 
-    def __init__(self, request: Any, names: Sequence[str], limits: Limits) -> None:
+    def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
         self._request = request
         self._names = names
         self._limits = limits

@@ -1,7 +1,7 @@
 """Language models on CPUs by OpenVINO: the default runtime.
 
-A definition is built into one graph with paged attention; weights stay in the mapped checkpoint
-until the plugin packs them at the first pass; keys and values live in arrays of ours.
+A definition is built into one graph with paged attention.  Weights stay in the mapped checkpoint
+until the plugin packs them at the first pass; keys and values are in numpy arrays.
 """
 
 import time
@@ -15,26 +15,31 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving import log
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition, quantization_of
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.capacity import free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import (
+    free_main_memory,
+    longest_sequence,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import Options, options_from
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
-from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+from mindspore_serving.llm.step import Logits, Row, Step
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
-WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights and takes what it takes
+WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
 def open_runner(
@@ -42,34 +47,32 @@ def open_runner(
 ) -> "OpenVINORunner":
     """The model in `directory`, compiled, its weights packed and its common sizes warmed up.
 
-    Of `config`: `dtype` and `kv_cache_dtype` as `options` says; `quantization` "int8" or
-    "int4" for a float checkpoint (one quantised before needs none, and takes half the memory to
-    load); `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what
-    `max_num_seqs` longest sequences need.  `properties` go to the plugin last.
+    Of `config`: `dtype` and `kv_cache_dtype` as `options_from` says; `quantization` "int8" or
+    "int4" for a float checkpoint (one that is quantised already takes half the memory to load);
+    `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what `max_num_seqs`
+    longest sequences need.  `properties` override those of the plugin.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory, an openvino
-    whose paged attention computes something else.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory,
+    an openvino whose paged attention computes something else.
     """
     check_paged_attention()
     options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-    checkpoint = arranged(Checkpoint.open(directory))
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    if (config.max_model_len or 0) > spec.max_position_embeddings:
-        raise StartError(
-            f"max_model_len is {config.max_model_len}, expected at most the model's "
-            f"{spec.max_position_embeddings}"
-        )
+    longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     if weights.group:
-        map_now(weights.kept)  # of integers the plugin makes no copy
+        map_now(weights.kept)  # the plugin makes no copy of integers
     compiled = _compile(model, {**options.properties(weights.group), **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
 
-def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Options) -> int | None:
+def _bits_to_quantise(
+    config: EngineConfig, checkpoint: Checkpoint, options: PluginOptions
+) -> int | None:
     stored = quantization_of(checkpoint.config).get("mode")
     if stored is None:
         if options.bits is not None:
@@ -79,7 +82,7 @@ def _bits_to_quantise(config: EngineConfig, checkpoint: Checkpoint, options: Opt
                 checkpoint.directory.name,
                 config.quantization,
             )
-        elif options.precision == "f32" and config.dtype == "auto":
+        elif not options.has_bf16 and config.dtype == "auto":
             log.warning(
                 "this processor has no bf16: %s computes in f32; `mindspore-serving quantize` to "
                 "int8 halves its memory and its time, to float16 saves a little time alone",
@@ -102,9 +105,10 @@ def _compile(model: ov.Model, properties: Mapping[str, Any]) -> Any:
 
 
 class OpenVINORunner:
-    """A `Runner`.  `kept` are the arrays that the compiled model's constants lie in."""
+    """A `Runner`.  `kept` are the arrays that the compiled model's constants refer to."""
 
     block_size = BLOCK_SIZE
+    num_adapters = 0
 
     def __init__(
         self, compiled: Any, spec: ModelSpec, config: EngineConfig, *, kept: list[Any]
@@ -120,17 +124,13 @@ class OpenVINORunner:
             name for name in (port.get_any_name() for port in compiled.inputs)
             if "_cache." not in name
         ]  # fmt: skip
-        longest = config.max_model_len or spec.max_position_embeddings
-        self._allocate(1, longest)
+        longest = longest_sequence(config, spec)
+        self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
         # Only now the weights are packed, and what is free is known.
-        num_blocks = self._affordable(config, longest)
-        self._allocate(num_blocks, min(longest, num_blocks * BLOCK_SIZE))
-        if self.max_model_len < longest:
-            log.warning(
-                "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
-                "raises it", num_blocks * BLOCK_SIZE, self.max_model_len, longest,
-            )  # fmt: skip
+        free = min(free_main_memory(), MAX_DEFAULT_CACHE)
+        block_bytes = sum(cache.block_bytes for cache in self._caches)
+        self._allocate(runner_limits(config, spec, block_bytes, free_memory=free))
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
@@ -162,26 +162,11 @@ class OpenVINORunner:
         self._caches = []
         self._kept = []
 
-    def _affordable(self, config: EngineConfig, longest: int) -> int:
-        block_bytes = sum(cache.block_bytes for cache in self._caches)
-        if config.kv_cache_memory is not None:
-            memory = config.kv_cache_memory
-        else:
-            wanted = config.max_num_seqs * -(-longest // BLOCK_SIZE) * block_bytes
-            memory = min(free_main_memory(), MAX_DEFAULT_CACHE, wanted)
-        if memory < block_bytes:
-            raise StartError(
-                f"{memory} bytes for keys and values hold no sequence: a block of {BLOCK_SIZE} "
-                f"tokens takes {block_bytes}; raise kv_cache_memory"
-            )
-        return memory // block_bytes
-
-    def _allocate(self, num_blocks: int, max_model_len: int) -> None:
-        self.num_blocks = num_blocks
-        self.max_model_len = max_model_len
+    def _allocate(self, limits: RunnerLimits) -> None:
+        self.num_blocks = limits.num_blocks
+        self.max_model_len = limits.max_model_len
         for cache in self._caches:
-            cache.allocate(self._request, num_blocks)
-        limits = Limits(BLOCK_SIZE, num_blocks, self.vocab_size, max_model_len)
+            cache.allocate(self._request, limits.num_blocks)
         self._feed = Feed(self._request, self._names, limits)
 
     def _warm_up(self, config: EngineConfig) -> None:
@@ -207,7 +192,7 @@ def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
 
 
 class _Cache:
-    """One layer's keys or values: an array of ours that the request reads and writes."""
+    """One layer's keys or values: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()

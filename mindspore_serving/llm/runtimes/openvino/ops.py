@@ -23,7 +23,7 @@ _TO_END = 2**63 - 1
 
 
 class OpenVINOOps:
-    """Implements `runtimes.base.Ops`; a weight's handle is its name."""
+    """`Ops`; the handle of a weight is its name."""
 
     def __init__(self, weights: Weights) -> None:
         self.parameters: dict[str, Node] = {}
@@ -225,7 +225,7 @@ def _like(a: Node, b: Node) -> Node:
 
 
 def _named(node: Node, name: str) -> Node:
-    """The weight that made a tensor is its name, for messages and profiles."""
+    """Name a node after the weight that made it, for messages and profiles."""
     node.set_friendly_name(name)
     return node
 

@@ -24,21 +24,23 @@ CACHE_PRECISIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`precision` is "bf16" or "f32"; `bits` what to quantise to while loading, or None."""
+class PluginOptions:
+    """`precision` is "bf16" or "f32"; `bits` what to quantise to while loading, or None; `has_bf16`
+    whether the processor computes bf16."""
 
     precision: str
     cache_precision: str
+    has_bf16: bool
     bits: int | None
     num_threads: int | None
 
     def properties(self, group: int) -> dict[str, Any]:
-        """Of the plugin; `group` is how many weights share a scale, 0 with floats."""
+        """The plugin's properties; `group` is how many weights share a scale, 0 with floats."""
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
             "KV_CACHE_PRECISION": self.cache_precision,
             "PERFORMANCE_HINT": "LATENCY",
-            # Pinned, two models on a machine take the same cores and halve each other.
+            # Pinned threads of two models on a machine take the same cores.
             "ENABLE_CPU_PINNING": False,
         }
         if self.num_threads is not None:
@@ -49,12 +51,13 @@ class Options:
         return properties
 
 
-def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options:
+def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:
     """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
 
-    dtype "auto" is bf16 where the processor computes it, else f32.  kv_cache_dtype "auto" has 16
-    bits, as models' weights have; f32 if that is what dtype asks for by name.
-    Raises StartError naming an option that this runtime has not.
+    dtype "auto" is bf16 if the processor computes it and kv_cache_dtype is auto, bf16 or u8; else
+    it is f32, so a cache of f32 or f16 can be asked for on every processor.  kv_cache_dtype "auto"
+    has 16 bits, as models' weights have; f32 if that is what dtype asks for by name.
+    Raises StartError naming an option that this runtime does not have.
     """
     if config.device not in ("auto", "cpu"):
         raise StartError(f"device is {config.device!r}, the openvino runtime accepts auto and cpu")
@@ -66,7 +69,8 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options
         raise StartError(
             f"quantization is {config.quantization!r}, expected one of {', '.join(BITS)}, or none"
         )
-    precision = _precision(config.dtype, capabilities)
+    has_bf16 = "BF16" in capabilities
+    precision = _precision(config, has_bf16)
     wanted = config.kv_cache_dtype
     if wanted == "auto":
         wanted = "f16" if (precision, config.dtype) == ("f32", "auto") else precision
@@ -76,18 +80,20 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> Options
             f"kv_cache_dtype is {wanted!r}, expected auto or one of {', '.join(accepted)} with "
             f"dtype {precision}"
         )
-    return Options(
+    return PluginOptions(
         precision=precision,
         cache_precision=CACHE_PRECISIONS[precision, wanted],
+        has_bf16=has_bf16,
         bits=BITS[config.quantization] if config.quantization else None,
         num_threads=config.num_threads,
     )
 
 
-def _precision(dtype: str, capabilities: Collection[str]) -> str:
-    has_bf16 = "BF16" in capabilities
+def _precision(config: EngineConfig, has_bf16: bool) -> str:
+    dtype, cache = config.dtype, config.kv_cache_dtype
     if dtype == "auto":
-        return "bf16" if has_bf16 else "f32"
+        is_possible = cache == "auto" or ("bf16", cache) in CACHE_PRECISIONS
+        return "bf16" if has_bf16 and is_possible else "f32"
     if dtype not in ("f32", "bf16"):
         raise StartError(f"dtype is {dtype!r}, the openvino runtime accepts auto, f32 and bf16")
     if dtype == "bf16" and not has_bf16:

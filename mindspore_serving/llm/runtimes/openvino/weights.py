@@ -1,8 +1,8 @@
-"""Checkpoint tensors as OpenVINO constants, in the form each use of them wants.
+"""Checkpoint tensors as OpenVINO constants, in the form that each use of them needs.
 
-A bfloat16 matrix stays in the mapped file: the constant refers to its memory, which `kept` keeps
-alive, and the plugin packs its own copy at the first pass, in two bytes per weight whatever it
-computes in.  Knows no graph beyond one weight.
+A bfloat16 matrix stays in the mapped file: the constant refers to that memory, which `kept` keeps
+alive.  At the first pass the plugin packs a copy of its own, two bytes per weight in either
+precision.  Knows no graph beyond one weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
 DECOMPRESSION = "decompression_0"  # the plugin's name for a conversion that is not to be folded
-INT8_GROUP = 128  # of activations: an int8 weight has one scale per output, so any would do
+INT8_GROUP = 128  # of activations; int8 weights have one scale per output, so it is free to choose
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 
 
@@ -30,7 +30,7 @@ class Weights:
     """Constants by checkpoint name, each made once.
 
     Args:
-        checkpoint: where they come from.
+        checkpoint: the tensors.
         precision: "bf16" or "f32", what matrices are multiplied in.
         bits: 8 or 4 to quantise the matrices of a float checkpoint, None to take them as they are.
     """
@@ -63,7 +63,7 @@ class Weights:
         return self._once("table", name, lambda: self._table(name))
 
     def stacked(self, names: Sequence[str]) -> Node:
-        """[len(names), out, in] float32, or integers times scales: copies, as they lie apart.
+        """[len(names), out, in] float32, or integers times scales: copied into one array.
 
         Raises StartError naming one that differs from the first.
         """

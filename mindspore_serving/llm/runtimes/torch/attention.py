@@ -1,9 +1,8 @@
-"""Attention over a paged cache in PyTorch, by what every device has: gather, matmul, softmax.
+"""Attention over a paged cache by operations of PyTorch: gather, matmul, softmax.
 
-This is what a CPU computes by, and a CUDA device that has no Triton; `kernels` has a kernel
-that reads keys and values in place.  Here sequences with equally many new tokens are computed
-together: all that decode in one go, padded to the longest of them.  The keys and values of a
-sequence are gathered from their blocks in every step, so long contexts cost bandwidth.
+CPUs use it, and CUDA devices without Triton; `kernels` reads keys and values in place instead.
+Sequences with equally many new tokens are computed together, padded to the longest of them.  Keys
+and values are gathered from their blocks in every step, so long contexts cost bandwidth.
 """
 
 from collections import defaultdict
@@ -26,7 +25,7 @@ BEGIN, COUNT, LENGTH, TABLE = range(
 
 
 class Attention(Protocol):
-    """What the tokens of one step see."""
+    """Computes the attention of one step."""
 
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
@@ -36,23 +35,23 @@ class Attention(Protocol):
         ...
 
 
-class Plan(Protocol):
-    """A step's attention, before what it has to know is on the device."""
+class AttentionPlan(Protocol):
+    """A step's attention, before its arrays are on the device."""
 
     @property
     def arrays(self) -> list[Indices]:
-        """What has to be there."""
+        """What has to be on the device."""
         ...
 
     def attention(self, arrays: Sequence[torch.Tensor]) -> Attention:
-        """The attention, of `arrays` on the device."""
+        """The attention, with `arrays` on the device."""
         ...
 
 
 class AttentionPath(Protocol):
     """A way of computing attention."""
 
-    def plan(self, layout: Layout) -> Plan: ...
+    def plan(self, layout: Layout) -> AttentionPlan: ...
 
     def decoding(self, rows: torch.Tensor) -> Attention:
         """The attention of a step in which row i of `rows` describes a sequence with one new

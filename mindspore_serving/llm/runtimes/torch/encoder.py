@@ -7,10 +7,12 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.core.vectors import Vectors
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
 from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes.checks import first_step
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
     lay_out_prompts,
@@ -18,35 +20,24 @@ from mindspore_serving.llm.runtimes.encoding import (
 )
 from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype
+from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
-from mindspore_serving.llm.step import Vectors
 
 
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     """The encoder in `directory`, its weights loaded.
 
-    Of `config`: `device` and `dtype` as the torch runtime of language models takes them, but that
-    "auto" is f32 everywhere; `num_threads`, `max_model_len`.
+    Of `config`: `device` and `dtype` as for language models, but "auto" is f32 on every device;
+    `num_threads`, `max_model_len`.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint.
     """
-    if config.quantization is not None:
-        raise StartError(
-            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
-            "leave it out, or take the openvino runtime"
-        )
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    prepare(config)
     model = open_encoder_model(directory, config)
     device = open_device(config.device)
     runner = TorchEncoder(model, open_dtype("dtype", config.dtype, torch.float32), device)
-    try:
-        runner.run([[0]])  # loads every weight
-    except StartError:
-        raise
-    except ServingError as error:
-        raise StartError(f"the weights do not fit config.json, or memory: {error}") from error
+    with first_step():
+        runner.run([[0]])
     return runner
 
 

@@ -1,10 +1,10 @@
-"""Steps in which every sequence has one new token, recorded once for each size of the batch and
-then launched whole: on a fast device the launches of a small model's operations take longer than
-the operations.
+"""Graphs of steps in which every sequence has one new token: recorded once for each batch size, and
+launched whole, because on a fast device launching a small model's operations one by one takes
+longer than computing them.
 
-What changes from step to step is in tensors that stay where they are.  A batch between two sizes is
-padded to the larger one with tokens in a block that no sequence has.  How a graph is recorded is
-given from outside; on CUDA by `CudaCapture`.
+Inputs that change from step to step are in tensors that are reused.  A batch between two sizes is
+padded to the larger one with tokens in a block that no sequence has.  A `Capture` records the
+graphs; on CUDA it is `CudaCapture`.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Attention over a paged cache as Triton kernels: keys and values are read where they lie.
+"""Attention over a paged cache as Triton kernels: keys and values are read in place.
 
 The algorithm is published: softmax over tiles of keys with a running maximum and sum (Milakov and
 Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022),

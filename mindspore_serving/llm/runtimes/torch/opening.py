@@ -1,4 +1,4 @@
-"""Language models in PyTorch: the check of every other runtime, and the way to CUDA.
+"""Language models in PyTorch: the reference for the other runtimes, and the runtime for CUDA.
 
 On a CPU it computes in float32, operation by operation.  On a CUDA device it computes in bfloat16,
 by the same operations but for attention, which reads the paged cache by Triton kernels
@@ -16,18 +16,22 @@ import torch
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.capacity import capacity, free_main_memory
-from mindspore_serving.llm.runtimes.layout import Limits
+from mindspore_serving.llm.runtimes.capacity import (
+    cache_block_bytes,
+    free_main_memory,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.checks import check_logits, first_step
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.paths import Setting, open_kernels
-from mindspore_serving.llm.runtimes.torch.runner import Model, TorchRunner
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
 from mindspore_serving.llm.step import Row, Step
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
@@ -41,71 +45,58 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     "auto" (f32 on a CPU, bf16 on CUDA), "f32", "f16", "bf16"; `kv_cache_dtype` the same, "auto"
     being `dtype`.  A quantised checkpoint is computed with as floats.
 
-    Raises StartError: an option it has not, a broken or unknown checkpoint, no memory.
+    Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
     return start_runner(open_model(directory, config), config)
 
 
-def open_model(directory: str | Path, config: EngineConfig) -> Model:
+def open_model(directory: str | Path, config: EngineConfig) -> TorchModel:
     """What `open_runner` runs.  Its weights are loaded when they are first used."""
-    if config.quantization is not None:
-        raise StartError(
-            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
-            "leave it out, or take the openvino runtime"
-        )
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
-    checkpoint = arranged(Checkpoint.open(directory))
+    prepare(config)
+    checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
     adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
-    return Model(spec, decoder, weights, adapters, dtype, kv_dtype, device)
+    return TorchModel(spec, decoder, weights, adapters, dtype, kv_dtype, device)
 
 
-def start_runner(model: Model, config: EngineConfig) -> TorchRunner:
+def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     """Load the weights of `model`, allocate its cache and, on CUDA, compile and capture.
 
     Raises StartError: weights that do not fit the model, no memory.
     """
-    spec, num_adapters, block_size = model.spec, len(config.adapters), config.block_size
-    layers = _load(model, num_adapters)
+    spec = model.spec
+    layers = _load(model, len(config.adapters))
     kernels = None
     if model.device != "cpu":
-        setting = Setting(model.dtype, model.kv_dtype, block_size, model.device)
+        setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
-    free, width = _free_memory(model.device), model.kv_dtype.itemsize
-    held = capacity(config, spec, element_size=width, free_memory=free)
-    limits = Limits(block_size, held.num_blocks, spec.vocab_size, held.max_model_len, num_adapters)
+    block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
+    limits = runner_limits(config, spec, block_bytes, free_memory=_free_memory(model.device))
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     if model.device != "cpu":
         _warm_up(runner, model, config, can_capture=kernels is not None)
     return runner
 
 
-def _load(model: Model, num_adapters: int) -> set[AttentionSpec]:
+def _load(model: TorchModel, num_adapters: int) -> set[AttentionSpec]:
     """Load every weight by computing one token without and one with each adapter; what attention
     there is.  StartError if the checkpoint does not fit, or an adapter."""
-    runner = TorchRunner(model, Limits(1, 1, model.spec.vocab_size, 1, num_adapters))
-    try:
+    runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1, num_adapters))
+    with first_step():
         logits = runner.run(Step(tuple(Row([0], 0, [0], 1, i) for i in range(num_adapters + 1))))
         model.adapters.check_used()
-    except StartError:
-        raise
-    except ServingError as error:
-        raise StartError(f"the weights do not fit config.json, or memory: {error}") from error
-    if logits.shape[1] != model.spec.vocab_size:
-        raise StartError(
-            f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
-            f"{model.spec.vocab_size}"
-        )
+    check_logits(logits, model.spec)
     return runner.attention_specs
 
 
-def _warm_up(runner: TorchRunner, model: Model, config: EngineConfig, *, can_capture: bool) -> None:
+def _warm_up(
+    runner: TorchRunner, model: TorchModel, config: EngineConfig, *, can_capture: bool
+) -> None:
     """Compute the longest piece of a prompt, which finds out whether memory is enough, and capture
     the graphs; without them a warning says why."""
     length = min(config.max_num_batched_tokens, runner.max_model_len)
@@ -126,6 +117,17 @@ def _warm_up(runner: TorchRunner, model: Model, config: EngineConfig, *, can_cap
         runner.use_graphs(CudaCapture(model.device), config.max_num_seqs)
     except RuntimeError as error:
         log.warning("no CUDA graphs: they cannot be captured here: %s", error)
+
+
+def prepare(config: EngineConfig) -> None:
+    """Refuse what no model has in this runtime, and set the number of threads."""
+    if config.quantization is not None:
+        raise StartError(
+            f"quantization is {config.quantization!r}, but the torch runtime computes with floats: "
+            "leave it out, or take the openvino runtime"
+        )
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
 
 
 def open_device(name: str) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from mindspore_serving import log
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.transfer import upload
 from mindspore_serving.llm.step import Row, Step
@@ -87,4 +87,4 @@ def _layout(block_size: int) -> Layout:
         end = begin - (-length // block_size)
         rows.append(Row([0] * num_new, length - num_new, range(begin, end), 1))
         begin = end
-    return lay_out(Step(tuple(rows)), Limits(block_size, begin, 1, max(n for _, n in TRIED)))
+    return lay_out(Step(tuple(rows)), RunnerLimits(block_size, begin, 1, max(n for _, n in TRIED)))

@@ -1,5 +1,5 @@
-"""A language model that is computed by PyTorch, step by step: see `torch` for what it is computed
-on and in.
+"""A language model computed by PyTorch, step by step; `opening` says on which devices and in which
+dtypes.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,12 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, Limits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import (
     BEGIN,
     AttentionPath,
@@ -34,13 +35,13 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, WeightSource
 from mindspore_serving.llm.runtimes.torch.transfer import Readback, upload
-from mindspore_serving.llm.step import Logits, Step, Vectors
+from mindspore_serving.llm.step import Logits, Step
 
 Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TorchModel:
     """A definition with its weights, and what it is computed in and on."""
 
     spec: ModelSpec
@@ -53,11 +54,17 @@ class Model:
 
 
 class TorchRunner:
-    """A `Runner`.  Its cache is allocated when it is made, with a block more than it tells, for
-    what pads a batch.  `path` None gathers; up to `num_rows` logits come back by pinned memory."""
+    """A `Runner`.  Its cache is allocated when it is made, with one block more than `num_blocks`,
+    for the padding of a batch.  `path` None gathers; up to `num_rows` logits come back through
+    pinned memory."""
 
     def __init__(
-        self, model: Model, limits: Limits, path: AttentionPath | None = None, *, num_rows: int = 1
+        self,
+        model: TorchModel,
+        limits: RunnerLimits,
+        path: AttentionPath | None = None,
+        *,
+        num_rows: int = 1,
     ) -> None:
         spec = model.spec
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)

@@ -1,0 +1,35 @@
+"""A loaded language model in numbers and names."""
+
+import msgspec
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A loaded language model, as front ends and people see it.
+
+    `tool_format` and `reasoning_format` name rows of `llm.chat.tool_formats` and
+    `llm.chat.reasoning_formats`, "" if the chat template shows none.  `sampling` are fields of
+    SamplingParams by name, as the model's authors recommend.
+    """
+
+    architecture: str
+    runtime: str
+    dtype: str
+    quantization: str
+    max_model_len: int
+    vocab_size: int
+    can_generate: bool
+    can_embed: bool
+    embedding_size: int
+    has_chat_template: bool
+    tool_format: str
+    reasoning_format: str
+    adapters: tuple[str, ...]
+    eos_ids: tuple[int, ...]
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_num_waiting: int | None
+    created: int  # seconds since 1970: when it was loaded
+    sampling: tuple[tuple[str, int | float], ...] = ()
+    summary: str = ""  # one line for people: what was chosen, and what it can hold

@@ -1,0 +1,49 @@
+"""A method of a servable version in the master: what both ways, batched and streamed, share."""
+
+from collections.abc import Sequence
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.metrics import Series
+from mindspore_serving.wire import cutting
+
+
+class ServedMethod:
+    """One method, and the workers that can run it; among equals the first one is next."""
+
+    is_cut_singly = False  # every instance of a request is a part of its own
+
+    def __init__(self, deployment: Deployment, version: int, report: MethodReport) -> None:
+        self.version = version
+        self.report = report
+        self.series = Series(deployment.name, version, report.name)
+        self.can_retry = report.retry and deployment.retry
+        self.label = f"servable({deployment.name}) method({report.name})"
+        self.workers: list[Link] = []
+
+    def cut_body(
+        self, request: PendingRequest, codec: str, body: bytes | bytearray
+    ) -> list[RequestPart]:
+        """The body as it is where one worker gets all of it; else as `cut`."""
+        if len(self.workers) == 1 and not self.is_cut_singly:
+            return [RequestPart(request, 0, *cutting.whole(codec, body))]
+        return self.cut(request, *cutting.split(codec, body))
+
+    def cut(
+        self, request: PendingRequest, codec: str, chunks: Sequence[cutting.Chunk]
+    ) -> list[RequestPart]:
+        """The instances `chunks` as parts, for all workers.  Raises InvalidInputs without any."""
+        if not chunks:
+            raise InvalidInputs(f"Instances count of request cannot be 0, {self.label}")
+        num_workers, batch_size = len(self.workers), self.report.batch_size
+        if self.is_cut_singly:
+            num_workers, batch_size = len(chunks), 1
+        return cut(request, codec, chunks, num_workers=num_workers, batch_size=batch_size)
+
+    def _make_last(self, link: Link) -> None:
+        """Among equal workers the one that waited longest is next."""
+        self.workers.remove(link)
+        self.workers.append(link)

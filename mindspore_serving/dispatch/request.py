@@ -1,0 +1,129 @@
+"""A request in flight in the master: the parts it was cut into, and the reply they add up to.
+
+Knows no method, queue or worker; no I/O and no clock.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from mindspore_serving.core.service import Reply
+from mindspore_serving.errors import Code, InvalidInputs, ServingError
+from mindspore_serving.wire.cutting import Chunk
+
+
+class WorkerLink(Protocol):
+    """The link to a worker, as the requests that it has use it."""
+
+    def cancel(self, part: "RequestPart") -> None:
+        """Nobody waits for `part` any more."""
+        ...
+
+
+class Way(Protocol):
+    """One of the two ways to workers, batched or streamed: it gets the answers."""
+
+    def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class RequestPart:
+    """Instances of one request that go to one worker together."""
+
+    request: "PendingRequest"
+    index: int  # among the parts of the request
+    codec: str
+    chunks: Sequence[Chunk]
+    is_stream: bool = False
+    has_replied: bool = False  # a stream has begun: it cannot be run again elsewhere
+    num_attempts: int = 0
+    link: WorkerLink | None = None  # to the worker that has it
+    id: int = 0  # on that link, greater than those before
+    way: Way | None = None  # that it took to the worker
+
+
+Answer: TypeAlias = tuple[RequestPart, Reply]
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    """Collects the parts' answers in order and replies once: the `Call` of a front end.
+
+    A stream has one part, and replies until the last answer of that.
+    """
+
+    method: str  # its name
+    on_reply: Callable[[Reply], None]
+    on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
+    started: float
+    deadline: float | None = None
+    stop_timer: Callable[[], object] | None = None  # of the deadline
+    is_done: bool = False
+    parts: Sequence[RequestPart] = ()
+    _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
+
+    def make_stream(self) -> None:
+        """Every answer is to be a reply.  Raises InvalidInputs unless there is one part."""
+        if len(self.parts) != 1:
+            raise InvalidInputs(f"a stream takes one instance, {len(self.parts)} were given")
+        self.parts[0].is_stream = True
+
+    def answer(self, part: RequestPart, reply: Reply) -> None:
+        """`part` was answered.  A part that failed as a whole fails the request as a whole."""
+        if self.is_done:
+            return
+        if reply.failure is not None:
+            self.fail(reply.failure)
+        elif len(self.parts) == 1:
+            if reply.is_last:
+                self._end(0)
+            self.on_reply(reply)
+        else:
+            self._answers[part.index] = reply
+            if len(self._answers) == len(self.parts):
+                replies = [self._answers[index] for index in range(len(self.parts))]
+                self._end(0)
+                self.on_reply(_join(replies))
+
+    def fail(self, error: ServingError) -> None:
+        """Reply with `error` if the request is not done."""
+        if not self.is_done:
+            self._end(error.code)
+            self.on_reply(Reply(failure=error))
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        if not self.is_done:
+            self._end(Code.CANCELLED)
+
+    def _end(self, code: int) -> None:
+        self.is_done = True
+        self.on_done(self, code)
+
+
+def cut(
+    request: PendingRequest,
+    codec: str,
+    chunks: Sequence[Chunk],
+    *,
+    num_workers: int,
+    batch_size: int,
+) -> list[RequestPart]:
+    """`chunks` (one per instance) as parts, shared evenly over the workers in whole batches."""
+    size = max(1, math.ceil(len(chunks) / max(1, num_workers)))
+    size = math.ceil(size / batch_size) * batch_size
+    return [
+        RequestPart(request, index, codec, chunks[start : start + size])
+        for index, start in enumerate(range(0, len(chunks), size))
+    ]
+
+
+def _join(replies: Sequence[Reply]) -> Reply:
+    instances = [instance for reply in replies for instance in reply.instances]
+    if all(reply.faults is None for reply in replies):
+        return Reply(instances)
+    faults: list[ServingError | None] = []
+    for reply in replies:
+        faults.extend(reply.faults or [None] * len(reply.instances))
+    return Reply(instances, faults)

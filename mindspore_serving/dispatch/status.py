@@ -1,0 +1,104 @@
+"""What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.dispatch.registry import Service
+from mindspore_serving.metrics import quantiles
+
+
+def describe(service: Service) -> dict[str, Any]:
+    """See `core.service.Control.describe`."""
+    return {
+        "name": service.name,
+        "version": service.version,
+        "methods": {
+            name: {"inputs": method.report.inputs, "outputs": method.report.outputs}
+            for name, method in service.methods.items()
+            if not name.startswith("@")
+        },
+        "num_workers": len(service.workers),
+        **({"summary": service.card.summary} if service.card else {}),
+    }
+
+
+def observe(service: Service) -> dict[str, Any]:
+    """As `describe`, and requests, latencies of about the last minute in milliseconds, and of a
+    language model its card and its engines' totals over all workers."""
+    methods = service.methods.values()
+    p50, p99 = quantiles([method.series for method in methods], (0.5, 0.99))
+    found: dict[str, Any] = {
+        **describe(service),
+        "requests": {
+            "waiting": num_waiting(service),
+            "running": sum(len(link.parts) for link in service.workers),
+            "total": sum(method.series.seconds.count for method in methods),
+        },
+        "p50_ms": p50,
+        "p99_ms": p99,
+    }
+    if service.card is not None:
+        found["model"] = msgspec.to_builtins(service.card)
+        found["engine"] = engine(service)
+    return found
+
+
+def num_waiting(service: Service) -> int:
+    """Parts of requests that no worker has yet."""
+    return sum(method.num_waiting for method in service.methods.values())
+
+
+def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCard]]:
+    """See `core.service.Control.language_models`."""
+    newest = {
+        service.name: (service.name, service.version, service.card)
+        for service in sorted(services, key=lambda service: service.version)
+        if service.card is not None and service.workers
+    }
+    return list(newest.values())
+
+
+GAUGES = {  # metric -> number of a service
+    "workers": "num_workers",
+    "waiting": "num_waiting_parts",
+    "llm_requests_running": "num_running",
+    "llm_requests_waiting": "num_waiting",
+    "llm_cache_blocks": "num_blocks",
+    "llm_cache_blocks_free": "num_free_blocks",
+}
+COUNTERS = {
+    "llm_steps": "num_steps",
+    "llm_prompt_tokens": "num_prompt_tokens",
+    "llm_generated_tokens": "num_generated_tokens",
+    "llm_prefix_cache_queries": "num_cache_queries",
+    "llm_prefix_cache_hits": "num_cache_hits",
+    "llm_preemptions": "num_preemptions",
+}
+
+
+def metrics(
+    services: Iterable[Service], names: Mapping[str, str]
+) -> dict[str, dict[tuple[str, str], float]]:
+    """The numbers of all services by metric of `names` and by (servable, version)."""
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for service in services:
+        numbers = engine(service)
+        numbers["num_workers"] = len(service.workers)
+        numbers["num_waiting_parts"] = num_waiting(service)
+        for metric, name in names.items():
+            if name in numbers:
+                labels = (service.name, str(service.version))
+                found.setdefault(metric, {})[labels] = float(numbers[name])
+    return found
+
+
+def engine(service: Service) -> dict[str, int]:
+    """The sums of what the engines of its workers count; empty before their first steps."""
+    totals: dict[str, int] = {}
+    for link in service.workers:
+        for name, value in link.numbers.items():
+            totals[name] = totals.get(name, 0) + value
+    return totals

@@ -1,0 +1,204 @@
+"""Loads a servable into this process: declaration, models, language model, a program per method.
+
+Knows nothing of channels: a worker that owns no models gets a `RemoteModels` to ask instead.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from mindspore_serving import backends
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.batching import assemble
+from mindspore_serving.core.declaration import LanguageSpec, ModelSpec
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, NotFound, StartError
+from mindspore_serving.execution import nested
+from mindspore_serving.execution.host import Host, call_name
+from mindspore_serving.execution.preparing import RemoteModels, check_subgraph, make_program
+from mindspore_serving.ipc.messages import ModelReport, Setup
+from mindspore_serving.servable import model as model_api
+from mindspore_serving.servable import pipeline, repository
+from mindspore_serving.servable.language import add_generate
+
+if TYPE_CHECKING:
+    from mindspore_serving.execution.language_service import LanguageService
+
+MOST_WAITING = 1024  # requests, unless the operator says otherwise
+MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
+MOST_WAITING_TOKENS = 1 << 20  # that they have together
+SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
+
+
+def load(setup: Setup, remote: RemoteModels, make_wake: Callable[[], Callable[[], None]]) -> Host:
+    """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
+    worker's.  Raises StartError (or another ServingError)."""
+    if setup.device_id is not None:
+        os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
+    declaration, version = repository.make_declaration(
+        setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
+    )
+    if declaration.distributed is not None:
+        raise StartError(
+            f"servable '{setup.servable_name}' is declared as distributed servable: "
+            "start it with distributed.start_servable"
+        )
+    formats = sorted({spec.format for spec in declaration.models.values()})
+    host = Host(declaration, version, setup.device_type)
+    host.models = dict(setup.models)
+    if setup.owns_models:
+        host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
+        _check_device(setup, host)
+        for spec in declaration.models.values():
+            _load_model(host, spec, setup)
+    if declaration.language is not None and setup.owns_models:
+        host.language = _open_language(declaration.language, setup, make_wake())
+    _add_predict(host)
+    _add_programs(host, setup, remote)
+    model_api.bind_runner(_runner(host, setup, remote))
+    pipeline.bind_pipeline(_pipeline_runner(host, remote))
+    return host
+
+
+def _check_device(setup: Setup, host: Host) -> None:
+    if host.declaration.models and setup.device_id is None and host.device_type != "cpu":
+        raise StartError(
+            f"Servable '{setup.servable_name}' has models declared by declare_model, but parameter "
+            "'device_ids' of ServableStartConfig is not set in Serving startup script when the "
+            "device target is not CPU"
+        )
+
+
+def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
+    root = (setup.servable_directory, setup.servable_name)
+    if setup.enable_lite and spec.format == "mindir":
+        spec = replace(spec, format="mindir_lite")
+    source = ModelSource(
+        spec=spec,
+        paths=repository.model_paths(*root, host.version, spec),
+        device_type=host.device_type,
+        device_id=setup.device_id or 0,
+        dec_key=setup.dec_key,
+        dec_mode=setup.dec_mode,
+        config_file=repository.config_path(*root, spec),
+        options=spec.options,
+    )
+    backend = backends.open_backend(source)
+    host.backends[spec.key] = backend
+    graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
+    host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
+
+
+def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
+    """Load the servable's language model and start its engine.  Raises StartError."""
+    from mindspore_serving.execution.language_service import LanguageService
+    from mindspore_serving.execution.language_stage import LanguageStage
+    from mindspore_serving.llm.checkpoint.model_files import find_config
+    from mindspore_serving.llm.loader import make_config, open_model
+    from mindspore_serving.llm.models import is_encoder
+    from mindspore_serving.llm.serving.async_engine import AsyncEngine
+
+    options = dict(spec.options)
+    embeds_only = is_encoder(find_config(Path(spec.path)))
+    options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
+    options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
+    if "device" not in options and setup.device_type in ("cpu", "gpu"):
+        number = f":{setup.device_id}" if setup.device_id else ""
+        options["device"] = "cpu" if setup.device_type == "cpu" else f"cuda{number}"
+    try:
+        opened = open_model(spec.path, spec.runtime, make_config(options))
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
+    sys.setswitchinterval(SWITCH_SECONDS)
+    engine = AsyncEngine(opened, wake)
+    return LanguageService(engine, LanguageStage(engine, spec.params))
+
+
+def _add_predict(host: Host) -> None:
+    """A bare directory of models gets its method from the model's own signature."""
+    declaration = host.declaration
+    if declaration.language is not None and not declaration.methods:
+        add_generate(declaration)
+    if declaration.methods or not host.backends:
+        return
+    (key,) = host.backends
+    if not host.backends[key].signature[0].outputs:
+        raise StartError(
+            f"servable '{declaration.name}': the model does not say what it returns; declare it "
+            "and a method in servable_config.py"
+        )
+    declaration.methods["predict"] = repository.predict_method(key, host.backends[key].signature[0])
+
+
+def _add_programs(host: Host, setup: Setup, remote: RemoteModels) -> None:
+    for name, method in host.declaration.methods.items():
+        if not setup.owns_models and method.has_only_models:
+            continue  # a worker that owns the model does it with one hop less
+        if host.language is None and any(s.kind is StageKind.LANGUAGE for s in method.stages):
+            continue
+        host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
+    if setup.owns_models and setup.device_id is not None:
+        for key, report in host.models.items():
+            for subgraph, (num_inputs, known) in enumerate(report.graphs):
+                num_outputs = known or _declared_outputs(host, key, subgraph)
+                method = _call_method(key, subgraph, num_inputs, num_outputs)
+                host.programs[method.name] = make_program(host, method, None)
+
+
+def _declared_outputs(host: Host, key: str, subgraph: int) -> int:
+    """How many outputs a stage expects of a model that does not say so itself."""
+    for method in host.declaration.methods.values():
+        for stage in method.stages:
+            if (stage.kind, stage.target, stage.subgraph) == (StageKind.MODEL, key, subgraph):
+                return len(stage.outputs)
+    return 1
+
+
+def _call_method(key: str, subgraph: int, num_inputs: int, num_outputs: int) -> Method:
+    slots = tuple(range(num_inputs, num_inputs + num_outputs))
+    stage = Stage(
+        StageKind.MODEL, key, tuple(range(num_inputs)), slots, f"Model '{key}'", subgraph=subgraph
+    )
+    inputs = tuple(f"x{i}" for i in range(num_inputs))
+    outputs = tuple(f"y{i}" for i in range(num_outputs))
+    return Method(call_name(key, subgraph), inputs, outputs, (stage,), slots)
+
+
+def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
+    """What `Model.call` does in this worker."""
+
+    def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
+        check_subgraph(key, subgraph, host.models.get(key))
+        call = host.run_model if setup.owns_models else remote.call
+        results: list[tuple[Array, ...]] = []
+        for outcome in call(key, subgraph, rows):
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(cast(tuple[Array, ...], outcome))  # models make nothing else
+        return results
+
+    return run
+
+
+def _pipeline_runner(host: Host, remote: RemoteModels) -> pipeline.Runner:
+    """What `PipelineServable.run` does in this worker."""
+
+    def run(
+        servable: str, method: str, version: int, rows: list[tuple[Value, ...]]
+    ) -> list[tuple[Value, ...]]:
+        if servable == host.declaration.name and version in (0, host.version):
+            if method not in host.programs:
+                raise NotFound(f"servable {servable} has no method {method} here")
+            return nested.run_method(host.programs[method], rows)
+        results: list[tuple[Value, ...]] = []
+        for outcome in remote.call_method(servable, version, method, rows):
+            if isinstance(outcome, Exception):
+                raise outcome
+            results.append(outcome)
+        return results
+
+    return run

@@ -1,0 +1,120 @@
+"""The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.execution.functions import FunctionCaller
+from mindspore_serving.execution.host import Host
+from mindspore_serving.execution.job import Job, Outcome, PreparedStage, Program
+from mindspore_serving.ipc.messages import ModelReport
+from mindspore_serving.servable.builtins import BUILTINS
+
+DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension is dynamic
+LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
+
+
+class RemoteModels(Protocol):
+    """Where a worker without a device has its models run."""
+
+    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None: ...
+
+    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]: ...
+
+    def call_method(
+        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+    ) -> list[Outcome]: ...
+
+
+def make_program(host: Host, method: Method, remote: RemoteModels | None) -> Program:
+    label = f"servable {host.declaration.name}, method {method.name}"
+    program = Program(method, label)
+    for stage in method.stages:
+        if stage.kind is StageKind.MODEL:
+            program.stages.append(_model_stage(host, stage, remote))
+        elif stage.kind is StageKind.LANGUAGE:
+            program.stages.append(_language_stage(host, stage))
+        else:
+            program.stages.append(_function_stage(host, method, stage))
+    return program
+
+
+def _model_stage(host: Host, stage: Stage, remote: RemoteModels | None) -> PreparedStage:
+    report = host.models.get(stage.target)
+    if report is None:
+        raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
+    _check_counts(stage, report)
+    limit = report.batch_size or DYNAMIC_BATCH
+    key, subgraph = stage.target, stage.subgraph
+    if remote is None:
+        return PreparedStage(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
+    return PreparedStage(
+        stage.inputs,
+        limit,
+        lambda rows: remote.call(key, subgraph, rows),
+        start=lambda _, jobs: remote.start(key, subgraph, jobs, stage),
+    )
+
+
+def _language_stage(host: Host, stage: Stage) -> PreparedStage:
+    def refuse(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        text = "a method with a language model cannot be called from inside a stage"
+        return [StageFailed(text)] * len(rows)
+
+    assert host.language is not None
+    start = host.language.stage.start
+    return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
+
+
+def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
+    if report is None:
+        raise InvalidInputs(f"model '{key}' is not loaded")
+    if subgraph >= len(report.graphs):
+        raise InvalidInputs(
+            f"model '{key}' has {len(report.graphs)} graph(s), counted from 0: there is no "
+            f"subgraph {subgraph}"
+        )
+
+
+def _check_counts(stage: Stage, report: ModelReport) -> None:
+    check_subgraph(stage.target, stage.subgraph, report)
+    declared = report.graphs[stage.subgraph]
+    for what, given, known in (
+        ("inputs", len(stage.inputs), declared[0]),
+        ("outputs", len(stage.outputs), declared[1]),
+    ):
+        if given != known and known:  # 0: the model does not say before it has run
+            raise StartError(
+                f"The {what} count {given} in register_method not equal to the count {known} "
+                f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"
+            )
+
+
+def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
+    if stage.kind is StageKind.BUILTIN:
+        function = BUILTINS[stage.target][0]
+    else:
+        function = host.declaration.functions[stage.target]
+    caller = FunctionCaller(function, stage.target, len(stage.outputs))
+    if stage.batch_size is None:
+        prepared = PreparedStage(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
+        if stage.streams:
+            prepared.iterate = lambda job: caller.iterate(job.arguments(prepared))
+        return prepared
+    limit = stage.batch_size or _model_batch(host, method, stage)
+    return PreparedStage(stage.inputs, limit, caller.call_batch)
+
+
+def _model_batch(host: Host, method: Method, stage: Stage) -> int:
+    """The size for batch_size=0: the smallest model batch before the models, the largest after."""
+    sizes = [
+        host.models[other.target].batch_size or DYNAMIC_BATCH
+        for other in method.stages
+        if other.kind is StageKind.MODEL and other.target in host.models
+    ]
+    if not sizes:
+        return 1
+    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
+    return min(sizes) if is_first else max(sizes)

@@ -1,0 +1,170 @@
+"""How OpenAI's fields become parameters of sampling and fields of the request to a model.
+
+Each function gets a body and the card of the model; None is "not given".  They raise InvalidField.
+"""
+
+from typing import Any
+
+from mindspore_serving.core.generation import MAX_SEQUENCES
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import show, translation
+from mindspore_serving.frontends.openai.decoding import check_free
+from mindspore_serving.frontends.openai.grammars import to_grammar
+
+MAX_BIAS = 100.0
+MAX_STOPS = 4
+MAX_CHAT_LOGPROBS = 20
+MAX_COMPLETION_LOGPROBS = 5
+DEFAULT_MAX_TOKENS = 16  # of a completion
+
+
+def check_token(field: str, token_id: int, card: ModelCard) -> None:
+    """Raises InvalidField if the model has no such token."""
+    if not 0 <= token_id < card.vocab_size:
+        raise InvalidField(
+            field,
+            f"has token id {token_id}, expected 0 to {card.vocab_size - 1}, which is what the "
+            "model has",
+        )
+
+
+@translation("top_k")
+def top_k(body: Any, _: ModelCard) -> int | None:
+    """-1 is 0, all tokens"""
+    return 0 if body.top_k == -1 else body.top_k
+
+
+@translation("seed")
+def seed(body: Any, _: ModelCard) -> int | None:
+    """modulo 2**64, as OpenAI's are signed"""
+    return None if body.seed is None else body.seed % 2**64
+
+
+@translation("stop")
+def stop(body: Any, _: ModelCard) -> list[str]:
+    """a text, or up to 4"""
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if len(stops) > MAX_STOPS:
+        raise InvalidField("stop", f"has {len(stops)} texts, expected at most {MAX_STOPS}")
+    return stops
+
+
+@translation("logit_bias")
+def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
+    """values of -100 to 100"""
+    biases: dict[int, float] | None = body.logit_bias
+    for token_id, bias in (biases or {}).items():
+        check_token("logit_bias", token_id, card)
+        if not -MAX_BIAS <= bias <= MAX_BIAS:
+            name = f"logit_bias[{token_id}]"
+            raise InvalidField(name, f"is {show(bias)}, expected a number from -100 to 100")
+    return biases
+
+
+@translation("stop_token_ids")
+def stop_token_ids(body: Any, card: ModelCard) -> list[int] | None:
+    """ids that the model has"""
+    ids: list[int] | None = body.stop_token_ids
+    for token_id in ids or ():
+        check_token("stop_token_ids", token_id, card)
+    return ids
+
+
+@translation("truncate_prompt_tokens", to="truncate")
+def truncate(body: Any, _: ModelCard) -> int | None:
+    """that many tokens at the end of the prompt are kept"""
+    count: int | None = body.truncate_prompt_tokens
+    if count is not None and count < 1:
+        raise InvalidField("truncate_prompt_tokens", f"is {count}, expected at least 1")
+    return count
+
+
+@translation("response_format", "structured_outputs", to="grammar")
+def grammar(body: Any, _: ModelCard) -> Grammar | None:
+    """the model can write nothing else; only one of them may be given"""
+    return to_grammar(body.response_format, body.structured_outputs)
+
+
+@translation("max_completion_tokens", "max_tokens", to="max_tokens")
+def chat_max_tokens(body: Any, _: ModelCard) -> int | None:
+    """up to the end of the context if it is not given"""
+    new: int | None = body.max_completion_tokens
+    old: int | None = body.max_tokens
+    name, count = ("max_tokens", old) if new is None else ("max_completion_tokens", new)
+    if new is not None and old is not None and new != old:
+        raise InvalidField(name, text=f"max_tokens is {old} and {name} is {new}: give one of them")
+    if count is not None and count < 1:
+        raise InvalidField(name, f"is {count}, expected at least 1")
+    return count
+
+
+@translation("top_logprobs", "logprobs", to="logprobs")
+def chat_logprobs(body: Any, _: ModelCard) -> int | None:
+    """with `logprobs: true`; at most 20"""
+    count: int | None = body.top_logprobs
+    if count is not None and not 0 <= count <= MAX_CHAT_LOGPROBS:
+        raise InvalidField("top_logprobs", f"is {count}, expected 0 to {MAX_CHAT_LOGPROBS}")
+    if body.logprobs:
+        return count or 0
+    if count:
+        raise InvalidField("top_logprobs", "is given, expected logprobs: true with it")
+    return None
+
+
+@translation("reasoning_effort", "chat_template_kwargs", to="template_options")
+def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
+    """variables of the chat template; `"none"` sets `enable_thinking` to false, too"""
+    options: dict[str, Any] = {}
+    effort = body.reasoning_effort
+    if effort is not None:
+        options["reasoning_effort"] = effort
+        if effort == "none":
+            options["enable_thinking"] = False
+    given = body.chat_template_kwargs or {}
+    check_free("chat_template_kwargs", given)
+    return {**options, **given}
+
+
+@translation("max_tokens")
+def completion_max_tokens(body: Any, _: ModelCard) -> int:
+    """16 if it is not given; 0 with `echo` generates nothing"""
+    # An echo alone needs one token too: a request for none never reaches the model's scores.
+    count = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if count < 0 or (count == 0 and not body.echo):
+        raise InvalidField("max_tokens", f"is {count}, expected at least 1, or 0 with echo: true")
+    return max(1, count)
+
+
+@translation("best_of", "n", to="n")
+def num_answers(body: Any, _: ModelCard) -> int:
+    """the `n` likeliest of `best_of` answers are given"""
+    n: int = 1 if body.n is None else body.n
+    count: int = n if body.best_of is None else body.best_of
+    if body.best_of is not None and not n <= count <= MAX_SEQUENCES:
+        raise InvalidField("best_of", f"is {count}, expected n={n} to {MAX_SEQUENCES}")
+    if body.stream and count > n:
+        raise InvalidField(
+            "best_of",
+            f"is {count} and n is {n}: a stream cannot choose among answers, expected both the "
+            "same",
+        )
+    return count
+
+
+@translation("logprobs")
+def completion_logprobs(body: Any, card: ModelCard) -> int | None:
+    """at most 5"""
+    count: int | None = body.logprobs
+    if count is not None and not 0 <= count <= MAX_COMPLETION_LOGPROBS:
+        raise InvalidField("logprobs", f"is {count}, expected 0 to {MAX_COMPLETION_LOGPROBS}")
+    if count is None and num_answers.make(body, card) > (body.n or 1):
+        return 0  # the best answer is chosen by them
+    return count
+
+
+@translation("echo", to="prompt_logprobs")
+def completion_prompt_logprobs(body: Any, _: ModelCard) -> int | None:
+    """the prompt is put before the answer, with log-probabilities if `logprobs` is given"""
+    return body.logprobs if body.echo else None

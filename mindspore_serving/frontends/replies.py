@@ -1,0 +1,89 @@
+"""The seam for coroutines: submit a request, await its reply or each of its replies.  Knows no
+protocol."""
+
+import asyncio
+from collections import deque
+
+from mindspore_serving.core.service import Inference, Reply, Request
+from mindspore_serving.errors import Overloaded
+
+MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
+REPLY_SIZE = 256  # bytes of one without instances
+_UNREAD = f"the stream was ended: its client left over {MOST_UNREAD >> 20} MiB unread"
+
+
+async def infer(inference: Inference, request: Request) -> Reply:
+    """The one reply to a request that does not stream.  Cancelling the caller cancels the call."""
+    future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def resolve(reply: Reply) -> None:
+        if not future.done():
+            future.set_result(reply)
+
+    call = inference.submit(request, resolve)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+
+
+class Replies:
+    """The replies to a request that streams.  One coroutine awaits `next` at a time.
+
+    A reader that leaves more than MOST_UNREAD bytes lying while it does something else, such as
+    sending to a client that does not read, gets a failure in their place, and the request ends.
+    Leaving before the last needs `cancel`; `with` does that.
+    """
+
+    def __init__(self, inference: Inference, request: Request) -> None:
+        self._replies: deque[Reply] = deque()
+        self._num_unread = 0  # bytes of them
+        self._is_over = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._call = inference.submit(request, self._take)
+
+    async def next(self) -> Reply | None:
+        """The next reply; None after the last."""
+        while not self._replies:
+            if self._is_over:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        reply = self._replies.popleft()
+        self._num_unread -= _size(reply)
+        return reply
+
+    def cancel(self) -> None:
+        """Nobody waits any more.  Harmless at the end."""
+        if not self._is_over:
+            self._is_over = True
+            self._call.cancel()
+
+    def __enter__(self) -> "Replies":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.cancel()
+
+    def _take(self, reply: Reply) -> None:
+        if self._is_over:
+            return
+        if self._num_unread > MOST_UNREAD and self._waiter is None:
+            self._call.cancel()
+            self._replies.clear()
+            self._num_unread = 0
+            reply = Reply(failure=Overloaded(_UNREAD))
+        self._replies.append(reply)
+        self._num_unread += _size(reply)
+        self._is_over = reply.is_last
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _size(reply: Reply) -> int:
+    """Bytes that `reply` holds; a lower bound."""
+    return REPLY_SIZE + sum(map(len, reply.instances))

@@ -1,0 +1,82 @@
+"""The fields of TGI's parameters: which are refused, with TGI's texts, and which translated."""
+
+import json
+from typing import Any
+
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import Fields, Refusal, translation
+
+SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one anywhere
+MOST_TEMPERATURE = 100.0  # beyond it all tokens are as good as equally likely
+SAMPLED_BY = ("temperature", "top_k", "top_p", "typical_p")
+
+
+def is_sampled(parameters: Any) -> bool:
+    given = any(getattr(parameters, name) is not None for name in SAMPLED_BY)
+    return parameters.do_sample or given
+
+
+@translation("temperature", "do_sample")
+def temperature(parameters: Any, _: ModelCard) -> float:
+    """0, the likeliest token, unless `do_sample` is true, `temperature`, `top_k`, `top_p` or
+    `typical_p` is given, or there are no `parameters`; at most 100"""
+    if not is_sampled(parameters):
+        return 0.0
+    given = parameters.temperature
+    return 1.0 if given is None else min(given, MOST_TEMPERATURE)
+
+
+@translation("stop", to="include_stop")
+def include_stop(parameters: Any, _: ModelCard) -> bool:
+    """true: the text stays in the answer"""
+    return True
+
+
+@translation("decoder_input_details", to="prompt_logprobs")
+def prompt_logprobs(parameters: Any, _: ModelCard) -> int | None:
+    """0: the tokens of the prompt have log-probabilities"""
+    return 0 if parameters.decoder_input_details else None
+
+
+@translation("truncate")
+def truncate(parameters: Any, _: ModelCard) -> int | None:
+    """that many tokens at the end of the prompt are kept"""
+    count: int | None = parameters.truncate
+    return count
+
+
+@translation("grammar")
+def grammar(parameters: Any, _: ModelCard) -> Grammar | None:
+    """JSON has at most one space anywhere; schemas are followed by llguidance"""
+    found: Grammar | None = parameters.grammar and parameters.grammar.to_grammar()
+    return found
+
+
+def schema_grammar(schema: Any) -> Grammar:
+    """The grammar of a JSON schema or its text.  Raises InvalidField for one that is no schema of
+    an object's properties."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise InvalidField("grammar", f"is not valid: {error}") from None
+    elif not isinstance(schema, dict):
+        raise InvalidField("grammar", "is not supported")
+    if not isinstance(schema, dict) or "properties" not in schema:
+        raise InvalidField("grammar", "is not valid: Grammar must have a 'properties' field")
+    return Grammar("json_schema", json.dumps({"x-guidance": SPACES} | schema))
+
+
+_REFUSED = (
+    Refusal("temperature", "must be strictly positive", lambda value: value <= 0),
+    Refusal("repetition_penalty", "must be strictly positive", lambda value: value <= 0),
+    Refusal("frequency_penalty", "must be >= -2.0 and <= 2.0", lambda value: abs(value) > 2),
+    Refusal("top_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    Refusal("typical_p", "must be > 0.0 and < 1.0", lambda value: not 0 < value < 1),
+    Refusal("top_k", "must be strictly positive", lambda value: value <= 0),
+    Refusal("max_new_tokens", "must be strictly positive", lambda value: value == 0),
+    Refusal("watermark", "is not supported"),
+)
+FIELDS = Fields("tgi", _REFUSED, (temperature, include_stop, prompt_logprobs, truncate, grammar))

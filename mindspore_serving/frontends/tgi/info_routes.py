@@ -1,0 +1,104 @@
+"""GET /info, POST /tokenize and /chat_tokenize: what is served, and the tokens of a text."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving import __version__
+from mindspore_serving.core.llm_messages import Tokenize, Tokenized
+from mindspore_serving.frontends.language import ServedModel
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
+from mindspore_serving.frontends.tgi.answers import (
+    ChatTokenizeResponse,
+    Info,
+    SimpleToken,
+    encode,
+)
+from mindspore_serving.frontends.tgi.checks import RequestLimits, find_model
+from mindspore_serving.frontends.tgi.errors import TgiError
+from mindspore_serving.frontends.tgi.metrics import Recorder
+from mindspore_serving.frontends.tgi.requests import (
+    CHAT,
+    GENERATE,
+    check_type,
+    decode,
+    read_json,
+    read_limited,
+)
+
+TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
+PREPARE_THREADS = 2  # of a worker, which look at prompts
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def info(site: Site, limits: RequestLimits) -> Answer:
+    async def answer(_: Request) -> Response:
+        model = find_model(site.models, None)
+        card = model.card
+        return _json(
+            Info(
+                model_id=model.name,
+                model_pipeline_tag="text-generation" if card.can_generate else None,
+                max_concurrent_requests=limits.max_concurrent_requests,
+                max_best_of=limits.max_best_of,
+                max_stop_sequences=limits.max_stop_sequences,
+                max_input_tokens=card.max_model_len - 1,
+                max_total_tokens=card.max_model_len,
+                validation_workers=PREPARE_THREADS,
+                max_client_batch_size=limits.max_client_batch_size,
+                router="mindspore-serving",
+                version=__version__,
+            )
+        )
+
+    return answer
+
+
+def tokenize(site: Site) -> Answer:
+    async def answer(request: Request) -> Response:
+        body = await read_limited(request, site.max_body)
+        path = other_path(body, TOKENIZE, TOKENIZE)
+        if path:
+            return Forwarded(body, path)
+        check_type(request)
+        found = decode(body, GENERATE)
+        model = find_model(site.models, found.parameters.adapter_id)
+        tokens, _ = await _tokens(model, Tokenize(prompt=found.inputs))
+        truncate = found.parameters.truncate
+        return _json(tokens[-truncate:] if truncate else tokens)
+
+    return answer
+
+
+def chat_tokenize(site: Site, recorder: Recorder) -> Answer:
+    async def answer(request: Request) -> Response:
+        body = decode(await read_json(request, site.max_body), CHAT)
+        recorder.count_request()
+        if body.response_format:
+            body.response_format.to_grammar()  # to refuse a wrong one
+        if body.tools and body.response_format:
+            text = "Tool error: Grammar and tools are mutually exclusive"
+            raise TgiError(422, "tool_error", text)
+        model = find_model(site.models, body.model)
+        conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
+        tokens, text = await _tokens(model, conversation)
+        return _json(ChatTokenizeResponse(tokens, text))
+
+    return answer
+
+
+async def _tokens(model: ServedModel, request: Tokenize) -> tuple[list[SimpleToken], str]:
+    found = await model.call(request, Tokenized)
+    text = found.text
+    tokens = [
+        SimpleToken(token.id, text[start:stop], start, stop)
+        for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
+    ]
+    return tokens, text
+
+
+def _json(found: object) -> Response:
+    return Response(encode(found), media_type="application/json")

@@ -1,0 +1,123 @@
+"""JSON read char by char, as it is written: generators that take chars and end with the last one of
+what they read.  They keep no values: who reads keeps the text.
+"""
+
+import re
+from collections.abc import Generator
+from typing import TypeAlias
+
+MAX_DEPTH = 100  # of containers in one another
+_SPACE = " \t\n\r"
+_HEX = frozenset("0123456789abcdefABCDEF")
+_SCALAR_CHARS = frozenset("+-.0123456789Eaeflnrstu")
+_MAX_SCALAR_CHARS = 400
+_WORDS = ("true", "false", "null")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER_START = re.compile(
+    r"-?(?:(?:0|[1-9]\d*)(?:\.(?:\d+(?:[eE][+-]?\d*)?)?|[eE][+-]?\d*)?)?", re.ASCII
+)
+
+Reading: TypeAlias = Generator[None, str, None]
+Chars: TypeAlias = Generator[None, str, str]  # gives a char behind, or the text that was read
+Value: TypeAlias = Generator[None, str, str | None]
+
+
+class Broken(Exception):
+    """The char that was just given cannot come here."""
+
+
+def next_char() -> Chars:
+    """The next char that is no space."""
+    char = yield
+    while char in _SPACE:
+        char = yield
+    return char
+
+
+def read_marker(marker: str, char: str) -> Reading:
+    """All of `marker`, of which `char` is to be the first."""
+    for wanted in marker[:-1]:
+        if char != wanted:
+            raise Broken
+        char = yield
+    if char != marker[-1]:
+        raise Broken
+
+
+def read_value(char: str, depth: int = 0) -> Value:
+    """A value, of which `char` is the first; the char behind it if that was needed to see that it
+    has ended, as behind numbers and words."""
+    if char == '"':
+        yield from read_string(char)
+        return None
+    if char not in "{[":
+        return (yield from _read_scalar(char))
+    if depth == MAX_DEPTH:
+        raise Broken
+    end = "}" if char == "{" else "]"
+    char = yield from next_char()
+    if char == end:
+        return None
+    while True:
+        if end == "}":
+            yield from read_string(char)
+            char = yield from behind_colon()
+        behind = yield from read_value(char, depth + 1)
+        char = yield from behind_value(behind)
+        if char == end:
+            return None
+        if char != ",":
+            raise Broken
+        char = yield from next_char()
+
+
+def behind_value(behind: str | None) -> Chars:
+    """The next char that is no space, from what `read_value` gives on."""
+    if behind is None or behind in _SPACE:
+        return (yield from next_char())
+    return behind
+
+
+def behind_colon() -> Chars:
+    """The first char of a value, behind a colon."""
+    if (yield from next_char()) != ":":
+        raise Broken
+    return (yield from next_char())
+
+
+def read_string(char: str) -> Chars:
+    """A string, of which `char` is the first; all of it as JSON."""
+    if char != '"':
+        raise Broken
+    text = [char]
+    while True:
+        char = yield
+        text.append(char)
+        if char == '"':
+            return "".join(text)
+        if char < " ":
+            raise Broken
+        if char == "\\":
+            char = yield
+            text.append(char)
+            if char == "u":
+                for _ in range(4):
+                    char = yield
+                    text.append(char)
+                    if char not in _HEX:
+                        raise Broken
+            elif char not in '"\\/bfnrt':
+                raise Broken
+
+
+def _read_scalar(char: str) -> Chars:
+    text = ""
+    while char in _SCALAR_CHARS:
+        text += char
+        is_word = any(word.startswith(text) for word in _WORDS)
+        if not (is_word or _NUMBER_START.fullmatch(text)) or len(text) > _MAX_SCALAR_CHARS:
+            raise Broken
+        char = yield
+    if text not in _WORDS and not _NUMBER.fullmatch(text):
+        raise Broken
+    return char

@@ -1,0 +1,66 @@
+"""Making a model directory out of another one, and the command line for it.
+
+Knows no tensor and no format of weights.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import CONFIG
+
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
+NOT_COPIED = (*WEIGHTS, ".index.json")
+
+
+def check_is_new(target: Path) -> None:
+    """Raises StartError if `target` exists."""
+    if target.exists():
+        raise StartError(f"{target} exists; give a directory that does not")
+
+
+@contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `target` when the block ends without an error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as unfinished:
+        directory = Path(unfinished) / target.name
+        directory.mkdir()
+        yield directory
+        directory.rename(target)
+
+
+def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) -> None:
+    """Write `config` as config.json, and copy what `source` has beside it and the weights."""
+    for path in source.iterdir():
+        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != CONFIG:
+            shutil.copyfile(path, directory / path.name)
+    (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+
+
+def run_command(
+    convert: Callable[..., None], arguments: Sequence[str] | None, modes: Iterable[str] = ()
+) -> int:
+    """Call `convert` with the source, the target and, if there are `modes`, the mode that the
+    command line gives; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m mindspore_serving.llm.{convert.__name__}",
+        description=(convert.__doc__ or "").split("\n\n")[0],
+    )
+    parser.add_argument("source", help="directory with config.json and *.safetensors")
+    parser.add_argument("target", help="directory to make")
+    if modes:
+        parser.add_argument("mode", choices=list(modes))
+    try:
+        convert(**vars(parser.parse_args(arguments)))
+    except StartError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

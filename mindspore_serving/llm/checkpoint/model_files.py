@@ -1,0 +1,93 @@
+"""The JSON files of a model's directory: config.json, generation_config.json and the like.
+
+Knows no tensor, no tokenizer and no architecture.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import InvalidInputs, StartError
+
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+MAX_JSON_BYTES = 64 * 2**20
+RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json.  Raises StartError if it is missing or broken."""
+    return read_json(directory / CONFIG)
+
+
+def find_config(directory: Path) -> dict[str, Any]:
+    """The same, but empty if there is none; not every runtime needs one."""
+    return read_optional_json(directory / CONFIG)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
+    value = load_json(path)
+    if not isinstance(value, dict):
+        raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def load_json(path: Path) -> Any:
+    """Any value in `path`.  Raises StartError naming a file that is missing or no JSON."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        raise StartError(f"{path.parent} has no {path.name}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"{path} cannot be read: {error}") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StartError(f"{path} is not JSON: {error}") from None
+
+
+def read_optional_json(path: Path) -> dict[str, Any]:
+    """As `read_json`, but empty if there is no such file."""
+    return read_json(path) if path.exists() else {}
+
+
+def read_eos_ids(directory: Path) -> tuple[int, ...]:
+    """The end tokens that generation_config.json names, or else config.json; empty if neither does.
+
+    Raises StartError naming a file that is broken, or an `eos_token_id` that is no int.
+    """
+    for name in (GENERATION_CONFIG, CONFIG):
+        path = directory / name
+        given = read_optional_json(path).get("eos_token_id")
+        if given is None:
+            continue
+        ids = given if isinstance(given, list) else [given]
+        if not all(type(token_id) is int for token_id in ids):
+            raise StartError(f"{path}: eos_token_id is {ids!r}, expected an int or a list of ints")
+        return tuple(ids)
+    return ()
+
+
+def read_recommended(directory: Path) -> dict[str, Any]:
+    """The fields of SamplingParams that generation_config.json recommends.
+
+    `do_sample` is not read: the file's writers leave it out and mean true.  A value that is out of
+    range is left out, with a warning.  Raises StartError if the file is broken.
+    """
+    path = directory / GENERATION_CONFIG
+    config, found = read_optional_json(path), {}
+    for name in RECOMMENDED:
+        value = config.get(name)
+        if value is None:
+            continue
+        try:
+            SamplingParams(**{name: value})
+        except InvalidInputs as error:
+            log.warning("%s is not followed: %s", path, error)
+        else:
+            found[name] = value
+    return found

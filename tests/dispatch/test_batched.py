@@ -1,0 +1,209 @@
+"""The batched way: which worker gets what waits, and when."""
+
+import time
+from contextlib import closing
+
+import pytest
+import uvloop
+
+from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.errors import ServableUnavailable, WorkerUnavailable
+from tests.dispatch.served import Served, Worker, turn, until
+
+# --- handing out --------------------------------------------------------------------------------
+
+
+async def test_requests_of_one_turn_leave_in_one_message():
+    served = Served(worker := Worker())
+    for _ in range(5):
+        served.submit()
+    assert worker.sent == []
+    await turn()
+    assert worker.sizes == [5]
+
+
+async def test_a_request_of_several_batches_is_spread_over_workers_batch_by_batch():
+    served = Served(first := Worker(), second := Worker(), batch_size=4)
+    served.submit(8)
+    await turn()
+    assert [[len(part.chunks) for part in worker.held] for worker in (first, second)] == [[4], [4]]
+
+
+async def test_small_requests_fill_the_batch_of_one_worker_before_they_go_to_another():
+    served = Served(first := Worker(), second := Worker(), batch_size=4)
+    for _ in range(6):
+        served.submit()
+    await turn()
+    assert sorted(map(len, [first.held, second.held])) == [2, 4]
+
+
+async def test_many_requests_are_shared_evenly():
+    served = Served(first := Worker(), second := Worker())
+    for _ in range(10):
+        served.submit()
+    await turn()
+    assert len(first.held) == len(second.held) == 5
+
+
+async def test_a_full_worker_leaves_work_in_the_queue():
+    served = Served(worker := Worker(room=2))
+    for _ in range(5):
+        served.submit()
+    await turn()
+    assert (worker.sizes, len(served.method.queue)) == ([2], 3)
+    served.answer(worker)
+    await turn()
+    assert (worker.sizes, len(served.method.queue)) == ([2, 2], 1)
+
+
+async def test_a_worker_that_is_less_full_is_first():
+    served = Served(first := Worker(room=8), second := Worker(room=8))
+    served.submit()
+    await turn()
+    served.submit()
+    await turn()
+    assert (first.sizes, second.sizes) == ([1], [1])
+
+
+async def test_slow_workers_get_their_part_of_a_request_too():
+    """Fast ones have more room than they, even with all of the request."""
+    served = Served(fast := Worker(room=100), slow := Worker(room=2), slower := Worker(room=1))
+    served.submit(60)
+    await turn()
+    assert [worker.sizes for worker in (fast, slow, slower)] == [[1], [1], [1]]
+
+
+async def test_a_new_worker_gets_what_waits():
+    served = Served(worker := Worker(room=0))
+    served.submit()
+    await turn()
+    served.add(second := Worker())
+    await turn()
+    assert (worker.sizes, second.sizes) == ([], [1])
+
+
+async def test_what_waits_fails_when_the_last_worker_is_lost():
+    served = Served(worker := Worker(room=1))
+    served.submit()
+    served.submit()
+    await turn()
+    assert (worker.sizes, served.method.num_waiting) == ([1], 1)
+    served.lose(worker)
+    assert isinstance(served.failure(0), WorkerUnavailable)
+    assert isinstance(served.failure(1), ServableUnavailable)
+    assert str(served.failure(1)) == ("Request servable(s) method(m) , servable is not available")
+    assert served.method.num_waiting == 0
+    assert served.dispatcher.num_in_flight == 0
+
+
+async def test_a_request_that_failed_in_the_queue_is_never_sent():
+    served = Served(worker := Worker(room=0))
+    served.submit(timeout=0.01)
+    await until(lambda: served.replies[0])
+    worker.size = 10
+    served.submit()
+    await turn()
+    assert worker.sizes == [1]
+
+
+async def test_a_cancelled_request_in_the_queue_is_never_sent():
+    served = Served(worker := Worker())
+    served.submit().cancel()
+    served.submit()
+    await turn()
+    assert worker.sizes == [1]
+    assert served.replies[0] is None
+    assert served.dispatcher.num_in_flight == 1
+
+
+async def test_a_retry_is_next():
+    served = Served(first := Worker(), second := Worker(room=0))
+    served.submit()
+    await turn()
+    (part,) = first.held
+    first.size = 1
+    served.submit()
+    await turn()
+    second.size = 1
+    served.lose(first)
+    await turn()
+    assert second.held == [part]
+
+
+@pytest.mark.parametrize(("owns_models", "most"), [(True, 2), (False, 8)])
+async def test_a_worker_has_few_messages_unless_others_run_its_models(owns_models, most):
+    worker = Worker()
+    worker.owns_models = owns_models
+    served = Served(worker, batch_size=100, has_real_windows=True)
+    for _ in range(10):
+        served.submit()
+        await turn()
+    assert worker.sizes == [1] * most
+    served.answer(worker, worker.held[0])
+    await turn()
+    assert worker.sizes == [1] * most + [10 - most]
+
+
+# --- delayed batches ----------------------------------------------------------------------------
+
+
+async def test_a_batch_of_the_preferred_size_leaves_at_once():
+    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served.submit()
+    served.submit()
+    await turn()
+    assert worker.sizes == []
+    served.submit()
+    await turn()
+    assert worker.sizes == [3]
+
+
+async def test_the_preferred_size_counts_instances_not_requests():
+    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=3))
+    served.submit(2)
+    served.submit(2)
+    await turn()
+    assert worker.sizes == [3]
+    assert len(served.method.queue) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [
+        (BatchPolicy(), BatchPolicy()),
+        (BatchPolicy(max_wait=1.0), BatchPolicy(1.0, 4)),  # the batch size of the method
+        (BatchPolicy(1.0, 8), BatchPolicy(1.0, 8)),
+    ],
+    ids=["no delay", "a delay", "a delay and a size"],
+)
+async def test_with_a_delay_the_batch_size_of_the_method_is_preferred(asked, used):
+    assert Served(Worker(), batch_size=4, policy=asked).method.queue.policy == used
+
+
+async def test_an_overdue_batch_leaves_incomplete():
+    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.02, preferred_size=8))
+    served.submit()
+    served.submit()
+    due = served.method.queue.due()
+    await until(lambda: worker.sizes)
+    assert worker.sizes == [2]
+    assert time.monotonic() >= due
+
+
+async def test_every_later_batch_leaves_in_its_time_too():
+    served = Served(worker := Worker(), policy=BatchPolicy(max_wait=0.005))
+    for number in range(1, 4):
+        served.submit()
+        await until(lambda: len(worker.sent) == number)  # noqa: B023
+    assert worker.sizes == [1, 1, 1]
+
+
+@pytest.mark.parametrize("max_wait", [0.0004, 0.0013, 0.0024, 0.0104])
+def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
+    async def main():
+        served = Served(worker := Worker(), policy=BatchPolicy(max_wait=max_wait))
+        served.submit()
+        await until(lambda: worker.sizes, limit=1.0)
+
+    with closing(uvloop.new_event_loop()) as loop:
+        loop.run_until_complete(main())

@@ -1,0 +1,113 @@
+"""The streamed way: each request goes at once to the worker with the fewest open streams."""
+
+import pytest
+
+from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.ipc.messages import MethodReport
+from tests.dispatch.served import Served, Worker, turn
+
+
+def serve(*workers, **options):
+    return Served(*workers, streams=True, **options)
+
+
+def num_open(served, *workers):
+    return [served.dispatcher._streams.num_open[worker] for worker in workers]
+
+
+async def test_a_request_leaves_at_once_and_in_a_message_of_its_own():
+    served = serve(worker := Worker(room=0))
+    for number in range(1, 4):
+        served.submit()
+        assert worker.sizes == [1] * number
+
+
+async def test_a_request_does_not_wait_for_a_batch():
+    served = serve(worker := Worker(), policy=BatchPolicy(max_wait=60.0, preferred_size=8))
+    served.submit(3)
+    assert worker.sizes == [1]
+    assert len(worker.held[0].chunks) == 1  # the body as it came
+
+
+@pytest.mark.parametrize(("num_requests", "num_workers", "each"), [(8, 2, 4), (9, 3, 3)])
+async def test_requests_are_shared_evenly(num_requests, num_workers, each):
+    workers = [Worker() for _ in range(num_workers)]
+    served = serve(*workers)
+    for _ in range(num_requests):
+        served.submit()
+    assert [len(worker.held) for worker in workers] == [each] * num_workers
+
+
+async def test_the_worker_with_fewer_open_streams_gets_more():
+    served = serve(first := Worker(), second := Worker())
+    for _ in range(6):
+        served.submit()
+    served.answer(second)
+    assert num_open(served, first, second) == [3, 0]
+    for _ in range(3):
+        served.submit()
+    assert num_open(served, first, second) == [3, 3]
+
+
+async def test_among_equal_workers_the_one_that_waited_longest_is_next():
+    served = serve(first := Worker(), second := Worker())
+    for worker in (first, second, first, second):
+        served.submit()
+        assert len(worker.held) == 1
+        served.answer(worker)
+
+
+async def test_a_stream_is_open_until_its_last_answer():
+    served = serve(worker := Worker())
+    served.submit(is_stream=True)
+    served.answer(worker, is_last=False)
+    assert num_open(served, worker) == [1]
+    served.answer(worker)
+    assert num_open(served, worker) == [0]
+
+
+async def test_a_cancelled_stream_is_open_until_the_worker_has_answered_it():
+    served = serve(worker := Worker())
+    served.submit(is_stream=True).cancel()
+    assert num_open(served, worker) == [1]
+    served.answer(worker)
+    assert num_open(served, worker) == [0]
+
+
+async def test_all_streamed_methods_of_a_worker_count():
+    served = serve(first := Worker(), second := Worker())
+    other = MethodReport("n", ["x"], ["y"], 1, True, False, streams=True)
+    for worker in (first, second):
+        served.registry.add_worker(served.deployment, 1, [other], worker)
+    served.submit()
+    served.submit(method="n")  # whose first worker is the same
+    assert num_open(served, first, second) == [1, 1]
+
+
+async def test_batched_work_does_not_count():
+    served = serve(first := Worker(), second := Worker())
+    batched = MethodReport("n", ["x"], ["y"], 1, True, False)
+    for worker in (first, second):
+        served.registry.add_worker(served.deployment, 1, [batched], worker)
+    for _ in range(3):
+        served.submit(method="n")
+    await turn()
+    assert num_open(served, first, second) == [0, 0]
+    served.submit()
+    assert num_open(served, first, second) == [1, 0]
+
+
+async def test_what_finds_no_worker_waits_for_the_next_one():
+    served = serve(first := Worker())
+    request = served.submit()
+    cancelled = served.submit()
+    parts = list(request.parts)
+    served.registry.remove_worker(served.service, first)
+    for part in [*parts, *cancelled.parts]:
+        served.method.put_back(part)
+    cancelled.cancel()
+    await turn()
+    assert served.method.num_waiting == 2
+    served.add(second := Worker())
+    assert second.held == parts
+    assert served.method.num_waiting == 0

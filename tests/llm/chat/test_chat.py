@@ -1,0 +1,238 @@
+"""Chat templates: the text that transformers renders, and what is refused."""
+
+import json
+import re
+from datetime import datetime
+
+import pytest
+
+from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
+from mindspore_serving.llm.chat.template import ChatTemplate, RenderLimits
+from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
+from tests.llm.tokenizers_trained import trained
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+CHAT = [
+    {"role": "system", "content": "  Be brief. <&> "},
+    {"role": "user", "content": "Wie heißt du? 你好 😀"},
+    {"role": "assistant", "content": "<think>hm</think>\nIch heiße {{ name }}."},
+    {"role": "user", "content": "{% raw %} & </s>\n"},
+]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "größe",
+            "description": "<b>A & B</b> 'x'",
+            "parameters": {"type": "object", "properties": {"z": {"type": "string"}, "a": {}}},
+        },
+    }
+]
+CALL = [
+    {"role": "user", "content": "How big?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"function": {"name": "größe", "arguments": {"z": "é", "n": None}}}],
+    },
+    {"role": "tool", "content": "42"},
+    {"role": "tool", "content": "43"},
+]
+
+
+def render(template, messages=CHAT, **options):
+    return ChatTemplate(template, SPECIAL).render(messages, **options)
+
+
+def by_transformers(template, messages, options):
+    pytest.importorskip("torch")
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained("byte_level"), **SPECIAL)
+    options = dict(options)
+    options |= options.pop("options", {})
+    options.setdefault("add_generation_prompt", True)
+    return tokenizer.apply_chat_template(
+        messages, chat_template=template, tokenize=False, **options
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("template", [LLAMA_3, QWEN, MISTRAL], ids=["llama3", "qwen", "mistral"])
+@pytest.mark.parametrize(
+    ("messages", "options"),
+    [
+        (CHAT, {}),
+        (CHAT[1:], {}),
+        (CHAT[:3], {"add_generation_prompt": False}),
+        (CHAT, {"tools": TOOLS}),
+        (CHAT, {"options": {"enable_thinking": False, "date_string": "1 Jan 2026"}}),
+    ],
+)
+def test_a_chat_becomes_the_text_that_transformers_renders(template, messages, options):
+    assert render(template, messages, **options) == by_transformers(template, messages, options)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("template", [LLAMA_3, QWEN], ids=["llama3", "qwen"])
+def test_calls_of_tools_become_the_text_that_transformers_renders(template):
+    expected = by_transformers(template, CALL, {"tools": TOOLS})
+    assert render(template, CALL, tools=TOOLS) == expected
+
+
+def test_a_small_chat_by_hand():
+    found = render(QWEN, [{"role": "user", "content": "Hi"}])
+    assert found == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_what_a_message_holds_is_never_a_template():
+    assert render("{{ messages[0].content }}", [{"role": "user", "content": "{{ 1 + 1 }}"}]) == (
+        "{{ 1 + 1 }}"
+    )
+
+
+def test_the_date_of_today_can_be_asked_for():
+    year = render("{{ strftime_now('%Y') }}")
+    assert int(year) in (datetime.now().year, datetime.now().year - 1)
+
+
+def test_what_a_generation_block_sets_is_not_seen_outside():
+    template = "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}"
+    assert render(template) == "21"
+
+
+def test_messages_that_the_template_refuses_are_the_callers_fault():
+    with pytest.raises(InvalidInputs, match="refuses the messages: Conversation roles must alter"):
+        render(MISTRAL, [CHAT[1], CHAT[1]])
+
+
+def test_a_template_that_fails_says_on_what():
+    with pytest.raises(InvalidInputs, match="failed on these messages: .*no attribute 'nothing'"):
+        render("{{ messages[0].nothing.at_all }}")
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "messages is empty, expected at least one message"),
+        (["hi"], "messages[0] is of type str, expected an object"),
+        ([{"content": "hi"}], "messages[0] has role None, expected one of assistant, developer,"),
+        ([CHAT[1], {"role": "boss"}], "messages[1] has role 'boss', expected one of assistant"),
+    ],
+)
+def test_messages_without_a_known_role_are_refused(messages, text):
+    with pytest.raises(InvalidInputs, match=f"^{re.escape(text)}"):
+        render(QWEN, messages)
+
+
+def test_a_role_that_the_template_names_is_known():
+    assert render("{{ messages[0].role == 'observation' }}", [{"role": "observation"}]) == "True"
+
+
+def test_a_template_that_is_no_jinja_names_its_line():
+    with pytest.raises(StartError, match="line 2 of the chat template"):
+        ChatTemplate("\n{% if %}")
+
+
+def test_a_text_over_the_limit_is_refused():
+    template = ChatTemplate("{{ messages[0].content }}", limits=RenderLimits(max_chars=10))
+    assert len(template.render([{"role": "user", "content": "x" * 10}])) == 10
+    with pytest.raises(TooLarge, match="over 10 characters"):
+        template.render([{"role": "user", "content": "x" * 11}])
+
+
+def test_a_template_that_takes_too_long_is_stopped_in_its_loop():
+    now = iter(range(10**6))
+    template = ChatTemplate(
+        "{% macro nap() %}{% for i in range(99999) %}{% endfor %}{% endmacro %}{{ nap() }}",
+        limits=RenderLimits(max_seconds=1000.0),
+        clock=lambda: next(now),
+    )
+    with pytest.raises(TooLarge, match="too long"):
+        template.render(CHAT)
+    assert next(now) == 1002
+
+
+@pytest.mark.parametrize("expression", ["'x' * 10**9", "[0] * 9999999", "2 ** 99", "9999999 * 'x'"])
+def test_a_template_cannot_make_something_huge(expression):
+    with pytest.raises(TooLarge):
+        render("{{ (" + expression + ") | length }}")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='system') }}",
+        "{{ dict.mro() }}",
+        "{{ raise_exception.__globals__['json'] }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set n = namespace() %}{% set n.__init__ = 1 %}",
+    ],
+)
+def test_a_template_reaches_nothing_outside_and_changes_nothing(expression):
+    with pytest.raises(InvalidInputs):
+        render(expression)
+
+
+def test_a_macro_that_calls_itself_forever_is_stopped():
+    with pytest.raises(InvalidInputs, match="calls itself forever"):
+        render("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")
+
+
+def test_loops_know_their_length_and_neighbours():
+    template = (
+        "{% for m in messages if m.role == 'user' recursive %}{{ loop.length }}{{ loop.index }}"
+        "{{ loop.last }}{{ loop.nextitem is defined }}{% endfor %}"
+    )
+    assert render(template) == "21FalseTrue22TrueFalse"
+
+
+def write(directory, name, found):
+    path = directory / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(found if isinstance(found, str) else json.dumps(found))
+
+
+def test_the_template_of_the_tokenizers_configuration_is_found(tmp_path):
+    assert ChatTemplate.open(tmp_path) is None
+    write(tmp_path, "tokenizer_config.json", {"chat_template": "config {{ eos_token }}"})
+    assert ChatTemplate.open(tmp_path, SPECIAL).render(CHAT) == "config </s>"
+
+
+def test_a_template_file_goes_before_the_configuration(tmp_path):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
+    write(tmp_path, "chat_template.jinja", "file")
+    assert ChatTemplate.open(tmp_path).render(CHAT) == "file"
+
+
+def test_another_template_serves_chats_with_tools(tmp_path):
+    templates = [
+        {"name": "default", "template": "plain"},
+        {"name": "tool_use", "template": "tools"},
+    ]
+    write(tmp_path, "tokenizer_config.json", {"chat_template": templates})
+    assert ChatTemplate.open(tmp_path).render(CHAT) == "plain"
+    assert ChatTemplate.open(tmp_path).render(CHAT, tools=TOOLS) == "tools"
+    write(tmp_path, "additional_chat_templates/tool_use.jinja", "file")
+    assert ChatTemplate.open(tmp_path).render(CHAT, tools=TOOLS) == "file"
+
+
+@pytest.mark.parametrize("found", [5, [{"name": "default"}], ["x"]])
+def test_a_configuration_that_holds_no_template_is_refused(tmp_path, found):
+    write(tmp_path, "tokenizer_config.json", {"chat_template": found})
+    with pytest.raises(StartError, match="chat_template is neither a text nor a list"):
+        ChatTemplate.open(tmp_path)
+
+
+def test_a_template_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(StartError, match=r"chat_template\.jinja cannot be read"):
+        ChatTemplate.open(tmp_path)
+
+
+def test_a_template_too_large_is_refused():
+    with pytest.raises(StartError, match="has 2000000 characters, expected at most 1048576"):
+        ChatTemplate("x" * 2_000_000)

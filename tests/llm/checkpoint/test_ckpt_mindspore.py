@@ -1,0 +1,122 @@
+"""Reading what mindspore.save_checkpoint writes, tensor by tensor and as a whole model."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("mindspore")
+
+import mindspore
+from safetensors.torch import load_file
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.ckpt_names import MINDFORMERS
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import checkpoints
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
+
+
+def save(path: Path, arrays: dict[str, np.ndarray], **options: object) -> None:
+    parameters = [{"name": n, "data": mindspore.Tensor(a)} for n, a in arrays.items()]
+    mindspore.save_checkpoint(parameters, str(path), **options)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("crc_check", [False, True])
+def test_what_mindspore_writes_is_read_bit_for_bit(directory: Path, crc_check: bool) -> None:
+    random = np.random.default_rng(0)
+    kinds = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
+    arrays = {kind: random.integers(0, 2, (3, 5)).astype(kind) for kind in kinds}
+    arrays["scalar"] = np.array(1.5, np.float32)
+    notes = {"epoch": 3, "note": "text"}
+    save(directory / "a.ckpt", arrays, crc_check=crc_check, append_dict=notes)
+    checkpoint = Checkpoint.open(directory)
+    assert sorted(checkpoint.names()) == sorted([*arrays, "epoch"])
+    for name, array in arrays.items():
+        _, shape, bits = checkpoint.raw(name)
+        assert shape == array.shape
+        assert bits.flags.aligned
+        assert bits.tobytes() == array.tobytes()
+
+
+def test_a_tensor_that_mindspore_cuts_into_slices_is_put_together(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore cuts above 512 MiB; here above 1 KiB."""
+    monkeypatch.setattr(mindspore.train.serialization, "SLICE_SIZE", 1)
+    array = np.arange(1000, dtype=np.float32).reshape(10, 100)
+    save(directory / "a.ckpt", {"w": array, "v": array[0]})
+    content = (directory / "a.ckpt").read_bytes()
+    assert content.count(b"\n\x01w") == 4
+    checkpoint = Checkpoint.open(directory)
+    np.testing.assert_array_equal(checkpoint.f32("w"), array)
+    np.testing.assert_array_equal(checkpoint.f32("v"), array[0])
+
+
+def test_bfloat16_is_read_as_its_bits(directory: Path) -> None:
+    tensor = mindspore.Tensor(np.array([1.0, -2.5], np.float32)).astype(mindspore.bfloat16)
+    mindspore.save_checkpoint([{"name": "w", "data": tensor}], str(directory / "a.ckpt"))
+    checkpoint = Checkpoint.open(directory)
+    assert checkpoint.raw("w")[0] == "BF16"
+    assert checkpoint.f32("w").tolist() == [1.0, -2.5]
+
+
+def test_a_damaged_file_with_a_checksum_is_refused(directory: Path) -> None:
+    path = directory / "a.ckpt"
+    save(path, {"w": np.zeros(4, np.float32)}, crc_check=True)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1  # of the tensor's content, which the format itself does not protect
+    path.chmod(0o600)
+    path.write_bytes(content)
+    with pytest.raises(StartError, match="damaged"):
+        Checkpoint.open(directory)
+
+
+def test_an_encrypted_file_is_refused_as_such(directory: Path) -> None:
+    save(directory / "a.ckpt", {"w": np.zeros(4, np.float32)}, enc_key=b"0123456789abcdef")
+    with pytest.raises(StartError, match="is encrypted"):
+        Checkpoint.open(directory)
+
+
+@pytest.mark.parametrize("is_mindformers", [False, True])
+@pytest.mark.parametrize("runtime", ["torch", "openvino"])
+def test_a_model_in_a_ckpt_answers_as_the_reference(
+    tmp_path: Path, runtime: str, is_mindformers: bool
+) -> None:
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+    model = checkpoints.build("llama", tmp_path)
+    arrays = {name: t.numpy() for name, t in load_file(model / "model.safetensors").items()}
+    if is_mindformers:
+        arrays = {_of_mindformers(name): array for name, array in arrays.items()}
+        assert "model.layers.0.feed_forward.w3.weight" in arrays
+    target = tmp_path / "ckpt"
+    target.mkdir()
+    shutil.copy(model / "config.json", target)
+    save(target / "model.ckpt", arrays)
+    config = EngineConfig(dtype="f32", kv_cache_dtype="f32", kv_cache_memory=2**22)
+    runner = open_runner(target, runtime, config)
+    prompt = checkpoints.prompts(1)[0]
+    row = Row(prompt, 0, list(range(-(-len(prompt) // runner.block_size))), len(prompt))
+    expected = checkpoints.logits(model, prompt)
+    np.testing.assert_allclose(runner.run(Step((row,))), expected, atol=1e-3)
+
+
+def _of_mindformers(name: str) -> str:
+    for theirs, ours in MINDFORMERS:
+        name = name.replace(ours, theirs)
+    return name

@@ -1,0 +1,125 @@
+"""Tensors as the definitions want them, where an architecture stores them otherwise."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+
+from safetensors.numpy import load_file, save_file
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.layouts import alibi_slopes, arranged
+from tests.llm import checkpoints
+
+pytestmark = pytest.mark.torch
+
+
+def opened(path: Path) -> Checkpoint:
+    return arranged(Checkpoint.open(path))
+
+
+def renamed(path: Path, rename: dict[str, str]) -> Path:
+    """The checkpoint with the prefixes of its tensors replaced."""
+    file = path / "model.safetensors"
+    tensors = load_file(file)
+    for before, after in rename.items():
+        tensors = {
+            after + name.removeprefix(before) if name.startswith(before) else name: tensor
+            for name, tensor in tensors.items()
+        }
+    save_file(tensors, file)
+    return path
+
+
+def test_alibi_slopes_of_a_power_of_two_are_a_geometric_series() -> None:
+    assert alibi_slopes(8) == tuple(2.0**-i for i in range(1, 9))
+
+
+def test_alibi_slopes_of_other_numbers_fill_up_from_the_next_power() -> None:
+    """As published for 6 heads: four of 4, then the first and the third of 8."""
+    assert alibi_slopes(6) == (2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3)
+
+
+def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path: Path) -> None:
+    """Two key-value heads with two queries each and head size 1: q q k v, q q k v."""
+    config = {
+        "architectures": ["InternLM2ForCausalLM"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 4,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = np.array([[10], [11], [20], [30], [12], [13], [21], [31]], np.float32)
+    name = "model.layers.0.attention.wqkv.weight"
+    save_file({name: rows}, tmp_path / "model.safetensors")
+    checkpoint = opened(tmp_path)
+    cut = {kind: checkpoint.f32(f"model.layers.0.attention.{kind}.weight") for kind in
+           ("wq", "wk", "wv")}  # fmt: skip
+    assert cut["wq"].tolist() == [[10], [11], [12], [13]]
+    assert cut["wk"].tolist() == [[20], [21]]
+    assert cut["wv"].tolist() == [[30], [31]]
+    assert not checkpoint.has(name)
+
+
+def test_fused_rows_of_another_count_are_refused(tmp_path: Path) -> None:
+    config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
+    save_file(fused, tmp_path / "model.safetensors")
+    with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
+        opened(tmp_path)
+
+
+def test_matrices_of_gpt2_are_turned(tmp_path: Path) -> None:
+    path = checkpoints.build("gpt2", tmp_path)
+    stored = load_file(path / "model.safetensors")["transformer.h.1.mlp.c_fc.weight"]
+    turned = opened(path).f32("transformer.h.1.mlp.c_fc.linear.weight")
+    assert turned.shape == (256, 64)
+    np.testing.assert_array_equal(turned, stored.T)
+
+
+def test_gpt2_without_the_prefix_of_its_body_is_the_same(tmp_path: Path) -> None:
+    path = checkpoints.build("gpt2", tmp_path)
+    expected = set(opened(path).names())
+    assert set(opened(renamed(path, {"transformer.": ""})).names()) == expected
+
+
+def test_the_output_rows_of_baichuan_2_have_length_1(tmp_path: Path) -> None:
+    path = checkpoints.build("baichuan2-7b", tmp_path)
+    head = opened(path).f32("lm_head.weight")
+    np.testing.assert_allclose(np.linalg.norm(head, axis=1), 1, rtol=1e-6)
+
+
+def test_the_output_rows_of_the_first_baichuan_stay(tmp_path: Path) -> None:
+    path = checkpoints.build("baichuan2-7b", tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"vocab_size": 64000}))
+    stored = load_file(path / "model.safetensors")["lm_head.weight"]
+    np.testing.assert_array_equal(opened(path).f32("lm_head.weight"), stored)
+
+
+@pytest.mark.parametrize("prefixes", [("language_model.model.", "language_model.lm_head."),
+                                      ("model.language_model.", "lm_head.")])  # fmt: skip
+def test_the_text_part_of_gemma_3_is_found_below_its_pictures(
+    tmp_path: Path, prefixes: tuple[str, str]
+) -> None:
+    path = checkpoints.build("gemma3", tmp_path)
+    expected = set(opened(path).names())
+    config = json.loads((path / "config.json").read_text())
+    text = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": config}
+    (path / "config.json").write_text(json.dumps(text))
+    renamed(path, {"model.": prefixes[0], "lm_head.": prefixes[1]})
+    assert set(opened(path).names()) == expected
+
+
+def test_what_is_arranged_stays_when_it_is_arranged_again(tmp_path: Path) -> None:
+    for name in ("gpt2", "baichuan2-13b", "llama"):
+        once = opened(checkpoints.build(name, tmp_path))
+        twice = arranged(once)
+        assert twice.names() == once.names()
+        for tensor in once.names():
+            np.testing.assert_allclose(twice.f32(tensor), once.f32(tensor), rtol=1e-6)
