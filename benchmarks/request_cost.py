@@ -27,9 +27,11 @@ from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.execution.connection import Connection, Inbox
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.loading import load
-from mindspore_serving.execution.worker import Worker
+from mindspore_serving.execution.loop import StageLoop
+from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.frontends.http_protocol import ServingProtocol
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.channel import Frames, encode
@@ -89,10 +91,13 @@ class Bench:
         self.size = size
         self.seconds: dict[str, list[float]] = {}
         stream, _ = socket.socketpair()
-        self.worker = Worker(stream, NoArena(), NoArena())
         setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
-        host = load(setup, self.worker._remote, self.worker._channel.make_wakeable)
+        connection = Connection(stream, NoArena(), NoArena())
+        inbox = Inbox(connection, connection)
+        remote = RemoteCaller(connection, inbox)
+        host = load(setup, remote, connection.make_wakeable)
         self.executor = Executor(host.programs)
+        self.loop = StageLoop(connection, inbox, remote, self.executor)
         self.wire = Wire()
         self.dispatcher = Dispatcher()
         self.batches = self.dispatcher._batches
@@ -131,14 +136,12 @@ class Bench:
             (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):
-                self.worker._handle(self.executor, work)
+                self.loop.handle(work)
             with self.step("worker: batch, run, encode JSON"):
                 while self.executor.has_work:
                     self.executor.run_next(time.monotonic())
             with self.step("both: msgpack"):
-                replies = [self.worker._reply(part) for part in self.executor.finished]
-                self.executor.finished.clear()
-                frame = encode(Done(replies))
+                frame = encode(Done(self.loop.collect()))
                 (done,) = list(Frames[Any](ToMaster).feed(frame))
             with self.step("master: join, write HTTP"):
                 self.link._handle(done)

@@ -26,7 +26,7 @@ from mindspore_serving.servable import pipeline, repository
 from mindspore_serving.servable.language import add_generate
 
 if TYPE_CHECKING:
-    from mindspore_serving.execution.language_service import LanguageService
+    from mindspore_serving.execution.language import LanguageService
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
 MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
@@ -95,8 +95,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 
 def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
     """Load the servable's language model and start its engine.  Raises StartError."""
-    from mindspore_serving.execution.language_service import LanguageService
-    from mindspore_serving.execution.language_stage import LanguageStage
+    from mindspore_serving.execution.language import LanguageService, LanguageStage
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import make_config, open_model
     from mindspore_serving.llm.models import is_encoder
