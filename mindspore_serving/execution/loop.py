@@ -25,6 +25,7 @@ from mindspore_serving.ipc.messages import (
     WorkItem,
     WorkReply,
     to_fault,
+    to_faults,
 )
 
 if TYPE_CHECKING:
@@ -115,10 +116,8 @@ class StageLoop:
         del self._open[item.id]
         put = self._connection.arena.put
         instances = [put(output) for output in item.outputs]
-        if item.faults is None:
-            return WorkReply(item.id, instances)
-        faults = [None if error is None else to_fault(error) for error in item.faults]
-        if item.is_stream:
+        faults = to_faults(item.faults)
+        if faults and item.is_stream:
             return WorkReply(item.id, [], rejected=faults[0])
         return WorkReply(item.id, instances, faults)
 

@@ -6,7 +6,6 @@ Knows only messages; the worker's loop reads the channel.
 from collections.abc import Sequence
 from itertools import count
 
-from mindspore_serving import errors
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
@@ -51,12 +50,12 @@ class RemoteCaller:
 
     def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
         if reply.rejected is not None:
-            return [errors.from_code(reply.rejected.code, reply.rejected.text)] * expected
+            return [reply.rejected.to_error()] * expected
         outcomes: list[Outcome] = []
         for index, payload in enumerate(reply.instances):
             fault = reply.faults[index] if reply.faults else None
             if fault is not None:
-                outcomes.append(errors.from_code(fault.code, fault.text))
+                outcomes.append(fault.to_error())
             else:
                 outcomes.append(native.decode_values(bytes(self._connection.view.get(payload))))
         self._connection.release(reply)

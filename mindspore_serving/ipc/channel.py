@@ -59,11 +59,6 @@ class Frames(Generic[T]):
             start += 4 + length
         self._rest += view[start:]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no part of a message is left over."""
-        return not self._rest
-
 
 def connect(address: str) -> socket.socket:
     """The stream at `address`: `fd:N` (inherited), `unix:PATH` or `tcp:HOST:PORT`.

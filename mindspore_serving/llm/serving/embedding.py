@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core.llm_messages import Embed, Embedded, Event
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]
 

@@ -10,7 +10,6 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
@@ -35,7 +34,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, WeightSource
 from mindspore_serving.llm.runtimes.torch.transfer import Readback, upload
-from mindspore_serving.llm.step import Logits, Step
+from mindspore_serving.llm.step import Logits, Step, Vectors
 
 Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 
