@@ -213,7 +213,9 @@ class Link:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
         instances = [self._take(payload) for payload in reply.instances]
-        faults = reply.faults and [fault and fault.to_error() for fault in reply.faults]
+        if reply.faults is None:
+            return Reply(instances, is_last=reply.is_last)
+        faults = [None if fault is None else fault.to_error() for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 
     def _take(self, payload: Payload) -> bytes:
