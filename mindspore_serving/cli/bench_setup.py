@@ -48,7 +48,7 @@ def to_target(settings: BenchSettings) -> tuple[Target, str]:
 
     Raises ServingError: nobody there, or no such model; InvalidInputs: options that do not fit.
     """
-    endpoint = to_endpoint(settings)
+    endpoint = to_endpoint(settings.url, settings)
     base, mark, method = endpoint.base.rpartition(_CLASSIC)
     if mark or settings.protocol == "classic":
         if not mark or ":" not in method or settings.body is None:

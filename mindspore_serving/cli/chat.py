@@ -27,7 +27,7 @@ _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) n
 
 def run(settings: ChatSettings) -> int:
     """Talk until the user leaves, or answer one prompt.  Raises ServingError if it cannot."""
-    endpoint = to_endpoint(settings)
+    endpoint = to_endpoint(settings.url, settings)
     is_conversation = not settings.prompt and sys.stdin.isatty()
     prompt = settings.prompt or ("" if is_conversation else _piped())
     if not is_conversation and not prompt:
