@@ -27,7 +27,7 @@ from mindspore_serving.errors import NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.metrics import WAITS, Histogram
 
-ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
+ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
 
 Answer = TypeVar("Answer")
 

@@ -95,10 +95,8 @@ def _to_response(error: ServingError) -> Response:
         response = to_detail(429, str(error))
         response.headers["retry-after"] = "1"
         return response
-    if isinstance(error, NotFound):
-        return to_detail(404, str(error))
-    if isinstance(error, TooLarge):
-        return to_detail(413, str(error))
+    if isinstance(error, NotFound | TooLarge):
+        return to_detail(404 if isinstance(error, NotFound) else 413, str(error))
     if isinstance(error, InvalidField):
         return WrongRequest(str(error), ("parameters", error.field)).to_response()
     if isinstance(error, InvalidInputs):
