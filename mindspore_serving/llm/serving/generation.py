@@ -16,8 +16,7 @@ from mindspore_serving.core.llm_messages import (
     Started,
 )
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from mindspore_serving.llm.processing.answer_format import AnswerFormat
-from mindspore_serving.llm.processing.answer_parser import AnswerParser
+from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.engine_loop import FirstStep
