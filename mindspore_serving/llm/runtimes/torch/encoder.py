@@ -11,7 +11,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.checks import first_step
+from mindspore_serving.llm.runtimes.capacity import first_step
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
     lay_out_prompts,
