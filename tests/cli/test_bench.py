@@ -178,7 +178,8 @@ def faulty() -> Iterator[Threads]:
 
 
 def target(port: int, timeout: float = 20) -> Target:
-    connections = Connections(to_endpoint(BenchSettings(f"http://127.0.0.1:{port}")))
+    url = f"http://127.0.0.1:{port}"
+    connections = Connections(to_endpoint(url, BenchSettings(url)))
     return Target(connections, bench_protocols.completions("m", stop_at_end=True), timeout)
 
 
