@@ -18,7 +18,7 @@ from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.settings import BenchSettings
 from tests.cli.commands import SERVING, run
 from tests.cli.talking import MODEL, Talking, talking
-from tests.e2e.harness import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 BENCH = [*SERVING, "bench"]

@@ -11,11 +11,11 @@ from tests.e2e.harness import (
     Calls,
     children,
     eventually,
-    free_port,
     is_alive,
     workers,
     write_servable,
 )
+from tests.ports import free_port
 
 SOURCE = """
 import subprocess
