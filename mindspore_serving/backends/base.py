@@ -50,9 +50,8 @@ class Backend(Protocol):
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """Run graph `subgraph` on C-contiguous arrays that fit its signature.
 
-        Shapes and dtypes were checked against the signature by the caller.  Raises StageFailed
-        with the runtime's own words.  The results may alias memory of the backend only until the
-        next `run`.
+        Shapes and dtypes were checked against the signature before.  Raises StageFailed with the
+        runtime's own words.  The results may alias the backend's memory until the next `run`.
         """
         ...
 

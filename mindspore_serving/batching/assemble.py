@@ -102,8 +102,7 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
 def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Row]:
     """The first `count` instances of a run of batch dimension `size`.
 
-    Copies: the rows share one fresh array per output.  Raises StageFailed naming an output whose
-    first dimension is not `size`.
+    The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
     """
     if not spec.with_batch_dim:
         return [tuple(np.array(output, order="C") for output in outputs)]

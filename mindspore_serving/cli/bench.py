@@ -1,7 +1,6 @@
 """`mindspore-serving bench`: measure how fast a running server answers under load.
 
-Before the first measured request the server gets one or two others, so that what cannot work is an
-error at once.
+The server first gets one or two requests that are not measured: what cannot work fails at once.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """The client of `bench`: HTTP/1.1 over asyncio, made to cost little per piece of an answer.
 
-A connection carries one request at a time and is kept for the next.  Knows no protocol above HTTP:
-what comes goes to a `Reader`.
+A connection carries one request at a time and is kept for the next.  Knows no other protocol.
 """
 
 import asyncio

@@ -4,13 +4,13 @@ HTTP `MindsporeInferenceClient`.  Needs no server parts.
 
 from typing import TYPE_CHECKING, Any
 
-from mindspore_serving.client.aio import AsyncClient
+from mindspore_serving.client.caller import SSLConfig
 from mindspore_serving.client.client import (
+    AsyncClient,
     Client,
     ClientGrpcAsyncError,
     ClientGrpcAsyncResult,
 )
-from mindspore_serving.client.tls import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.client.llm import MindsporeInferenceClient

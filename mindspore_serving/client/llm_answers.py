@@ -1,6 +1,4 @@
-"""What llm-serving's HTTP protocol answers, as values: whole answers, and streams of every form
-that there has been.  Knows no connection.
-"""
+"""The answers of llm-serving's HTTP protocol, whole or in any form of stream.  Knows no connection."""
 
 import json
 from collections.abc import Callable, Iterator

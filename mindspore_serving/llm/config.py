@@ -12,8 +12,7 @@ class EngineConfig:
     """The options of an engine and of the runner below it.
 
     Args:
-        max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
-            A cache that cannot hold so many lowers it.
+        max_model_len: most tokens of a sequence; None: the model's.  A small cache lowers it.
         max_num_seqs: sequences computed in one step at most.
         max_num_batched_tokens: tokens of one forward pass at most.  A longer prompt is computed in
             several steps, so this bounds how long sequences that decode wait for a step.  A step
@@ -33,9 +32,8 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
-        generation_config: "auto" takes the sampling that the model's generation_config.json
-            recommends as the default of OpenAI's routes and of the offline interface; "ignore"
-            does not.
+        generation_config: "auto" takes the sampling that generation_config.json recommends as the
+            default of OpenAI's routes and of the offline interface; "ignore" does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """

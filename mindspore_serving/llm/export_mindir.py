@@ -33,8 +33,7 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
     """Write the checkpoint `source` as MindIR to `target`, which appears when it is complete.
 
     Quantised weights become floats.  Raises StartError: a source that is broken or not shaped like
-    Llama, layers of which some have a window and others have not, a target that exists, no
-    MindSpore.
+    Llama, different windows of layers, a target that exists, no MindSpore.
     """
     source, target = Path(source), Path(target)
     check_is_new(target)

@@ -74,8 +74,7 @@ class LLM:
 
         Args:
             prompts: a text or a list of token ids, or a list of such.
-            params: for all prompts, or one for each; None is `SamplingParams()` with what the
-                model's generation_config.json recommends.
+            params: for all prompts, or one for each; None: the model's generation_config.json.
             use_tqdm: show how far it is, where stderr is a terminal.
             adapter: the name of one of the `adapters`; None is the model as it is.
             grammar: what each answer must look like.
@@ -118,9 +117,8 @@ class LLM:
         """A vector for each prompt, float32 [number of prompts, size of a vector].
 
         Of a model that generates: the final hidden state of the prompt's last token, scaled to
-        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens, scaled
-        to length 1.  Raises InvalidInputs naming the prompt that cannot be used, or if the runtime
-        has no embeddings.
+        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens,
+        scaled.  Raises InvalidInputs naming the prompt, or if the runtime has no embeddings.
         """
         engine, ids = self._any_engine(), []
         embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder

@@ -46,8 +46,7 @@ class LlmConfig:
         runtime: what computes it.
         options: those of `EngineConfig`.
         ip, port: where the server listens.
-        form: of streams: "r21" as the release that serving_config.py was of had them, "bare" as
-            those with yaml files, unless the file says.
+        form: of streams: "r21" as of serving_config.py, "bare" of yaml files, unless the file says.
         agents: "ip:port" of each agent that the file names.
         unused: keys of the file that mean nothing here, as "block.key".
     """

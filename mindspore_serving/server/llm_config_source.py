@@ -41,8 +41,7 @@ def _read_yaml(text: str) -> Blocks:
 
 
 def read_assignments(text: str) -> dict[str, Any]:
-    """The values of a module's names, as far as they are spelled out.  Raises InvalidInputs if it
-    is no Python."""
+    """The literal values of a module's names.  Raises InvalidInputs if it is no Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

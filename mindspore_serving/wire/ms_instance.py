@@ -43,8 +43,7 @@ def decode(
 ) -> list[Instance]:
     """The inputs of `method` out of Instance messages; other items are ignored.
 
-    Arrays are writable, and own their memory.  Raises InvalidInputs, naming the input, if any
-    instance cannot be used.
+    Arrays are writable, and own their memory.  Raises InvalidInputs naming the input that is wrong.
     """
     if not chunks:
         raise InvalidInputs(

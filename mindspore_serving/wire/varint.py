@@ -16,8 +16,7 @@ def to_varint(number: int) -> bytes:
 def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     """The number at `pos` and where it ends.  Raises IndexError past the end of `body`.
 
-    Raises ValueError for a number that takes more than `max_bytes`: 5 do for tags and sizes, a
-    64-bit number may take 10.
+    Raises ValueError for a number over `max_bytes`: tags and sizes take 5, 64-bit numbers 10.
     """
     value = 0
     for shift in range(0, 7 * max_bytes, 7):

@@ -45,8 +45,7 @@ def read_marker(marker: str, char: str) -> Reading:
 
 
 def read_value(char: str, depth: int = 0) -> Value:
-    """A value, of which `char` is the first; the char behind it if that was needed to see that it
-    has ended, as behind numbers and words."""
+    """A value that begins with `char`; and the char behind it if its end shows only there."""
     if char == '"':
         yield from read_string(char)
         return None

@@ -1,8 +1,7 @@
 """Turning a chat into the text a model was trained on, by the Jinja template of its directory.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox, and with limits on their output and time, because what they are given cannot
-be trusted.  Knows no tokens.
+They run in a sandbox with limits on output and time: they cannot be trusted.  Knows no tokens.
 """
 
 import time
@@ -153,8 +152,7 @@ class ChatTemplate:
 
 
 def _find_sources(directory: Path) -> dict[str, str]:
-    """Templates by name ("default", "tool_use"); those of files go before those of
-    tokenizer_config.json."""
+    """Templates by name ("default", "tool_use"), first those of files."""
     found = _configured(directory / "tokenizer_config.json")
     files = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     files["default"] = directory / "chat_template.jinja"

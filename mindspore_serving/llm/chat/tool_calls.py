@@ -44,8 +44,7 @@ class CallReader:
 
     Args:
         tool_format: a row of `TOOL_FORMATS`.
-        names: of the tools.  A call without a marker before it must be of one of them; else an
-            answer in JSON would be taken for a call.
+        names: of the tools.  Without a marker, only these are calls: an answer may be JSON.
     """
 
     def __init__(self, tool_format: str, names: Collection[str]) -> None:
@@ -129,9 +128,8 @@ class CallReader:
     def _read(self, text: str) -> str:
         """Chars of a call; what is left of the text behind it.
 
-        Where a call breaks before its name and the start of its arguments are known, it was none:
-        all of it is content.  Where it breaks later, its arguments end there, and what follows is
-        content.
+        A call that breaks before its name and the start of its arguments are known is content. One
+        that breaks later ends there, and what follows is content.
         """
         assert self._reading is not None
         for index, char in enumerate(text):

@@ -70,8 +70,7 @@ class BlockPool:
     def free(self, blocks: Sequence[int]) -> None:
         """One user less for each of a sequence's `blocks`.
 
-        The end of a text is useless without its beginning, so the last block is the first to be
-        reused.
+        The last block is reused first: the end of a text is useless without its beginning.
         """
         users = self.users
         for block in reversed(blocks):

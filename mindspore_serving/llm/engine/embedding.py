@@ -81,8 +81,7 @@ class Embedder:
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """float32 [len(prompts), hidden_size] of prompts that `check` has passed, while nothing
-        else runs.  Raises InvalidInputs if the runtime has no embeddings, ServingError if the model
-        failed."""
+        else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError."""
         vectors = np.zeros((len(prompts), self._open_runner().hidden_size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}
         self._waiting.update(zip(places, prompts, strict=True))

@@ -118,8 +118,7 @@ class EncoderEngine:
         return prompt is not None
 
     def step(self) -> Outputs:
-        """Compute one batch: for each request in it its vector, float32 [embedding_size], or the
-        error that the batch failed with."""
+        """Compute one batch: of each request its vector, float32 [embedding_size], or an error."""
         chosen = self._choose()
         prompts = [self._waiting.pop(request_id) for request_id in chosen]
         if not prompts:

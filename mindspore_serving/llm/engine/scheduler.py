@@ -69,8 +69,7 @@ class Scheduler:
         insort(self.waiting, sequence, key=_order)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Run `child`, which has the computed tokens of `parent` and one more, on shared blocks;
-        let it wait if no more sequences can run."""
+        """Run `child` on the blocks of `parent`, or let it wait if no more sequences can run."""
         if len(self.running) >= self._config.max_num_seqs:
             self.add(child)
             return

@@ -59,8 +59,7 @@ DISTILBERT_DEFAULTS = {"layer_norm_eps": 1e-12, "activation": "gelu"}
 class EncoderSpec:
     """One encoder's sizes and options.
 
-    `max_positions` is how many tokens a prompt may have; the first is at row `first_position` of
-    the position table.
+    `max_positions` is of a prompt; its first token is at row `first_position` of the table.
     """
 
     names: Names

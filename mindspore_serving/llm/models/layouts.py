@@ -89,8 +89,7 @@ def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The rows of the output matrix have length 1, and a model without rotary positions has the
-    slopes of its ALiBi as a tensor."""
+    """The output's rows have length 1; without rotary positions ALiBi's slopes are a tensor."""
     config, result = checkpoint.config, dict(tensors)
     head = "lm_head.weight"
     if config.get("vocab_size") != OLD_VOCAB:

@@ -1,7 +1,6 @@
 """Llama and what is shaped like it: Llama 1 to 3, Mistral, Qwen2, Qwen3, InternLM 1 and 2, Phi-3.
 
-They differ by numbers of the spec and by the names of the tensors; `layouts` has cut InternLM2's
-fused matrix.
+They differ by numbers of the spec and by names; `layouts` cuts InternLM2's fused matrix.
 """
 
 from collections.abc import Callable
@@ -62,8 +61,7 @@ def decode(
     feed_forward: "Callable[[Layer, Tensor], Tensor] | None" = None,
     slopes: tuple[float, ...] | None = None,
 ) -> Tensor:
-    """The same with another block behind each layer's attention, or with ALiBi's `slopes` in place
-    of rotations."""
+    """The same with another block behind attention, or with ALiBi's `slopes`, not rotations."""
     feed_forward = feed_forward or Layer.mlp
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     tables = None

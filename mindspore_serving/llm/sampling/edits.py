@@ -1,5 +1,4 @@
-"""What a row of logits is sampled with, and the changes to single logits before that: penalties,
-biases and bans.
+"""What a row of logits is sampled with, and penalties, biases and bans before that.
 
 Changes are made in place, to the tokens concerned only.  Knows no probabilities.
 """
@@ -25,8 +24,7 @@ Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i 
 class SampleRow:
     """The next token of one sequence.
 
-    A row may be kept from step to step while its `output_ids` grow: then penalised tokens are not
-    counted anew.
+    A row may be kept while its `output_ids` grow: penalised tokens are not counted anew.
 
     Args:
         params: of the request.

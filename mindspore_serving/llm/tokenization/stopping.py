@@ -1,14 +1,42 @@
 """Deciding when a text ends, and how much of it can be shown before.
 
-Stop strings are found wherever the borders of the tokens are; the start of one that may still
-become complete is held back.  Knows no model.
+Stop strings may be split over tokens; what may become one is held back.  Knows no model.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.decoders import DecoderChain
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """The text of one sequence, piece by piece.
+
+    Args:
+        tokenizer: of the tokens.
+        skip_special_tokens: leave out special tokens such as <|im_end|>.
+        continues: the text follows another one, so the space of its first token is kept.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, continues: bool = False
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skips_special = skip_special_tokens
+        self._chain = DecoderChain(tokenizer.decoders, continues)
+
+    def append(self, token_id: int) -> str:
+        """The text that is complete with this token; "" for an unknown or skipped one."""
+        token = self._tokenizer.token(token_id)
+        if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
+            return ""
+        return self._chain.push(token)
+
+    def flush(self) -> str:
+        """What was held back; bytes that are no complete character become U+FFFD."""
+        return self._chain.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +54,13 @@ class StopChecker:
     A sequence ends with an end token of the model (unless `ignore_eos`), a token of
     `stop_token_ids`, the first stop string to be complete (the longest of several that end with the
     same character), or its `max_tokens`-th token.  The first three are ignored for the first
-    `min_tokens` tokens.  The text of an end token, a stop token or a stop string is shown only if
-    `include_stop`.
+    `min_tokens` tokens.  Their text is shown only if `include_stop`.
 
     Args:
         params: of the request.
         eos_ids: the model's own end tokens.
         detokenizer: of the sequence; None if no text is wanted.
-        max_tokens: most tokens; None takes `params.max_tokens`.  The engine gives the smaller of
-            that and what the context leaves.
+        max_tokens: most tokens that the context leaves; None takes `params.max_tokens`.
     """
 
     def __init__(

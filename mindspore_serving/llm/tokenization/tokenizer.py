@@ -21,8 +21,7 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer: the tokenizer's eos_token and those of
-            `read_eos_ids`.
+        eos_ids: the tokens that end an answer: the eos_token and those of `read_eos_ids`.
         special_tokens: by the name a chat template gives them ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """

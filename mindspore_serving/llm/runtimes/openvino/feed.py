@@ -1,8 +1,7 @@
 """A step as the inputs of the compiled graph, in buffers that are reused.
 
-Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes and
-set only when the sizes change.  What does not fit the cache is refused here, because the kernel
-does not check.  Knows no model.
+Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes. What
+does not fit the cache is refused here: the kernel does not check.  Knows no model.
 """
 
 from collections import OrderedDict

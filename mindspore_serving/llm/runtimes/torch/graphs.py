@@ -1,10 +1,8 @@
-"""Graphs of steps in which every sequence has one new token: recorded once for each batch size, and
-launched whole, because on a fast device launching a small model's operations one by one takes
-longer than computing them.
+"""Graphs of steps in which every sequence has one new token, one for each batch size, launched
+whole: on a fast device launching operations one by one takes longer than computing them.
 
-Inputs that change from step to step are in tensors that are reused.  A batch between two sizes is
-padded to the larger one with tokens in a block that no sequence has.  A `Capture` records the
-graphs; on CUDA it is `CudaCapture`.
+Inputs that change from step to step are in tensors that are reused.  A batch is padded to the next
+size with tokens in a block that no sequence has.
 """
 
 from bisect import bisect_left
@@ -30,8 +28,7 @@ SEQUENCE = 4  # aligned to 16 bytes, as what is uploaded otherwise
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the graphs of a model have in common: `most` sequences at most, of `width` blocks at
-    most; padding goes to block `scratch`."""
+    """What graphs share: at most `most` sequences of `width` blocks; padding is in `scratch`."""
 
     most: int
     width: int
@@ -113,8 +110,7 @@ def _is_decoding(layout: Layout) -> bool:
 
 
 class CudaCapture:
-    """Records CUDA graphs, which share one pool of memory: no two may run at a time, and what one
-    leaves there the next may overwrite."""
+    """Records CUDA graphs, which share one pool of memory: no two may run at a time."""
 
     def __init__(self, device: str) -> None:
         self._pool = torch.cuda.graph_pool_handle()
