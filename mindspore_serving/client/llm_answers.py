@@ -1,4 +1,4 @@
-"""The answers of llm-serving's HTTP protocol, whole or in any form of stream.  Knows no connection."""
+"""Answers of llm-serving's HTTP protocol, whole or in any form of stream.  Knows no connection."""
 
 import json
 from collections.abc import Callable, Iterator

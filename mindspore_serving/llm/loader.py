@@ -100,7 +100,7 @@ def _open_engine(
 def make_config(options: dict[str, Any]) -> EngineConfig:
     """The options as a config.  Raises InvalidInputs naming one that does not exist."""
     known = [option.name for option in fields(EngineConfig)]
-    for name in options:
-        if name not in known:
-            raise InvalidInputs(f"{name!r} is no option, expected one of {', '.join(known)}")
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise InvalidInputs(f"{unknown!r} is no option, expected one of {', '.join(known)}")
     return EngineConfig(**options)

@@ -12,10 +12,9 @@ from google.protobuf.message import DecodeError
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import status
-from mindspore_serving.wire.ms_instance import decode, encode
+from mindspore_serving.wire.ms_instance import decode, encode, from_varint, head, sized, to_varint
 from mindspore_serving.wire.status import Failure
 from mindspore_serving.wire.tensor import MAX_INSTANCES
-from mindspore_serving.wire.varint import from_varint, head, sized, to_varint
 
 __all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "split"]
 

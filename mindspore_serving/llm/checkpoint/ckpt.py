@@ -9,7 +9,9 @@ nor what the tensors mean.
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -63,25 +65,13 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
     """
     reader = _Reader(path)
     tensors: dict[str, StoredTensor] = {}
-    for entries in _runs(reader.entries()):
-        name = entries[0].name
+    for name, run in groupby(reader.entries(), attrgetter("name")):
+        entries = list(run)
         if name in tensors:
             raise StartError(f"{path}: tensor {name!r} is there twice")
         if entries[0].kind != TEXT:
             tensors[name] = reader.tensor(entries)
     return tensors
-
-
-def _runs(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    """Consecutive entries of one name."""
-    run: list[Entry] = []
-    for entry in entries:
-        if run and entry.name != run[0].name:
-            yield run
-            run = []
-        run.append(entry)
-    if run:
-        yield run
 
 
 class _Reader:
@@ -242,7 +232,8 @@ def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     is_mindformers = MINDFORMERS_EMBEDDING in names
-    renamed = {name: _mindformers(name) if is_mindformers else _layers(name) for name in names}
+    rename = _mindformers if is_mindformers else _mindnlp
+    renamed = {name: rename(name) for name in names}
     origins: dict[str, str] = {}
     for name, new in renamed.items():
         if new in origins:
@@ -262,6 +253,6 @@ def _mindformers(name: str) -> str:
     return name
 
 
-def _layers(name: str) -> str:
+def _mindnlp(name: str) -> str:
     stem, dot, leaf = name.rpartition(".")
     return f"{stem}{dot}{LEAVES.get(leaf, leaf)}" if dot else name

@@ -1,4 +1,4 @@
-"""One of the answers to a request: from sampled tokens to outputs.  Knows no cache and no runner."""
+"""One answer to a request: from sampled tokens to outputs.  Knows no cache and no runner."""
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
@@ -40,9 +40,11 @@ class Branch:
         return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
 
     def write(self, token: Sampled) -> Generated:
-        """Take the next token."""
+        """Take the next token; if none is allowed, a grammar may be complete."""
+        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
+            return self.end(FinishReason.STOP)
         if token.error is not None:
-            return self._end_without_token(token)
+            return self.end(FinishReason.ERROR, token.error)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
         if self.grammar is not None:
@@ -91,12 +93,6 @@ class Branch:
             text = emitted.text + self._checker.finish()
             return Emitted(text, FinishReason.ERROR, grammar.error)
         return emitted
-
-    def _end_without_token(self, token: Sampled) -> Generated:
-        """The answer is complete if the grammar may end here and no token may follow."""
-        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
-            return self.end(FinishReason.STOP)
-        return self.end(FinishReason.ERROR, token.error)
 
     def _sample_row(self, output_ids: list[int]) -> SampleRow:
         request = self.request

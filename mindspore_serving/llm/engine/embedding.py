@@ -104,7 +104,8 @@ class Embedder:
     def _admit_long(self) -> None:
         """Begin the first prompt if it takes several steps and its blocks are free."""
         request_id, prompt = next(iter(self._waiting.items()))
-        if len(prompt) > self._config.max_num_batched_tokens and self._has_blocks(prompt):
+        has_blocks = self._blocks_for(prompt) <= self._pool.num_free
+        if has_blocks and len(prompt) > self._config.max_num_batched_tokens:
             del self._waiting[request_id]
             self._long = _LongPrompt(request_id, prompt, self._allocate(prompt))
 
@@ -161,9 +162,6 @@ class Embedder:
                 break
             ids.append(request_id)
         return ids
-
-    def _has_blocks(self, prompt: list[int]) -> bool:
-        return self._blocks_for(prompt) <= self._pool.num_free
 
     def _allocate(self, prompt: list[int]) -> list[int]:
         return [self._pool.allocate() for _ in range(self._blocks_for(prompt))]

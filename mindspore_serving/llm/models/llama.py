@@ -48,8 +48,7 @@ NAMES = {
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
-    names = NAMES.get(spec.architecture, LLAMA)
-    return decode(ops, spec, inputs, names)
+    return decode(ops, spec, inputs, NAMES.get(spec.architecture, LLAMA))
 
 
 def decode(
@@ -107,7 +106,7 @@ class Layer:
             q = ops.rope(q, tables, spec.num_heads)
             k = ops.rope(k, tables, spec.num_kv_heads)
         out = ops.attention(self.index, q, k, v, spec.attention(self.index, slopes))
-        return ops.all_reduce(self.linear(out, names.output, spec.output_bias))
+        return self.linear(out, names.output, spec.output_bias)
 
     def head_norm(self, x: Tensor, name: str, num_heads: int) -> Tensor:
         weight, eps = self.weight(name), self.spec.norm_eps
@@ -117,7 +116,7 @@ class Layer:
         ops, spec, names = self.ops, self.spec, self.names
         sizes = (spec.intermediate_size, spec.intermediate_size)
         gate, up = self.projected(h, names.gate_up, sizes, spec.mlp_bias)
-        return ops.all_reduce(self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias))
+        return self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias)
 
     def projected(
         self, h: Tensor, names: tuple[str, ...], sizes: tuple[int, ...], bias: bool
@@ -127,11 +126,7 @@ class Layer:
         return [self.linear(h, name, bias) for name in names]
 
     def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
-        shift = self.ops.weight(self.name(f"{name}.bias")) if bias else None
-        return self.ops.linear(x, self.weight(name), shift)
+        return self.ops.linear(x, self.weight(name), self.weight(name, "bias") if bias else None)
 
-    def weight(self, name: str) -> Weight:
-        return self.ops.weight(self.name(f"{name}.weight"))
-
-    def name(self, suffix: str) -> str:
-        return f"model.layers.{self.index}.{suffix}"
+    def weight(self, name: str, kind: str = "weight") -> Weight:
+        return self.ops.weight(f"model.layers.{self.index}.{name}.{kind}")

@@ -33,7 +33,7 @@ RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime("openvino.opening:open_runner", "openvino.encoder:open_encoder"),
     "torch": Runtime("torch.opening:open_runner", "torch.encoder:open_encoder", has_adapters=True),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
-    "mindir": Runtime("mindir.opening:open_runner"),
+    "mindir": Runtime("mindir.runner:open_runner"),
     "toy": Runtime("toy:open_runner"),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}

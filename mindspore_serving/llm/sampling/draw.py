@@ -67,7 +67,10 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     typical_p, each to what the one before leaves.  Of equally likely tokens lower ids are kept.
     """
     ids = None
-    least = _least(logits, best, params.top_n_sigma) if params.top_n_sigma else None
+    least = None
+    if params.top_n_sigma:
+        sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+        least = best - params.top_n_sigma * sigma
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
@@ -92,12 +95,6 @@ def exclude_top(weights: Logits, threshold: float) -> None:
     if len(top) > 1:
         kept = top[weights[top].argmin()]
         weights[top[top != kept]] = 0
-
-
-def _least(logits: Logits, best: float, num_sigmas: float) -> float:
-    """The logit that many standard deviations, of those that may be chosen, below the best."""
-    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
-    return best - num_sigmas * sigma
 
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:

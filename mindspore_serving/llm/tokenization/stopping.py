@@ -107,9 +107,6 @@ class StopChecker:
     def _decode(self, token_id: int) -> str:
         return self._detokenizer.append(token_id) if self._detokenizer else ""
 
-    def _flush(self) -> str:
-        return self._detokenizer.flush() if self._detokenizer else ""
-
     def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
         # The text of the token is left out by not decoding it: the detokenizer may hold bytes of
         # the tokens before it, which are shown.
@@ -121,7 +118,8 @@ class StopChecker:
 
     def _end(self, text: str, is_early: bool) -> Emitted:
         self._is_finished = True
-        shown, stop = self._scan(text + self._flush(), is_early)
+        rest = self._detokenizer.flush() if self._detokenizer else ""
+        shown, stop = self._scan(text + rest, is_early)
         if stop is not None:
             return Emitted(shown, FinishReason.STOP, stop)
         return Emitted(shown + self._held, FinishReason.LENGTH)
