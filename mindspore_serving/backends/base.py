@@ -20,8 +20,7 @@ Array = np.ndarray[Any, Any]
 class ModelSource:
     """What to load: the declaration, its files as absolute paths, the device and the key.
 
-    `device_type` is "cpu", "gpu" or "ascend" (already chosen); `dec_key` is the key of an encrypted
-    MindIR or None; `config_file` is absolute or None.
+    `device_type` "cpu", "gpu" or "ascend" is chosen already; `dec_key` is of an encrypted MindIR.
     """
 
     spec: ModelSpec

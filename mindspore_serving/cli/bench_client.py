@@ -44,8 +44,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def ask(self, request: bytes, reader: Reader, timeout: float) -> "asyncio.Future[int]":
-        """Send `request`; the future has the status when the answer is complete, or fails with
-        RequestFailed.  Cancelling it closes the connection."""
+        """Send `request`; the future has the status, or RequestFailed.  May be cancelled."""
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._refusal.clear()

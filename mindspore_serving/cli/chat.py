@@ -33,8 +33,9 @@ def run(settings: ChatSettings) -> int:
     if not is_conversation and not prompt:
         raise InvalidInputs("there is no prompt: give one with --prompt, or on the standard input")
     model = openai.choose(endpoint, settings.model, settings.timeout)
-    talk = Conversation(endpoint, model, _sampling(settings), settings.timeout)
-    talk.system = settings.system
+    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+    sampling = {name: value for name, value in given.items() if value is not None}
+    talk = Conversation(endpoint, model, sampling, settings.timeout, settings.system)
     if is_conversation:
         _converse(talk)
     else:
@@ -110,11 +111,6 @@ def _piped() -> str:
         return sys.stdin.read().strip()
     except UnicodeDecodeError as error:
         raise InvalidInputs(f"the standard input is no text: {error}") from error
-
-
-def _sampling(settings: ChatSettings) -> dict[str, Any]:
-    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _converse(talk: Conversation) -> None:

@@ -1,6 +1,4 @@
-"""The client library: `Client` for scripts, `AsyncClient` for asyncio, and for language models over
-HTTP `MindsporeInferenceClient`.  Needs no server parts.
-"""
+"""The client library: gRPC for scripts and asyncio, HTTP for language models.  No server parts."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,16 @@ def _check_counts(config: EngineConfig) -> None:
         if not is_int or value < low or (high is not None and value > high):
             accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
+
+
+def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int) -> None:
+    """Raises Overloaded if `new` tokens may not wait beside `count` requests of `held` tokens."""
+    most = config.max_num_waiting
+    if most is not None and count >= most:
+        raise Overloaded(f"{count} {noun} wait already, at most {most} may; try again")
+    most = config.max_num_waiting_tokens
+    if most is not None and count and held + new > most:
+        raise Overloaded(f"{noun} with {held} tokens wait already, at most {most} may; try again")
 
 
 _DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}

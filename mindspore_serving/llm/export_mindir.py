@@ -55,7 +55,7 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
         from mindspore_serving.llm.runtimes.mindir import export_cell, library
     except ModuleNotFoundError as error:
         raise StartError(f"the export needs {error.name}, which is not installed") from error
-    library.use_cpu()
+    library.use_device(library.CPU)
     from mindspore_serving.llm.runtimes.mindir.graphs import decoder_inputs, dynamic
 
     f32 = library.mindspore.float32

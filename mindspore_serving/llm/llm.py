@@ -31,6 +31,8 @@ from mindspore_serving.llm.step import Vectors
 __all__ = ["LLM", "Answer", "Completion"]
 
 Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[int]
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
@@ -204,10 +206,6 @@ def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
         engine.abort(request_id)
     if engine.has_work:
         engine.step()
-
-
-Prompt: TypeAlias = str | Sequence[int]
-Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 
 def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:

@@ -70,8 +70,7 @@ def add_stage(
     """Add a step to the method being registered; returns placeholders for its outputs.
 
     Args:
-        stage: A `Model`, a Python function, or the name of a built-in stage: "argmax_cpp" (index of
-            the largest element).  Callable objects and C functions are not accepted.
+        stage: A `Model`, a Python function, or a built-in: "argmax_cpp" (index of the largest).
         args: Placeholders: inputs of the method or outputs of earlier stages.
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate

@@ -66,8 +66,7 @@ class Model:
 
         `subgraph` counts the files given to `declare_model` from 0.
 
-        Raises RuntimeError: no inputs, an empty list, an instance that is not a list or tuple, a
-        model or sub-graph that does not exist, inputs that do not fit the model.
+        Raises RuntimeError: no inputs, no instances, an unknown model, what does not fit it.
         """
         check_int("subgraph", subgraph, 0)
         if not args:

@@ -1,7 +1,6 @@
 """What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
 
-Checks arguments and turns them into `core.deployment.Deployment`.  It starts nothing and imports no
-user code; of the file system it sees only which directories exist.
+Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
 
 import os

@@ -1,7 +1,6 @@
 """What llm-serving's configuration files ask for, as a model to serve and an address.
 
-Starts nothing.  The files are read by `llm_config_source`; what their keys mean here is decided in
-this module, and `docs/llm_serving.md` has the table.
+Files are read by `llm_config_source`; `docs/llm_serving.md` has the table of their keys.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""llm-serving's configuration files as blocks of keys and values: its yaml files, and before them
-serving_config.py, which is told in the yaml's words.
+"""llm-serving's configuration files, yaml or serving_config.py, as blocks of keys and values.
 
 Python is read, never run: of its assignments those count whose values are spelled out.
 """

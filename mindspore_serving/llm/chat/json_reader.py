@@ -1,6 +1,4 @@
-"""JSON read char by char, as it is written: generators that take chars and end with the last one of
-what they read.  They keep no values: who reads keeps the text.
-"""
+"""JSON read char by char: generators that take chars and end with the last of what they read."""
 
 import re
 from collections.abc import Generator

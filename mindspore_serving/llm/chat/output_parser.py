@@ -29,8 +29,7 @@ class OutputParser:
     """Reads one answer.
 
     Space around reasoning, before a call and behind the last one is dropped.  What only looks like
-    a marker or a call is content; of a call that breaks after its arguments have begun, the
-    arguments so far are given out as they are, and what follows is content.
+    a marker or a call is content; of a call that breaks, the arguments so far are kept.
 
     Args:
         tool_format: a row of `TOOL_FORMATS`; "" where a JSON object may be a call.

@@ -61,8 +61,7 @@ class ChatTemplate:
     def open(
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
-        """The template of chat_template.jinja, or else of tokenizer_config.json; None if neither
-        has one.  Raises StartError if it cannot be read."""
+        """Of chat_template.jinja or tokenizer_config.json; None if neither.  Raises StartError."""
         found = _find_sources(Path(directory))
         if "default" not in found:
             return None
@@ -87,8 +86,7 @@ class ChatTemplate:
             documents: for templates that know them.
             options: further variables of the template (`enable_thinking`).
 
-        Raises InvalidInputs if a role is unknown or the template refuses the messages or fails on
-        them, TooLarge over the limits.
+        Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
         self._check(messages)
         variables: dict[str, Any] = {

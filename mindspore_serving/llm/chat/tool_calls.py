@@ -128,8 +128,7 @@ class CallReader:
     def _read(self, text: str) -> str:
         """Chars of a call; what is left of the text behind it.
 
-        A call that breaks before its name and the start of its arguments are known is content. One
-        that breaks later ends there, and what follows is content.
+        A call that breaks before its arguments are known is content; a later one ends there.
         """
         assert self._reading is not None
         for index, char in enumerate(text):
@@ -200,8 +199,7 @@ class CallReader:
     def _object(self, char: str) -> Reading:
         """`{"name": ..., "arguments": {...}}`.
 
-        Keys may come in any order, and each but once; other keys than those of a call break it.
-        Arguments that are null, or are not there, are "{}".
+        Keys come in any order, each once, no others.  Arguments null or missing are "{}".
         """
         if char != "{":
             raise Broken

@@ -89,8 +89,7 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
     Arguments follow the tool's JSON schema; one that cannot is refused if `strict`, else ignored.
 
     Args:
-        tool_format: a row of `TOOL_FORMATS`; for "" the answer is one JSON object with "name" and
-            "arguments".
+        tool_format: of `TOOL_FORMATS`; for "" one JSON object with "name" and "arguments".
         tools: as OpenAI writes them.
         name: the tool to call; None for any.
         parallel: allow several calls, up to `MAX_CALLS`; "" has but one.
@@ -115,8 +114,7 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
 
 
 def _head(tool_format: str, most: int) -> list[str]:
-    """The rules around `call`, with up to `most` calls behind the first.  Markers are rules of
-    their own, so that special tokens can stand for them."""
+    """The rules around `call` and `most` more.  Markers are rules, so that special tokens match."""
     if tool_format == "hermes":
         return [
             f"start: {_several('block', _NEWLINE, most)}",

@@ -24,21 +24,9 @@ from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 Span: TypeAlias = tuple[int, int]  # begin and end in the file
 
 # tensor_type -> the name of the type here.
-TYPES = {
-    "Float64": "F64",
-    "Float32": "F32",
-    "Float16": "F16",
-    "BFloat16": "BF16",
-    "Int64": "I64",
-    "UInt64": "U64",
-    "Int32": "I32",
-    "UInt32": "U32",
-    "Int16": "I16",
-    "UInt16": "U16",
-    "Int8": "I8",
-    "UInt8": "U8",
-    "Bool": "BOOL",
-}
+_WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 16)]
+TYPES = {f"{word}{bits}": f"{word[0]}{bits}" for word, bits in _WIDE}
+TYPES |= {"Int8": "I8", "UInt8": "U8", "BFloat16": "BF16", "Bool": "BOOL"}
 TEXT = "str"  # the tensor_type of what is no tensor: a note of who saved the file
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # how an encrypted file begins
@@ -226,7 +214,7 @@ LEAVES = {"embedding_table": "weight", "gamma": "weight", "beta": "bias"}
 
 
 def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
-    """Name in the files -> Hugging Face's name, for all `names` of a checkpoint.
+    """Name that MindFormers, MindNLP or Hugging Face gives -> Hugging Face's, for all `names`.
 
     Raises StartError: matrices that MindFormers has fused, two names that become one.
     """

@@ -83,8 +83,7 @@ class BlockPool:
                 self._cached[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
-        """`block` now holds, in full, what `digest` is the hash of.  The first such block is the
-        one that is shared; a second changes nothing."""
+        """`block` holds what `digest` is the hash of; a second such block changes nothing."""
         if digest not in self._block_of:
             self._block_of[digest] = block
             self._hash_of[block] = digest

@@ -66,8 +66,7 @@ class Embedder:
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """Compute one forward pass: float32 [hidden_size] of each prompt that it ends, by request,
-        or why there is none.  No pass while those that run have left too few blocks."""
+        """One pass: of each prompt that it ends float32 [hidden_size], or why not; by request."""
         self.num_lacking = 0
         if self._long is None and self._waiting:
             self._admit_long()

@@ -1,8 +1,7 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step schedules, runs the model, samples and hands out the tokens.  The decisions are made by the
-scheduler, the sampler and the stop checker.  It has no thread, clock or socket: its owner calls
-`step` as long as there is work, always from one thread.
+A step schedules, runs the model, samples and hands out the tokens.  It has no thread, clock or
+socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
 from collections.abc import Iterable
@@ -145,8 +144,7 @@ class Engine:
         self._scheduler.add(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt to be embedded: a step will give float32 [hidden_size], of length 1, or
-        a ServingError.  Raises InvalidInputs, and Overloaded if too many wait."""
+        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
         self.embedder.add(request_id, prompt_ids)
 
     def abort(self, request_id: str) -> bool:

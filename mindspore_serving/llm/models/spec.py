@@ -1,6 +1,4 @@
-"""A model's sizes and options, read from config.json once and checked, so that definitions and
-runtimes read no dictionaries.  Knows no tensor and no runtime.
-"""
+"""A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
 import math
 from collections.abc import Mapping

@@ -12,7 +12,8 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """The text of one sequence, piece by piece.
+    """The text of one sequence, token by token, never half a character: together, what the library
+    decodes at once.  (Its `DecodeStream` fails on bytes that are no character.)
 
     Args:
         tokenizer: of the tokens.

@@ -1,7 +1,7 @@
-"""A runner over graphs without state: exported ones, and those compiled in this process.
+"""A runner over graphs without state: those of MindIR files, or compiled in this process.
 
 Keys and values are kept here in blocks.  Those of a call's sequences are gathered into its inputs,
-and its outputs are written back.  Knows no MindSpore.
+and its outputs are written back.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerL
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
-from mindspore_serving.llm.runtimes.mindir.library import use_cpu
+from mindspore_serving.llm.runtimes.mindir.library import CPU, use_device
 from mindspore_serving.llm.step import Logits, Row, Step
 
 
@@ -98,13 +98,12 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     """The MindIR files in `directory`, loaded and compiled, ready to run.
 
     Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
-    Raises StartError: an option that it does not have, files that are missing, broken or do not fit
-    config.json, no memory.
+    Raises StartError: an unknown option, files that are missing, broken or do not fit, no memory.
     """
     check_options(config, "mindir", ACCEPTED)
     directory = Path(directory)
     spec = exportable(read_json(directory / CONFIG))
-    use_cpu()
+    use_device(CPU)
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
     limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))

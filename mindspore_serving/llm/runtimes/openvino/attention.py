@@ -1,7 +1,8 @@
 """The paged attention of OpenVINO's CPU plugin: one node, 28 inputs in this order.
 
 The operation is private to OpenVINO and its inputs change between releases, so they are described
-in this file only.  It does not check bounds; `feed` does.
+in this file only, and a small case is compared with plain arithmetic once per process: another
+order gives wrong numbers without an error.  It does not check bounds; `feed` does.
 """
 
 from collections.abc import Mapping
@@ -35,9 +36,7 @@ def paged_attention(
         raise StartError(
             "the openvino runtime has no attention with soft-capped scores; use the torch runtime"
         )
-    from openvino.op import (
-        _PagedAttentionExtension,
-    )  # private: it may be missing in another release
+    from openvino.op import _PagedAttentionExtension  # private: another release may lack it
 
     alibi = np.asarray(spec.alibi or (), np.float32)
     inputs = [

@@ -59,8 +59,7 @@ class Feed:
         self._current: Buffers | None = None
 
     def load(self, step: Step) -> None:
-        """Set the inputs to `step`.  Raises ServingError, before the request has changed, if a
-        row's blocks, positions or tokens are out of range."""
+        """Set the inputs to `step`.  Raises ServingError, before the request has changed."""
         rows = step.rows
         limits = self._limits
         lengths = [len(row.tokens) for row in rows]

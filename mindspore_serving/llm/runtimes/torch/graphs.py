@@ -64,15 +64,13 @@ class DecodeGraphs:
         self._replays: dict[int, Work] = {}
 
     def capture(self, capture: Capture, sizes: Sequence[int]) -> None:
-        """Record a graph for each of `sizes`, which ascend; a bar shows how far it is.  The largest
-        is first, so that the others find its memory."""
+        """Record a graph for each of `sizes`, which ascend: the largest first, for its memory."""
         for size in progress(sizes[::-1], "warming up"):
             self._replays[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
         self._sizes = list(sizes)
 
     def run(self, layout: Layout) -> torch.Tensor | None:
-        """The logits of a step, float32 [rows, vocab_size], which the next one overwrites; None if
-        it is none that a graph computes.
+        """The logits, float32 [rows, vocab_size], until the next step; None if no graph fits.
 
         The step before has to be over, as it is when its logits have been read.
         """

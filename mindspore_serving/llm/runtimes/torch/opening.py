@@ -39,6 +39,13 @@ from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
 from mindspore_serving.llm.runtimes.torch.transfer import upload
 from mindspore_serving.llm.step import Row, Step
 
+if TYPE_CHECKING:
+    from mindspore_serving.llm.runtimes.torch.paged import PagedPath
+
+# What attention by kernels and by PyTorch may differ by, as a share of the largest value.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+TRIED = ((1, 1), (1, 700), (5, 40), (90, 130))  # new tokens, length with them
+GATHERED = "so keys and values are gathered in every step, and there are no CUDA graphs"
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 SHARE_OF_DEVICE = 0.9  # of the device's memory that is free once the weights are there
 
@@ -162,15 +169,6 @@ def _free_memory(device: str) -> int:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     return int(free * SHARE_OF_DEVICE)
-
-
-if TYPE_CHECKING:
-    from mindspore_serving.llm.runtimes.torch.paged import PagedPath
-
-# What the two ways may differ by, as a share of the largest value.
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
-TRIED = ((1, 1), (1, 700), (5, 40), (90, 130))  # new tokens, length with them
-GATHERED = "so keys and values are gathered in every step, and there are no CUDA graphs"
 
 
 @dataclass(frozen=True, slots=True)
