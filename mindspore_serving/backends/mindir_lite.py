@@ -67,7 +67,6 @@ class MindirLiteBackend:
             raise StageFailed(words(error)) from error
 
     def close(self) -> None:
-        """Drop the model."""
         self._model = None
 
 

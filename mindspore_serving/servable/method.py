@@ -13,10 +13,9 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
-from mindspore_serving.servable.current import current
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.model import Model
-from mindspore_serving.servable.tracing import MethodBuilder, building
+from mindspore_serving.servable.tracing import MethodBuilder, building, current
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

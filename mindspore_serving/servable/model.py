@@ -22,7 +22,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
-from mindspore_serving.servable.current import current
+from mindspore_serving.servable.tracing import current
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]

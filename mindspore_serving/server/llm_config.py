@@ -171,11 +171,9 @@ def _options(model: Block, paging: Block) -> dict[str, Any]:
 
 
 def _form(given: object) -> Literal["r21", "bare"]:
-    if given == "r21":
-        return "r21"
-    if given == "bare":
-        return "bare"
-    raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    if given not in ("r21", "bare"):
+        raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    return "r21" if given == "r21" else "bare"
 
 
 def _unused(blocks: Blocks) -> tuple[str, ...]:

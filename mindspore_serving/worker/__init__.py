@@ -7,8 +7,7 @@ servable_config.py imports `register` and `distributed` from here: this loads no
 """
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.check import check_int, check_port, check_str
-from mindspore_serving.servable.legacy import warn_deprecated
+from mindspore_serving.servable.check import check_int, check_port, check_str, warn_deprecated
 from mindspore_serving.server import startup
 from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.worker import distributed, register

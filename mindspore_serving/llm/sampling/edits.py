@@ -123,11 +123,8 @@ class _Seen:
 
 
 def _is_penalised(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    )
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return penalties != (1.0, 0.0, 0.0)
 
 
 def _inside(ids: Iterable[int], vocab_size: int) -> Ids:

@@ -83,7 +83,6 @@ class TorchEncoder:
         self._ops: EncoderOps | None = EncoderOps(self._weights, dtype, device)
 
     def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
-        """As `EncoderRunner.run`."""
         ops, spec = self._ops, self._model.spec
         if ops is None:
             raise ServingError("the runner is closed")
@@ -109,7 +108,6 @@ class TorchEncoder:
         return vectors
 
     def close(self) -> None:
-        """Drop the weights.  A closed runner refuses every step."""
         self._ops = None
         self._weights.clear()
         if self._device != "cpu":

@@ -35,8 +35,7 @@ from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, Gather
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
-from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
-from mindspore_serving.llm.runtimes.torch.transfer import upload
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
