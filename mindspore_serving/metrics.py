@@ -119,8 +119,7 @@ def render(
 ) -> bytes:
     """All numbers in Prometheus' text format.
 
-    `gauges` gives present values by name and by (servable, version) labels, `counters` values that
-    only grow.
+    `gauges` gives present values by name and (servable, version), `counters` values that only grow.
     """
     from prometheus_client.core import (
         CounterMetricFamily,

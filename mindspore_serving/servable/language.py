@@ -85,14 +85,13 @@ def add_generate(declaration: Declaration) -> None:
     inputs = ("prompt", *_DEFAULTS)
     count = len(inputs)
     gather = Stage(StageKind.BUILTIN, PARAMETERS, tuple(range(1, count)), (count,), "Parameters")
-    model = Stage(
-        StageKind.LANGUAGE, LANGUAGE, (0, count), (count + 1, count + 2), "Model", streams=True
-    )
+    outputs = (count + 1, count + 2)
+    model = Stage(StageKind.LANGUAGE, LANGUAGE, (0, count), outputs, "Model", streams=True)
     declaration.methods["generate"] = Method(
         "generate",
         inputs,
         ("text", "finish_reason"),
         (gather, model),
-        (count + 1, count + 2),
+        outputs,
         defaults=_DEFAULTS,
     )

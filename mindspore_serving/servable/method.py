@@ -129,9 +129,8 @@ def stage_on(
     name = function_id(builder.declaration, target)
     label = tag or f"Function '{name}'"
     streams = batch_size is None and inspect.isgeneratorfunction(target)
-    return builder.add(
-        Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size, streams=streams)
-    )
+    kind = StageKind.FUNCTION
+    return builder.add(Stage(kind, name, slots, outputs, label, batch_size, streams=streams))
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
@@ -150,14 +149,9 @@ def input_names(function: object) -> tuple[str, ...]:
         raise InvalidInputs(f"A method should be a Python function, but actually {type(function)}")
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
-        if parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
-            raise InvalidInputs(
-                f"'{function.__name__}' input {name} cannot be {parameter.kind.name} !"
-            )
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            kind = parameter.kind.name
+            raise InvalidInputs(f"'{function.__name__}' input {name} cannot be {kind} !")
     return tuple(parameters)
 
 

@@ -193,9 +193,8 @@ def _check_device_type(device_type: str | None) -> str:
 def _check_delay(delay: object) -> float:
     name = "max_batch_delay_ms"
     if isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise InvalidInputs(
-            f"Parameter '{name}' should be int or float, but actually {type(delay)}"
-        )
+        kind = type(delay)
+        raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
     if not 0 <= delay < float("inf"):
         raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {delay}")
     return float(delay)

@@ -120,9 +120,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     has_graphs = all((directory / name).is_file() for name in _MINDIR)
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
-        raise InvalidInputs(
-            f"the model is {given!r}, but {directory} has not {' and '.join(_MINDIR)}"
-        )
+        missing = " and ".join(_MINDIR)
+        raise InvalidInputs(f"the model is {given!r}, but {directory} has not {missing}")
     return directory, str(model.get("runtime") or runtime)
 
 

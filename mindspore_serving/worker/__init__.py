@@ -30,11 +30,8 @@ def start_servable_in_master(
     """
     warn_deprecated("worker.start_servable_in_master", _SINCE, "server.start_servables")
     check_int("device_id", device_id, 0)
-    startup.start_servables(
-        ServableStartConfig(
-            servable_directory, servable_name, device_id, version_number, device_type
-        )
-    )
+    place = (servable_directory, servable_name)
+    startup.start_servables(ServableStartConfig(*place, device_id, version_number, device_type))
 
 
 def start_servable(  # noqa: PLR0917  (the order is the original's)

@@ -171,6 +171,5 @@ def check_ids(params: SamplingParams, vocab_size: int) -> None:
     for token_id, bias in params.logit_bias.items():
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or not np.isfinite(bias):
-            raise InvalidField(
-                "logit_bias", f"of token {token_id} is {bias!r}, expected a finite number"
-            )
+            what = f"of token {token_id} is {bias!r}, expected a finite number"
+            raise InvalidField("logit_bias", what)

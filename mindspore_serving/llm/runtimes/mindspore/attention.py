@@ -24,9 +24,8 @@ class PagedCache:
 
     def __init__(self, shape: tuple[int, int, int, int], num_layers: int) -> None:
         self._heads = shape[2:]
-        self.layers = [
-            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
-        ]
+        pairs = np.zeros((num_layers, 2, *shape), np.float32)
+        self.layers = [(keys, values) for keys, values in pairs]
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Blocks `source` to `target`, all read before any is written."""

@@ -118,13 +118,9 @@ class OpenVINORunner:
         self.hidden_size = spec.hidden_size
         self._kept = kept
         self._request: Any = compiled.create_infer_request()
-        self._caches = [
-            _Cache(port) for port in compiled.inputs if "_cache." in port.get_any_name()
-        ]
-        self._names = [
-            name for name in (port.get_any_name() for port in compiled.inputs)
-            if "_cache." not in name
-        ]  # fmt: skip
+        ports = {port.get_any_name(): port for port in compiled.inputs}
+        self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
+        self._names = [name for name in ports if "_cache." not in name]
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
@@ -202,9 +198,8 @@ class _Cache:
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()
         self._type = port.get_element_type()
-        self._block_shape = tuple(
-            dimension.get_length() for dimension in list(port.get_partial_shape())[1:]
-        )
+        _, *sizes = port.get_partial_shape()
+        self._block_shape = tuple(size.get_length() for size in sizes)
         # numpy has no bfloat16; copies need none.
         self._bits = np.dtype(f"u{self._type.size}")
         self.block_bytes: int = prod(self._block_shape) * self._type.size

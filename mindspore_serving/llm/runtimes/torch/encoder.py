@@ -61,12 +61,10 @@ class EncoderOps(TorchOps):
         place = self.rectangle
         if place is None:
             raise RuntimeError("attention outside of a pass")
-        q, k, v = (
-            x[place.places].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2) for x in (q, k, v)
-        )
-        out = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=place.is_token, scale=spec.scale
-        )
+        heads = [x[place.places].unflatten(-1, (spec.num_heads, -1)) for x in (q, k, v)]
+        q, k, v = (x.transpose(1, 2) for x in heads)
+        attend = functional.scaled_dot_product_attention
+        out = attend(q, k, v, attn_mask=place.is_token, scale=spec.scale)
         return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
 
 

@@ -113,9 +113,8 @@ class TorchRunner(LimitedRunner):
         self._model = model
         self._path = path or GatherPath(limits.block_size)
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
-        self._ops: TorchOps | None = TorchOps(
-            model.weights, self._cache, model.dtype, model.adapters
-        )
+        ops = TorchOps(model.weights, self._cache, model.dtype, model.adapters)
+        self._ops: TorchOps | None = ops
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
