@@ -11,12 +11,14 @@ original catch:
         │   └── TooLarge          TOO_LARGE            over a size limit
         ├── StageFailed           SYSTEM_ERROR         a stage raised, or returned the wrong thing
         ├── WorkerUnavailable     WORKER_UNAVAILABLE   the worker died with the request
-        ├── ServableUnavailable   SERVABLE_UNAVAILABLE nobody serves it now; it may come back
-        ├── Overloaded            OVERLOADED           the queue is full; try again later
+        ├── Temporary                                  try again later
+        │   ├── ServableUnavailable SERVABLE_UNAVAILABLE nobody serves it now; it may come back
+        │   └── Overloaded        OVERLOADED           too much waits, or it would be too late
         ├── DeadlineExceeded      DEADLINE_EXCEEDED    the caller's time is up
         ├── Cancelled             CANCELLED            the caller has left
         ├── Unauthorized          UNAUTHORIZED         the API key is missing or wrong
         └── StartError            FAILED               a server or worker could not start
+            └── ResourceShortage  FAILED               ... for want of descriptors or memory
 
 How a code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
 `wire.status`; nothing here knows a protocol.
@@ -93,13 +95,21 @@ class WorkerUnavailable(ServingError):
     code = Code.WORKER_UNAVAILABLE
 
 
-class ServableUnavailable(ServingError):
+class Temporary(ServingError):
+    """May succeed when it is sent again: `retry_after` seconds from now, if that is known."""
+
+    def __init__(self, text: str = "", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class ServableUnavailable(Temporary):
     """The servable is known, but no worker runs it now."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
-class Overloaded(ServingError):
+class Overloaded(Temporary):
     """Too much is waiting already."""
 
     code = Code.OVERLOADED
@@ -127,6 +137,10 @@ class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
 
+class ResourceShortage(StartError):
+    """There are no descriptors, processes or memory for it now."""
+
+
 _BY_CODE: dict[Code, type[ServingError]] = {
     kind.code: kind
     for kind in (
@@ -145,6 +159,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
 }
 
 
-def from_code(code: int, text: str) -> ServingError:
-    """The error that another process reported as (`code`, `text`)."""
-    return _BY_CODE.get(Code(code), ServingError)(text)
+def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:
+    """The error that another process reported."""
+    kind = _BY_CODE.get(Code(code), ServingError)
+    return kind(text, retry_after) if issubclass(kind, Temporary) else kind(text)

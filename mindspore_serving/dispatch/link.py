@@ -23,7 +23,6 @@ from mindspore_serving.ipc.messages import (
     Done,
     Exit,
     Failed,
-    Fault,
     Leaving,
     Numbers,
     Payload,
@@ -34,6 +33,8 @@ from mindspore_serving.ipc.messages import (
     Work,
     WorkItem,
     WorkReply,
+    from_fault,
+    to_fault,
 )
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
@@ -105,11 +106,11 @@ class Link:
             return
         if reply.failure is not None:
             failure = reply.failure
-            self._send(CallReply(WorkReply(call_id, [], rejected=_to_fault(failure))))
+            self._send(CallReply(WorkReply(call_id, [], rejected=to_fault(failure))))
             return
         faults = None
         if reply.faults is not None:
-            faults = [None if fault is None else _to_fault(fault) for fault in reply.faults]
+            faults = [None if fault is None else to_fault(fault) for fault in reply.faults]
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
         self._send(CallReply(WorkReply(call_id, payloads, faults)))
 
@@ -216,11 +217,11 @@ class Link:
 
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:
-            return Reply(failure=errors.from_code(reply.rejected.code, reply.rejected.text))
+            return Reply(failure=from_fault(reply.rejected))
         instances = [self._take(payload) for payload in reply.instances]
         if reply.faults is None:
             return Reply(instances, is_last=reply.is_last)
-        faults = [None if f is None else errors.from_code(f.code, f.text) for f in reply.faults]
+        faults = [None if fault is None else from_fault(fault) for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 
     def _take(self, payload: Payload) -> bytes:
@@ -241,7 +242,3 @@ class Link:
         chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
         item = msgspec.structs.replace(call.item, chunks=chunks)
         return Call(call.servable, call.version, item)
-
-
-def _to_fault(error: errors.ServingError) -> Fault:
-    return Fault(error.code, str(error))

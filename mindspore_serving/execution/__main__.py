@@ -1,10 +1,12 @@
 """`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
 
-A second thread watches the channel and the signals: when the master is gone it ends this process
-and all it started, even while a stage hangs; on SIGTERM or SIGINT it tells the master.
+When the master is gone, the kernel ends this process and all it started, even while a stage holds
+the interpreter: see `_end_with_master`.  A second thread does the same where that cannot be, and
+tells the master of SIGTERM and SIGINT.
 """
 
 import argparse
+import fcntl
 import gc
 import os
 import select
@@ -21,6 +23,8 @@ from mindspore_serving.ipc.channel import connect
 
 def main() -> int:
     arguments = _parse()
+    if arguments.lifeline is not None:
+        _end_with_master(arguments.lifeline)
     stream = connect(arguments.channel)
     arena: Arena | NoArena = NoArena()
     view: ArenaView | NoArena = NoArena()
@@ -41,8 +45,24 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.execution")
     parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
+    parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
     return parser.parse_args()
+
+
+def _end_with_master(lifeline: int) -> None:
+    """Have the kernel kill this process group when the other end of the pipe `lifeline` closes.
+
+    Not PR_SET_PDEATHSIG: that would end this process alone and leave what it started; and it tells
+    of the end of the thread that started us, not of the process.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # it has closed before
+        _end_group()
 
 
 def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_child: bool) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from mindspore_serving import log
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
+from mindspore_serving.execution.functions import failure_text
 from mindspore_serving.execution.job import (
     Item,
     Job,
@@ -132,8 +133,8 @@ class Executor:
         except StopIteration:
             self.end(job)
             return
-        except Exception as error:  # the user's code; FunctionCaller tells what it can
-            outcome = StageFailed(str(error) or repr(error))
+        except BaseException as error:  # the user's code; FunctionCaller tells what it can
+            outcome = StageFailed(failure_text(error))
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
@@ -162,9 +163,9 @@ class Executor:
             if stage.iterate is not None:
                 jobs = self._begin_streams(stage, jobs)
             outcomes = stage.run(jobs)
-        except Exception as error:  # a stage's failure is its requests', never the worker's
+        except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
-            outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
+            outcomes = [StageFailed(failure_text(error))] * len(jobs)
         self._advance(program, position, jobs, outcomes)
 
     def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
@@ -248,5 +249,8 @@ def _too_late(job: Job) -> ServingError:
 
 def _close(iterator: Iterator[Outcome]) -> None:
     close = getattr(iterator, "close", None)
-    if close is not None:
-        close()
+    try:
+        if close is not None:
+            close()
+    except BaseException:  # the user's code; its request is answered already
+        log.error("closing a generator", exc_info=True)

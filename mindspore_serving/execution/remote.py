@@ -6,14 +6,13 @@ Speaks only in messages; the worker's loop owns the channel.
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from mindspore_serving import errors
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
 from mindspore_serving.execution.host import call_name
 from mindspore_serving.execution.job import Job, Outcome
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
-from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply, from_fault
 from mindspore_serving.wire import native
 
 
@@ -62,12 +61,12 @@ class RemoteCaller:
 
     def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
         if reply.rejected is not None:
-            return [errors.from_code(reply.rejected.code, reply.rejected.text)] * expected
+            return [from_fault(reply.rejected)] * expected
         outcomes: list[Outcome] = []
         for index, payload in enumerate(reply.instances):
             fault = reply.faults[index] if reply.faults else None
             if fault is not None:
-                outcomes.append(errors.from_code(fault.code, fault.text))
+                outcomes.append(from_fault(fault))
             else:
                 outcomes.append(native.decode_values(bytes(self._view.get(payload))))
         if len(outcomes) != expected:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import Code, ServingError
+from mindspore_serving.errors import Code, ServingError, from_code
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,14 +44,21 @@ class WorkItem(Message, frozen=True):
 
 
 class Fault(Message, frozen=True):
-    """Why an instance, or a whole part, has no answer: an `errors.Code` and its text."""
+    """Why an instance, or a whole part, has no answer: an `errors.Code`, its text, and in how many
+    seconds it may be asked again."""
 
     code: int
     text: str
+    retry_after: float | None = None
 
 
 def to_fault(error: ServingError) -> Fault:
-    return Fault(error.code, str(error) or Code(error.code).name)
+    text = str(error) or Code(error.code).name
+    return Fault(error.code, text, getattr(error, "retry_after", None))
+
+
+def from_fault(fault: Fault) -> ServingError:
+    return from_code(fault.code, fault.text, fault.retry_after)
 
 
 class WorkReply(Message, frozen=True):
