@@ -9,7 +9,6 @@ Nothing is refused before a queue has stood for STANDING seconds without being e
 overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
 """
 
-from collections.abc import Sequence
 from math import exp, log
 
 from mindspore_serving.errors import Overloaded

@@ -76,10 +76,6 @@ class Arena:
             self._cold.update(self._warm)
             self._warm.clear()
 
-    @property
-    def num_used(self) -> int:
-        return len(self._size_at)
-
     def close(self) -> None:
         self.reserved.release()
         self._view.release()

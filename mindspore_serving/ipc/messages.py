@@ -3,6 +3,7 @@
 Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -51,14 +52,19 @@ class Fault(Message, frozen=True):
     text: str
     retry_after: float | None = None
 
+    def to_error(self) -> ServingError:
+        return from_code(self.code, self.text, self.retry_after)
+
 
 def to_fault(error: ServingError) -> Fault:
     text = str(error) or Code(error.code).name
     return Fault(error.code, text, getattr(error, "retry_after", None))
 
 
-def from_fault(fault: Fault) -> ServingError:
-    return from_code(fault.code, fault.text, fault.retry_after)
+def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None] | None:
+    if errors is None:
+        return None
+    return [None if error is None else to_fault(error) for error in errors]
 
 
 class WorkReply(Message, frozen=True):
@@ -66,7 +72,7 @@ class WorkReply(Message, frozen=True):
 
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
-    streaming method has more to say.
+    streaming method has more to send.
     """
 
     id: int
@@ -168,7 +174,7 @@ class Done(Message, frozen=True, tag=22):
 
 
 class Call(Message, frozen=True, tag=23):
-    """A worker asks for a method of some servable: a model on another worker's device, say."""
+    """A worker calls a method of some servable: a model on another worker's device, say."""
 
     servable: str
     version: int
@@ -176,11 +182,11 @@ class Call(Message, frozen=True, tag=23):
 
 
 class Leaving(Message, frozen=True, tag=24):
-    """The worker was told by a signal to go; it is not to be restarted."""
+    """The worker got a signal to end; it is not to be restarted."""
 
 
 class Numbers(Message, frozen=True, tag=25):
-    """What the worker's language-model engine counts now: the fields of `llm.stats.EngineStats`."""
+    """What the worker's language-model engine counts now: the fields of its `EngineStats`."""
 
     values: dict[str, int]
 
