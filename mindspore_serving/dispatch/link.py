@@ -63,6 +63,7 @@ class Link:
         self.parts: dict[int, RequestPart] = {}
         self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
         self.is_ready = False
+        self.why_ended = ""  # if we ended its process
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Ready] = self._loop.create_future()

@@ -11,6 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import loading, status
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
@@ -32,6 +33,7 @@ class Master:
         self._launcher = launcher
         self._on_all_gone = on_all_gone
         self._supervisors: list[WorkerSupervisor] = []
+        self._deployed: list[tuple[Deployment, list[WorkerSupervisor]]] = []
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
@@ -45,6 +47,7 @@ class Master:
 
         Raises StartError with the first worker's reason; what was started is then to be stopped.
         """
+        self._deployed += [(deployment, []) for deployment in deployments]
         devices = [(d, i) for d in deployments for i in d.device_ids]
         await self._start_all([self._supervisor(d, device_id=i) for d, i in devices])
         extras = [(d, i) for d in deployments for i in range(self._num_extra_workers(d))]
@@ -117,7 +120,8 @@ class Master:
             await self._load(link, deployment, device_id)
             return link
 
-        supervisor = WorkerSupervisor(title, start, lambda s: self._on_gone(s, deployment))
+        supervisor = WorkerSupervisor(title, start, lambda s: self._on_change(s, deployment))
+        next(own for one, own in self._deployed if one is deployment).append(supervisor)
         return supervisor
 
     async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> None:
@@ -168,7 +172,9 @@ class Master:
             for method in self.registry.remove_worker(service, link):
                 self.dispatcher.fail_waiting(method)
 
-    def _on_gone(self, supervisor: WorkerSupervisor, deployment: Deployment) -> None:
+    def _on_change(self, supervisor: WorkerSupervisor, deployment: Deployment) -> None:
+        if supervisor.state != "gone":
+            return
         for service in self.registry:
             if service.deployment == deployment and not service.workers:
                 service.reason = (
@@ -197,6 +203,16 @@ class Master:
     def is_ready(self) -> bool:
         wanted = [one for one in self._supervisors if one.is_wanted]
         return bool(wanted) and all(one.state == "ready" for one in wanted)
+
+    def readiness(self) -> Sequence[ServableReadiness]:
+        if self._is_stopping:
+            text = "the server is stopping"
+            return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
+        found = []
+        for deployment, supervisors in self._deployed:
+            last = next((one.last_exit for one in supervisors if one.last_exit), "")
+            found.append(status.readiness(deployment, {s.state for s in supervisors}, last))
+        return found
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(service) for service in self.registry]

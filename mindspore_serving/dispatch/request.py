@@ -25,10 +25,6 @@ class WorkerLink(Protocol):
 class Way(Protocol):
     """One of the two ways to workers, batched or streamed: it gets the answers."""
 
-    def on_begun(self, parts: "Sequence[RequestPart]") -> None:
-        """The worker says that it computes `parts` now; not all workers do."""
-        ...
-
     def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None: ...
 
 
@@ -42,11 +38,9 @@ class RequestPart:
     chunks: Sequence[Chunk]
     is_stream: bool = False
     has_replied: bool = False  # a stream has begun: it cannot be run again elsewhere
-    num_deaths: int = 0  # of workers that had it and did not run it
-    is_alone: bool = False  # it was running in a worker that died, and is run by itself now
+    num_attempts: int = 0
     link: WorkerLink | None = None  # to the worker that has it
     id: int = 0  # on that link, greater than those before
-    sent: float = 0.0  # to the worker, or begun there
     way: Way | None = None  # that it took to the worker
 
 

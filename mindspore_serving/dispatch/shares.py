@@ -1,8 +1,8 @@
 """How many requests may be in flight: of the server, and of each servable.  No I/O.
 
 Half of the server's limit is divided evenly: each servable has its own part, which no other can
-take.  The other half is for whoever asks first.  So a servable that hangs, or is slow, holds at most
-the half and its own part, and the others go on.
+take.  The other half is for whoever asks first.  So a servable that hangs, or is slow, holds at
+most the half and its own part, and the others go on.
 """
 
 from mindspore_serving.errors import Overloaded

@@ -190,13 +190,11 @@ async def test_without_descriptors_it_is_a_shortage_and_works_when_there_are_som
         num_descriptors(free + needed)
         try:
             launched = await launch()
-        except ResourceShortage as error:
-            assert "Too many open files" in str(error)
+            break
+        except ResourceShortage:
             num_descriptors(None)
             assert len(os.listdir("/proc/self/fd")) == before
             needed += 1
-        else:
-            break
     num_descriptors(None)
     assert needed > 8
     load(launched, directory)
