@@ -17,7 +17,7 @@ from pathlib import Path
 import mindspore_serving
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.errors import ResourceShortage, StartError
-from mindspore_serving.ipc import arena
+from mindspore_serving.ipc import arena, status
 
 LOG_DIRECTORY = "serving_logs"
 # Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
@@ -108,7 +108,7 @@ class LocalLauncher:
         ours.callback(os.close, lifeline)
         to_worker = arena.Arena(descriptors["to-worker"])
         ours.callback(to_worker.close)
-        to_master = arena.ArenaView(descriptors["to-master"])
+        to_master = arena.ArenaView(descriptors["to-master"], status.SIZE)
         ours.callback(to_master.close)
         loop = asyncio.get_running_loop()
         child, pidfd = await loop.run_in_executor(

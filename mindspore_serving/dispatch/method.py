@@ -1,13 +1,12 @@
 """A method of a servable version in the master: what both ways, batched and streamed, share."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
 from mindspore_serving.dispatch.shares import Share
-from mindspore_serving.errors import Code, InvalidInputs, Overloaded
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.metrics import Series
 from mindspore_serving.wire import cutting
@@ -22,7 +21,6 @@ class ServedMethod:
         self.version = version
         self.report = report
         self.share = Share(deployment.name)
-        self.admission = Admission()
         self.series = Series(deployment.name, version, report.name)
         self.can_retry = report.retry and deployment.retry
         self.label = f"servable({deployment.name}) method({report.name})"
@@ -30,45 +28,31 @@ class ServedMethod:
         self.withheld: list[Link] = []  # that may not for now
 
     @property
-    def num_ahead(self) -> int:
-        """How many parts wait for their turn to be computed."""
+    def is_served(self) -> bool:
+        """Whether there is a worker that can run it, now or when it is no longer withheld."""
+        return bool(self.workers or self.withheld)
+
+    def add_worker(self, link: Link) -> None:
+        """`link` may get work."""
         raise NotImplementedError
 
-    def admit(self, timeout: float | None, now: float) -> None:
-        """Raise Overloaded if a request would be answered too late."""
-        num_ahead = self.num_ahead
-        if num_ahead:
-            self.admission.check(num_ahead, timeout, now)
+    def withhold(self, link: Link) -> None:
+        """`link` is to get no work for now."""
+        if link in self.workers:
+            self.workers.remove(link)
+            self.withheld.append(link)
 
-    def shed(self, now: float) -> None:
-        """Refuse the oldest of what waits if more does than clients have patience for."""
-        count = self.admission.num_to_shed(self.num_ahead, now)
-        if count:
-            waiting = [part for part in self.parts_ahead() if part.request.deadline is None]
-            for part in waiting[:count]:
-                self.refuse_late(part, now)
+    def restore(self, link: Link) -> None:
+        """`link`, which was withheld, may get work again."""
+        if link in self.withheld:
+            self.withheld.remove(link)
+            self.add_worker(link)
 
-    def parts_ahead(self) -> Iterable[RequestPart]:
-        """The `num_ahead` parts, the oldest first."""
-        raise NotImplementedError
-
-    def refuse_late(self, part: RequestPart, now: float) -> None:
-        """Its answer would not be wanted any more."""
-        text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
-        wait = self.admission.queue.wait(self.num_ahead, now)
-        part.request.fail(Overloaded(text, retry_after=wait))
-
-    def count_done(self, request: PendingRequest, code: int, now: float) -> None:
-        """A request has ended, with a reply (`code` says which) or because its client left."""
-        age = now - request.started
-        self.series.observe(age, code)
-        if request.deadline is not None:
-            return
-        if code == Code.CANCELLED and not request.first_reply:
-            self.admission.patience.left(age, now)
-            self.shed(now)
-        else:
-            self.admission.patience.stayed((request.first_reply or now) - request.started, now)
+    def remove_worker(self, link: Link) -> None:
+        """`link` is gone, or is to be."""
+        for links in (self.workers, self.withheld):
+            if link in links:
+                links.remove(link)
 
     def cut_body(
         self, request: PendingRequest, codec: str, body: bytes | bytearray

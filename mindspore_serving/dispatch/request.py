@@ -38,7 +38,8 @@ class RequestPart:
     chunks: Sequence[Chunk]
     is_stream: bool = False
     has_replied: bool = False  # a stream has begun: it cannot be run again elsewhere
-    num_attempts: int = 0
+    num_deaths: int = 0  # of workers that had it
+    is_alone: bool = False  # it is run by itself, since a worker may have died of it
     link: WorkerLink | None = None  # to the worker that has it
     id: int = 0  # on that link, greater than those before
     way: Way | None = None  # that it took to the worker

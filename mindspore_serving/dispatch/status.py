@@ -36,6 +36,8 @@ def readiness(deployment: Deployment, states: Collection[str], reason: str) -> S
         reason = "it is loading"
     elif "restarting" in states:
         reason = f"its workers are restarted ({reason})"
+    elif "silent" in states:
+        reason = "its workers give no heartbeat"
     elif "leaving" in states:
         reason = "its workers are stopping"
     else:

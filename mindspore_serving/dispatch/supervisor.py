@@ -52,7 +52,7 @@ class Backoff:
 class WorkerSupervisor:
     """One replica that is to run: its worker now, and the next one when that dies.
 
-    `on_change` is called when it can be expected to run no more, or later than before.
+    `on_change` is called when a worker runs, or runs no more, or later than was expected.
     """
 
     def __init__(
@@ -73,6 +73,12 @@ class WorkerSupervisor:
         self._next_start = 0.0  # by the loop's clock
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def condition(self) -> str:
+        """The state; "silent" if its worker runs, but gives no heartbeat."""
+        is_silent = self.state == "ready" and self.link is not None and self.link.is_silent
+        return "silent" if is_silent else self.state
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
@@ -95,12 +101,14 @@ class WorkerSupervisor:
             raise StartError(f"{{{self.title}, <{error}>}}") from error
         self.state = "ready"
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name=self.title)
+        self._on_change(self)
 
     def leave(self) -> None:
         """It is to end, and not to be restarted."""
         self._is_unwanted.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
+            self._on_change(self)
 
     async def stop(self, grace: float) -> None:
         """End the worker: ask, wait at most `grace` seconds, then kill."""
@@ -126,6 +134,8 @@ class WorkerSupervisor:
             if not self.is_wanted:
                 break
             self.link = await self._restart(loop.time() - started)
+            if self.link is not None:
+                self._on_change(self)
         self.state = "gone"
         self._on_change(self)
 

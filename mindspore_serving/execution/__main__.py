@@ -1,8 +1,8 @@
 """`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
 
 When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter: see `_end_with_master`.  A second thread does the same where that cannot be, and
-tells the master of SIGTERM and SIGINT.
+the interpreter: see `_end_with_master`.  A second thread does the same where that cannot be, tells
+the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 
 from mindspore_serving.execution.worker import Worker
+from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect
 
@@ -26,13 +27,14 @@ def main() -> int:
     if arguments.lifeline is not None:
         _end_with_master(arguments.lifeline)
     stream = connect(arguments.channel)
-    arena: Arena | NoArena = NoArena()
+    arena: Arena | NoArena = NoArena(status.SIZE)
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
         to_write, to_read = map(int, arguments.arenas.split(","))
-        arena, view = Arena(to_write), ArenaView(to_read)
+        arena, view = Arena(to_write, status.SIZE), ArenaView(to_read)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
-    _watch(stream, worker.announce_leaving, is_child=arguments.channel.startswith("fd:"))
+    is_child = arguments.channel.startswith("fd:")
+    _watch(stream, worker.announce_leaving, arena.reserved, is_child=is_child)
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()
@@ -65,7 +67,13 @@ def _end_with_master(lifeline: int) -> None:
         _end_group()
 
 
-def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_child: bool) -> None:
+def _watch(
+    stream: socket.socket,
+    announce_leaving: Callable[[], None],
+    memory: memoryview,
+    *,
+    is_child: bool,
+) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     exit_signals = (signal.SIGTERM, signal.SIGINT)
@@ -79,9 +87,10 @@ def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_ch
 
     def wait() -> None:
         while True:
+            status.beat(memory)
             if is_child and os.getppid() != parent:
                 _end_group()  # a process that the master forked may still hold the channel
-            for descriptor, _ in poll.poll(1000):
+            for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
                     _end_group()
                 if not set(exit_signals).isdisjoint(os.read(wake_read, 64)):

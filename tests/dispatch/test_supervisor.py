@@ -98,7 +98,8 @@ class Replica:
         )
 
     def on_change(self, supervisor):
-        self.expected.append(supervisor.ready_in() is not None)
+        if supervisor.state == "restarting":
+            self.expected.append(supervisor.ready_in() is not None)
         if supervisor.state == "gone":
             self.gone.append(supervisor)
 

@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import Arena, ArenaView
-from mindspore_serving.ipc.status import MOST_IDS, SIZE, STAGES, STEPS, Lane, read
+from mindspore_serving.ipc.status import MOST_IDS, SIZE, STAGES, STEPS, Lane, beat, beats, read
 
 
 @pytest.fixture
@@ -58,6 +58,27 @@ def test_each_thread_has_a_lane(memory):
         (STAGES, {1}),
         (STEPS, {2}),
     ]
+
+
+def test_what_runs_may_be_any_item(memory):
+    Lane(memory, STEPS).begin()
+    (running,) = read(memory)
+    assert running.ids is None
+    assert running.has(7)
+
+
+def test_heartbeats_are_counted(memory):
+    assert beats(memory) == 0
+    for _ in range(3):
+        beat(memory)
+    Lane(memory, STAGES).begin(0, list(range(MOST_IDS)))
+    assert beats(memory) == 3
+
+
+def test_nothing_is_known_of_a_worker_without_shared_memory():
+    empty = memoryview(bytearray())
+    assert beats(empty) is None
+    assert list(read(empty)) == []
 
 
 def test_it_lies_in_an_arena_where_no_payload_does():
