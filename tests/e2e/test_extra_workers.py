@@ -10,6 +10,7 @@ import pytest
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls, config, eventually, is_alive, serving, workers, write_servable
+from tests.waiting import PATIENCE
 
 SOURCE = """
 while os.path.exists("hold"):  # a worker that loads
@@ -124,7 +125,7 @@ def test_those_who_wait_for_a_killed_device_worker_are_answered_by_the_next(call
         eventually(lambda: not is_alive(device))
         Path("hang").unlink()
         Path("hold").unlink()
-        answers = [future.result(30) for future in waiting]
+        answers = [future.result(PATIENCE) for future in waiting]
     devices = {int(answer[0]["device"][0]) for answer in answers}
     assert len(devices) == 1
     assert device not in devices
@@ -156,7 +157,7 @@ def test_stop_while_extras_wait_for_the_device_ends_all(calls):
         eventually(lambda: Path("hanging").exists())
         stopping = pool.submit(server.stop)
         for future in waiting:
-            assert "error" in future.result(10)
+            assert "error" in future.result(PATIENCE)
         Path("hang").unlink()
-        stopping.result(15)
+        stopping.result(PATIENCE)
     assert not workers(os.getpid())

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.fragile import SOURCE, is_ready, works
+from tests.e2e.fragile import SOURCE, is_ready, logged, works
 from tests.e2e.harness import config, eventually, in_flight, serving, workers, write_servable
+from tests.waiting import PATIENCE
 
 STUCK = (
     SOURCE
@@ -34,11 +35,6 @@ def busy(x):
 )
 
 
-def logged(word):
-    lines = Path("calls.txt").read_text().splitlines() if Path("calls.txt").exists() else []
-    return [int(line.split()[1]) for line in lines if line.split()[0] == word]
-
-
 def test_a_worker_that_holds_the_interpreter_gets_no_work_and_is_replaced(serve, pool):
     calls = serve(STUCK, num_parallel_workers=2, heartbeat_timeout=0.8)
     before = set(workers(os.getpid()))
@@ -46,8 +42,8 @@ def test_a_worker_that_holds_the_interpreter_gets_no_work_and_is_replaced(serve,
     eventually(lambda: logged("stuck"))
     (victim,) = logged("stuck")
     answers = [pool.submit(calls.client("toy", "pid").infer, {"x": n}) for n in range(6)]
-    assert {int(answer.result(20)[0]["pid"]) for answer in answers} == before - {victim}
-    assert "died" in stuck.result(40)["error"]  # it was tried once more, by itself
+    assert {int(answer.result(PATIENCE)[0]["pid"]) for answer in answers} == before - {victim}
+    assert "died" in stuck.result(PATIENCE)["error"]  # it was tried once more, by itself
     assert len(set(logged("stuck"))) == 2
     eventually(lambda: is_ready(calls))
     assert victim not in workers(os.getpid())
@@ -59,7 +55,7 @@ def test_a_stopped_worker_is_replaced_and_what_waited_is_answered(serve, pool, n
     victim = int(works(calls, "pid")["pid"])
     os.kill(victim, signal.SIGSTOP)
     answers = [pool.submit(calls.client("toy", "pid").infer, {"x": n}) for n in range(6)]
-    assert victim not in {int(answer.result(30)[0]["pid"]) for answer in answers}
+    assert victim not in {int(answer.result(PATIENCE)[0]["pid"]) for answer in answers}
     eventually(lambda: victim not in workers(os.getpid()))
     eventually(lambda: is_ready(calls))
 
@@ -71,7 +67,7 @@ def test_a_stopped_worker_that_goes_on_in_time_is_kept(serve, pool):
     answer = pool.submit(calls.client("toy", "pid").infer, {"x": 1})
     eventually(lambda: not is_ready(calls))
     os.kill(pid, signal.SIGCONT)
-    assert int(answer.result(20)[0]["pid"]) == pid
+    assert int(answer.result(PATIENCE)[0]["pid"]) == pid
     eventually(lambda: is_ready(calls))
     assert workers(os.getpid()) == [pid]
 
@@ -88,8 +84,8 @@ def test_a_stage_that_runs_too_long_fails_its_request_and_no_other(serve, pool):
     hung = pool.submit(calls.client("toy", "busy").infer, {"x": 600})
     eventually(lambda: logged("busy"))
     waiting = [pool.submit(calls.client("toy", "pid").infer, {"x": n}) for n in range(6)]
-    assert "stage 1 ran for over 1 s (stage_timeout)" in hung.result(20)["error"]
-    assert {int(one.result(20)[0]["pid"]) for one in waiting}.isdisjoint(before)
+    assert "stage 1 ran for over 1 s (stage_timeout)" in hung.result(PATIENCE)["error"]
+    assert {int(one.result(PATIENCE)[0]["pid"]) for one in waiting}.isdisjoint(before)
     assert len(logged("busy")) == 1
 
 
@@ -103,4 +99,4 @@ def test_a_hung_servable_does_not_take_the_limit_of_the_others(tmp_path, pool):
         assert "max_requests is 3" in calls.client("toy", "wait").infer({"x": 9})["error"]
         assert calls.client("good", "pid").infer({"x": 1})[0]["pid"]
         Path("go").touch()
-        assert all(one.result(20)[0]["pid"] for one in hung)
+        assert all(one.result(PATIENCE)[0]["pid"] for one in hung)
