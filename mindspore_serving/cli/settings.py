@@ -79,6 +79,18 @@ class ServeSettings:
     preferred_batch_size: int = _option(0, "with a delay: send a batch as soon as it is this big")
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
+    max_requests: int = _option(0, "... of each servable; 0 for no limit of its own")
+    restart_policy: str = _option(
+        "always",
+        "whether workers that died are restarted: always, limited (to five quick deaths) or never",
+        choices=("always", "limited", "never"),
+        metavar="POLICY",
+    )
+    heartbeat_timeout: float = _option(
+        10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
+    )
+    stage_timeout: float = _option(0.0, "seconds that a stage may run; 0 for any")
+    step_timeout: float = _option(300.0, "seconds that a step of a language model may run")
     http_status_codes: bool = _option(False, "answer errors over REST with 4xx and 5xx, not 200")
     tls_cert: str | None = _option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")

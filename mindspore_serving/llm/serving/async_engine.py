@@ -23,6 +23,7 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.errors import ServingError
+from mindspore_serving.ipc.status import Lane
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
@@ -42,9 +43,10 @@ class AsyncEngine:
     Args:
         opened: the model; its engine belongs to the loop from now on.
         wake: called from any thread when `collect` has something to deliver.
+        steps: where it is written that a step runs, and since when.
     """
 
-    def __init__(self, opened: Opened, wake: Callable[[], None]) -> None:
+    def __init__(self, opened: Opened, wake: Callable[[], None], steps: Lane | None = None) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
@@ -56,7 +58,7 @@ class AsyncEngine:
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
+        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, steps)
         self._loop.start()
         self._pool.submit(self._warm)
 

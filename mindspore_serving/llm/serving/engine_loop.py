@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.ipc.status import SIZE, STEPS, Lane
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
@@ -56,6 +57,7 @@ class EngineLoop(Generic[E]):
         on_stats: called on that thread with the engine's numbers: when there is work again, from
             time to time, and when there is nothing left to do.
         on_end: called on that thread when it ends; with the error if it broke.
+        lane: where it is written that a step runs, and since when.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class EngineLoop(Generic[E]):
         on_outputs: Callable[[Outputs], None],
         on_stats: Callable[[Any], None],
         on_end: Callable[[BaseException | None], None],
+        lane: Lane | None = None,
     ) -> None:
         self._engine = engine
         self._on_outputs = on_outputs
         self._on_stats = on_stats
         self._on_end = on_end
+        self._lane = lane or Lane(memoryview(bytearray(SIZE)), STEPS)
         self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
             SimpleQueue()
         )
@@ -108,7 +112,11 @@ class EngineLoop(Generic[E]):
             if self._is_closing:
                 return
             began = time.monotonic()
-            outputs = self._engine.step()
+            self._lane.begin()
+            try:
+                outputs = self._engine.step()
+            finally:
+                self._lane.end()
             if self._engine.started:
                 first = [(request_id, FirstStep(began)) for request_id in self._engine.started]
                 outputs = [*first, *outputs]
