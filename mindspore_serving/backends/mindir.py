@@ -39,9 +39,7 @@ class MindirBackend:
         self._mindspore = mindspore
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
-        self._signature = tuple(
-            self._warm_up(source, index, file) for index, file in enumerate(files)
-        )
+        self._signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:

@@ -69,12 +69,10 @@ class OnnxBackend:
         return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `Backend.run`."""
         names = [spec.name for spec in self._signature[subgraph].inputs]
         return _run(self._sessions[subgraph], dict(zip(names, inputs, strict=True)))
 
     def close(self) -> None:
-        """Drop the sessions."""
         self._sessions.clear()
 
 

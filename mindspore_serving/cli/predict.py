@@ -63,9 +63,7 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     from mindspore_serving.client import Client, SSLConfig
     from mindspore_serving.wire import json_values
 
-    values = [
-        {name: json_values.to_value(value) for name, value in one.items()} for one in instances
-    ]
+    values = [{name: json_values.to_value(one[name]) for name in one} for one in instances]
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)

@@ -1,13 +1,10 @@
-"""What the blocking and the asyncio client have in common: whom they call.
-
-It leaves it to the client how to connect.
-"""
+"""What the blocking and the asyncio client have in common: whom they call, and by what."""
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
@@ -73,7 +70,9 @@ def _accept_ip_and_port(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Caller:
-    """One method of a servable at one address.  A subclass gives `_connect`."""
+    """One method of a servable at one address, by `grpc` or, in a subclass, `grpc.aio`."""
+
+    _library: ClassVar[Any] = grpc
 
     @_accept_ip_and_port
     def __init__(
@@ -98,12 +97,12 @@ class Caller:
         self.version_number = version_number
         self.timeout = timeout
         self._metadata = None if api_key is None else (("authorization", f"Bearer {api_key}"),)
-        self.channel = self._connect(None if ssl_config is None else credentials(ssl_config))
+        if ssl_config is None:
+            self.channel = self._library.insecure_channel(address, options=OPTIONS)
+        else:
+            security = credentials(ssl_config)
+            self.channel = self._library.secure_channel(address, security, options=OPTIONS)
         self.stub = MSServiceStub(self.channel)
-
-    def _connect(self, security: grpc.ChannelCredentials | None) -> Any:
-        """A channel to `self.address`."""
-        raise NotImplementedError
 
     def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
         """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""

@@ -1,11 +1,11 @@
-"""The blocking client of the gRPC server."""
+"""The blocking and the asyncio client of the gRPC server."""
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
-from mindspore_serving.client.caller import OPTIONS, Caller
+from mindspore_serving.client.caller import Caller
 from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_piece
 
 
@@ -53,11 +53,6 @@ class Client(Caller):
     `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too.
     Raises RuntimeError for a wrong argument.  Connects on first use; safe to use from many threads.
     """
-
-    def _connect(self, security: grpc.ChannelCredentials | None) -> grpc.Channel:
-        if security is None:
-            return grpc.insecure_channel(self.address, options=OPTIONS)
-        return grpc.secure_channel(self.address, security, options=OPTIONS)
 
     def infer(self, instances: object, timeout: float | None = None) -> Result:
         """Send one instance, or a list or tuple of instances, and wait for the outputs.
@@ -127,10 +122,7 @@ class AsyncClient(Caller):
     To be made and used inside of one event loop.
     """
 
-    def _connect(self, security: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-        if security is None:
-            return grpc.aio.insecure_channel(self.address, options=OPTIONS)
-        return grpc.aio.secure_channel(self.address, security, options=OPTIONS)
+    _library: ClassVar[Any] = grpc.aio
 
     async def infer(self, instances: object, timeout: float | None = None) -> Result:
         """As `Client.infer`, but prints nothing.  Cancelling it cancels the request."""

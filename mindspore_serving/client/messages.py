@@ -37,9 +37,8 @@ def from_reply(reply: pb.PredictReply) -> Result:
     if len(errors) == 1 and not reply.instances:
         return {"error": _text_of(errors[0])}
     if errors and len(errors) != len(reply.instances):
-        raise InvalidInputs(
-            f"The reply has {len(reply.instances)} instances and {len(errors)} errors"
-        )
+        count = len(reply.instances)
+        raise InvalidInputs(f"The reply has {count} instances and {len(errors)} errors")
     results: list[dict[str, Any]] = []
     for index, instance in enumerate(reply.instances):
         if errors and errors[index].error_code:

@@ -63,7 +63,8 @@ class Row:
             is_type = isinstance(value, bool) == (self.kind is bool)
             is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self._has(value)
         elif self.kind == list[str]:
-            is_accepted = not isinstance(value, str) and all(map(_is_text, value))
+            is_accepted = not isinstance(value, str)
+            is_accepted = is_accepted and all(isinstance(one, str) and one for one in value)
         if not is_accepted:
             raise InvalidField(self.name, f"is {value!r}, expected {self.accepted}")
         if self.kind == list[str] and len(value) > self.high:
@@ -81,10 +82,6 @@ _WORDS = {
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
 }
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def param(

@@ -1,5 +1,6 @@
 """A progress bar for work that takes seconds; nothing where stderr is no terminal."""
 
+import sys
 from collections.abc import Collection, Iterator
 from typing import TypeVar
 
@@ -8,6 +9,8 @@ T = TypeVar("T")
 
 def progress(items: Collection[T], label: str) -> Iterator[T]:
     """Yield `items`, showing how many are done."""
+    if not sys.stderr.isatty():
+        return iter(items)
     from tqdm import tqdm
 
-    return iter(tqdm(items, desc=label, disable=None))
+    return iter(tqdm(items, desc=label))

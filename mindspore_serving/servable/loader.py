@@ -14,7 +14,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
-from mindspore_serving.servable.current import declaring
+from mindspore_serving.servable.tracing import declaring
 
 CONFIG_FILE = "servable_config.py"
 

@@ -13,10 +13,9 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
-from mindspore_serving.servable.current import current
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.model import Model
-from mindspore_serving.servable.tracing import MethodBuilder, building
+from mindspore_serving.servable.tracing import MethodBuilder, building, current
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -130,9 +129,8 @@ def stage_on(
     name = function_id(builder.declaration, target)
     label = tag or f"Function '{name}'"
     streams = batch_size is None and inspect.isgeneratorfunction(target)
-    return builder.add(
-        Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size, streams=streams)
-    )
+    kind = StageKind.FUNCTION
+    return builder.add(Stage(kind, name, slots, outputs, label, batch_size, streams=streams))
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
@@ -151,14 +149,9 @@ def input_names(function: object) -> tuple[str, ...]:
         raise InvalidInputs(f"A method should be a Python function, but actually {type(function)}")
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
-        if parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
-            raise InvalidInputs(
-                f"'{function.__name__}' input {name} cannot be {parameter.kind.name} !"
-            )
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            kind = parameter.kind.name
+            raise InvalidInputs(f"'{function.__name__}' input {name} cannot be {kind} !")
     return tuple(parameters)
 
 

@@ -22,7 +22,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
-from mindspore_serving.servable.current import current
+from mindspore_serving.servable.tracing import current
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
@@ -197,16 +197,13 @@ def _check_unused(declaration: Declaration, key: str, files: tuple[str, ...]) ->
         raise InvalidInputs(
             "Declare model failed, servable has already been declared as distributed servable"
         )
+    failed = f"Declare model [{key}] failed,"
     used = {file for spec in declaration.models.values() for file in spec.files}
     for file in files:
         if file in used:
-            raise InvalidInputs(
-                f"Declare model [{key}] failed, model file '{file}' has already been used"
-            )
+            raise InvalidInputs(f"{failed} model file '{file}' has already been used")
     if key in declaration.models:
-        raise InvalidInputs(
-            f"Declare model [{key}] failed, the same model has already been declared"
-        )
+        raise InvalidInputs(f"{failed} the same model has already been declared")
 
 
 def _checked_options(context: object, options: object) -> dict[str, Any]:
@@ -219,8 +216,6 @@ def _checked_options(context: object, options: object) -> dict[str, Any]:
         )
     if context is not None:
         if options is not None:
-            log.warning(
-                "'context' and 'options' are both given to declare_model; 'options' is ignored"
-            )
+            log.warning("'context' and 'options' are both given to declare_model; 'context' counts")
         return context.to_options()
     return options.context.to_options() if options is not None else {}

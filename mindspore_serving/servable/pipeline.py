@@ -14,10 +14,10 @@ from mindspore_serving.servable.check import (
     check_int,
     check_servable_name,
     check_str,
+    warn_deprecated,
 )
-from mindspore_serving.servable.current import current
-from mindspore_serving.servable.legacy import warn_deprecated
 from mindspore_serving.servable.method import function_id, input_names, record
+from mindspore_serving.servable.tracing import current
 
 Runner: TypeAlias = Callable[[str, str, int, list[tuple[Value, ...]]], list[tuple[Value, ...]]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])

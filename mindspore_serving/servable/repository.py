@@ -41,17 +41,20 @@ def make_declaration(
     Raises StartError if a directory, servable_config.py or model file is missing, or fails.
     """
     check_servable(servable_directory, servable_name)
+    options = dict(llm_options or {})
+    if is_language_model(os.path.join(servable_directory, servable_name)):
+        return bare_language(servable_directory, servable_name, options), version or 1
+    if options:
+        raise StartError(
+            f"servable '{servable_name}' is no bare language model, so the options "
+            f"{', '.join(options)} are not for it; give them to declare_llm"
+        )
     if os.path.isfile(os.path.join(servable_directory, servable_name, CONFIG_FILE)):
         declaration = load(servable_directory, servable_name)
-        _check_no_options(declaration, llm_options or {})
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
-    elif is_language_model(os.path.join(servable_directory, servable_name)):
-        declaration = bare_language(servable_directory, servable_name, dict(llm_options or {}))
-        version = version or 1
     else:
         declaration = Declaration(servable_name)
-        _check_no_options(declaration, llm_options or {})
         version = choose_version(servable_directory, servable_name, version, has_files=True)
         spec = find_bare_model(servable_directory, servable_name, version)
         if spec is None:
@@ -65,14 +68,6 @@ def make_declaration(
         model_paths(servable_directory, servable_name, version, model)
         config_path(servable_directory, servable_name, model)
     return declaration, version
-
-
-def _check_no_options(declaration: Declaration, llm_options: Mapping[str, Any]) -> None:
-    if llm_options:
-        raise StartError(
-            f"servable '{declaration.name}' is no bare language model, so the options "
-            f"{', '.join(llm_options)} are not for it; give them to declare_llm"
-        )
 
 
 def is_language_model(path: str) -> bool:

@@ -6,7 +6,6 @@ Declaring such a servable and all checks of arguments work; running one is not a
 import ipaddress
 import os
 from collections.abc import Sequence
-from typing import NoReturn
 
 from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -19,12 +18,13 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
-from mindspore_serving.servable.current import current
 from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.tracing import current
 from mindspore_serving.server.config import get_abs_path
 
 __all__ = ["declare_servable", "start_servable", "startup_agents"]
 
+_NOT_YET = "Distributed servables are not available yet in this version."
 _MAX_DEVICES = 8  # each agent's port is agent_start_port plus its index on the machine
 
 
@@ -97,7 +97,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     check_str("rank_table_json_file", rank_table_json_file)
     check_str("distributed_address", distributed_address)
     check_int("wait_agents_time_in_seconds", wait_agents_time_in_seconds, 0)
-    _refuse()
+    raise StartError(_NOT_YET)
 
 
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
@@ -138,7 +138,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         _check_files("group config", groups)
     _check_agent(agent_ip, rank_start)
     check_dec(dec_key, dec_mode)
-    _refuse()
+    raise StartError(_NOT_YET)
 
 
 def _check_files(what: str, entries: tuple[tuple[str, ...], ...]) -> None:
@@ -161,7 +161,3 @@ def _check_agent(agent_ip: object, rank_start: object) -> None:
         ipaddress.ip_address(text)
     except ValueError as error:
         raise InvalidInputs(f"Check ip 'agent_ip' valid failed, agent_ip: {text}") from error
-
-
-def _refuse() -> NoReturn:
-    raise StartError("Distributed servables are not available yet in this version.")

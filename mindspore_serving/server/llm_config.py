@@ -120,9 +120,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     has_graphs = all((directory / name).is_file() for name in _MINDIR)
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
-        raise InvalidInputs(
-            f"the model is {given!r}, but {directory} has not {' and '.join(_MINDIR)}"
-        )
+        missing = " and ".join(_MINDIR)
+        raise InvalidInputs(f"the model is {given!r}, but {directory} has not {missing}")
     return directory, str(model.get("runtime") or runtime)
 
 
@@ -171,11 +170,9 @@ def _options(model: Block, paging: Block) -> dict[str, Any]:
 
 
 def _form(given: object) -> Literal["r21", "bare"]:
-    if given == "r21":
-        return "r21"
-    if given == "bare":
-        return "bare"
-    raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    if given not in ("r21", "bare"):
+        raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    return "r21" if given == "r21" else "bare"
 
 
 def _unused(blocks: Blocks) -> tuple[str, ...]:

@@ -131,9 +131,7 @@ def encode(outputs: Instance) -> bytes:
     Raises StageFailed for a value that cannot be sent.
     """
     try:
-        return _encoder.encode(
-            {name: json_values.to_plain(value) for name, value in outputs.items()}
-        )
+        return _encoder.encode({name: json_values.to_plain(outputs[name]) for name in outputs})
     except UnicodeEncodeError as error:
         raise StageFailed(f"Failed to construct the response: {error}") from None
 

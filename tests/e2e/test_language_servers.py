@@ -40,7 +40,9 @@ def test_a_stream_whose_worker_dies_ends_with_an_error_and_the_next_is_answered(
         eventually(lambda: workers(os.getpid()) not in ([], [pid]), what="a new worker")
 
         def ask() -> Any:
-            return calls.post("chatty", "generate", [{"prompt": "Hello"}]).get("instances")
+            return calls.post("chatty", "generate", [{"prompt": "Hello", "max_tokens": 2}]).get(
+                "instances"
+            )
 
         assert eventually(ask)[0]["text"]
 
@@ -62,7 +64,7 @@ def test_too_many_waiting_requests_are_refused(place):
 
 def num_waiting(calls: Calls) -> int:
     (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return row["engine"]["num_waiting"]
+    return row["engine"].get("num_waiting", 0)
 
 
 def test_a_key_is_needed_everywhere_but_for_health(place):

@@ -83,10 +83,8 @@ class _ReasoningReader:
 
     def finish(self) -> tuple[str, str]:
         rest, self._held = self._held, ""
-        is_inside = self._part == self._inside or (
-            self._part == self._begin and self._format.is_open
-        )
-        return (rest, "") if is_inside else ("", rest)
+        is_open = self._part == self._begin and self._format.is_open
+        return (rest, "") if is_open or self._part == self._inside else ("", rest)
 
     def _begin(self, text: str) -> tuple[str, str]:
         begin, shown = self._format.begin, text.lstrip()

@@ -103,17 +103,12 @@ class ChatTemplate:
         except (InvalidInputs, MemoryError):
             raise
         except TemplateRefused as error:
-            raise InvalidInputs(
-                f"the model's chat template refuses the messages: {error}"
-            ) from None
+            failure = f"refuses the messages: {error}"
         except RecursionError:
-            raise InvalidInputs(
-                "the model's chat template failed: it calls itself forever"
-            ) from None
+            failure = "failed: it calls itself forever"
         except Exception as error:  # a template can raise what any expression can
-            raise InvalidInputs(
-                f"the model's chat template failed on these messages: {error}"
-            ) from None
+            failure = f"failed on these messages: {error}"
+        raise InvalidInputs(f"the model's chat template {failure}")
 
     def _check(self, messages: Sequence[Message]) -> None:
         if not messages:
@@ -124,15 +119,13 @@ class ChatTemplate:
                     f"messages[{index}] is of type {type(message).__name__}, expected an object"
                 )
             role = message.get("role")
-            if not isinstance(role, str) or not self._knows(role):
+            # Some models have roles of their own, which their templates name ("observation").
+            is_own = f"'{role}'" in self.source or f'"{role}"' in self.source
+            if not isinstance(role, str) or not (role in ROLES or is_own):
                 raise InvalidInputs(
                     f"messages[{index}] has role {role!r}, expected one of "
                     f"{', '.join(sorted(ROLES))}"
                 )
-
-    def _knows(self, role: str) -> bool:
-        """Some models have roles of their own, which their templates name ("observation")."""
-        return role in ROLES or f"'{role}'" in self.source or f'"{role}"' in self.source
 
     def _collect(self, template: jinja2.Template, variables: dict[str, Any]) -> str:
         deadline = self._clock() + self._limits.max_seconds

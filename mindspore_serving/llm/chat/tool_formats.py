@@ -72,9 +72,7 @@ def tool_names(tools: Tools) -> list[str]:
 
 def to_template(tools: Tools) -> list[dict[str, Any]]:
     """`tools` for a template: without "strict", and with "parameters", which templates need."""
-    return [
-        _shown(tool) if isinstance(tool.get("function"), Mapping) else {**tool} for tool in tools
-    ]
+    return [_shown(one) if isinstance(one.get("function"), Mapping) else {**one} for one in tools]
 
 
 def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,7 @@ class Checkpoint:
         """
         stored = self._tensors.get(name)
         if stored is None:
-            raise StartError(
-                f"{self.directory} has no tensor {name!r}, which its architecture needs"
-            )
+            raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
         if not stored.bits.flags.aligned:  # native code reads aligned memory
             stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)

@@ -13,9 +13,8 @@ from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.branch import Branch
+from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.embedding import Embedder
-from mindspore_serving.llm.engine.readout import PROMPT, Readout
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler

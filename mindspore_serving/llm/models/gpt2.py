@@ -14,9 +14,8 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab].  Raises StartError: unknown activation."""
     tanh = ACTIVATIONS.get(spec.activation)
     if tanh is None:
-        raise StartError(
-            f"activation is {spec.activation!r}, expected one of {', '.join(ACTIVATIONS)}"
-        )
+        known = ", ".join(ACTIVATIONS)
+        raise StartError(f"activation is {spec.activation!r}, expected one of {known}")
     table = ops.weight("transformer.wte.weight")
     x = ops.add(
         ops.embedding(inputs.token_ids, table),
@@ -46,6 +45,5 @@ def _linear(ops: Ops, x: Tensor, name: str) -> Tensor:
 
 
 def _norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
-    return ops.layer_norm(
-        x, ops.weight(f"{name}.weight"), ops.weight(f"{name}.bias"), spec.norm_eps
-    )
+    weight, bias = ops.weight(f"{name}.weight"), ops.weight(f"{name}.bias")
+    return ops.layer_norm(x, weight, bias, spec.norm_eps)

@@ -65,10 +65,6 @@ def _plain(base: float, dim: int) -> Frequencies:
     return tuple(base ** (-i / dim) for i in range(0, dim, 2))
 
 
-def _default(setting: _Setting) -> Rope:
-    return Rope(_plain(setting.base, setting.dim))
-
-
 def _linear(setting: _Setting) -> Rope:
     factor = setting.number("factor")
     return Rope(tuple(f / factor for f in _plain(setting.base, setting.dim)))
@@ -150,7 +146,7 @@ def _longrope(setting: _Setting) -> Rope:
 
 
 SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
-    "default": _default,
+    "default": lambda setting: Rope(_plain(setting.base, setting.dim)),
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

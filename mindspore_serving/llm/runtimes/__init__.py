@@ -79,6 +79,5 @@ def _import(runtime: str, place: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
-        raise StartError(
-            f"runtime {runtime!r} needs {error.name}, which is not installed"
-        ) from error
+        cause = f"needs {error.name}, which is not installed"
+        raise StartError(f"runtime {runtime!r} {cause}") from error

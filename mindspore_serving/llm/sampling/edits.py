@@ -123,11 +123,8 @@ class _Seen:
 
 
 def _is_penalised(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    )
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return penalties != (1.0, 0.0, 0.0)
 
 
 def _inside(ids: Iterable[int], vocab_size: int) -> Ids:
@@ -174,6 +171,5 @@ def check_ids(params: SamplingParams, vocab_size: int) -> None:
     for token_id, bias in params.logit_bias.items():
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or not np.isfinite(bias):
-            raise InvalidField(
-                "logit_bias", f"of token {token_id} is {bias!r}, expected a finite number"
-            )
+            what = f"of token {token_id} is {bias!r}, expected a finite number"
+            raise InvalidField("logit_bias", what)

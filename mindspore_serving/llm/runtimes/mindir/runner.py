@@ -14,7 +14,12 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, check_options, runner_limits
+from mindspore_serving.llm.runtimes.capacity import (
+    FLOAT32_ALONE,
+    cache_block_bytes,
+    check_options,
+    runner_limits,
+)
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
@@ -85,22 +90,13 @@ class DenseRunner(LimitedRunner):
         logits[places] = found[: len(rows)]
 
 
-ACCEPTED = {
-    "device": ("auto", "cpu"),
-    "dtype": ("auto", "f32"),
-    "kv_cache_dtype": ("auto", "f32"),
-    "quantization": (None,),
-    "num_threads": (None,),
-}
-
-
 def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     """The MindIR files in `directory`, loaded and compiled, ready to run.
 
     Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
     Raises StartError: an unknown option, files that are missing, broken or do not fit, no memory.
     """
-    check_options(config, "mindir", ACCEPTED)
+    check_options(config, "mindir", FLOAT32_ALONE)
     directory = Path(directory)
     spec = exportable(read_json(directory / CONFIG))
     use_device(CPU)

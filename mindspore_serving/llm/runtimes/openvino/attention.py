@@ -120,9 +120,8 @@ def relative_error() -> float:
         ends = [p + n for p, n in zip(past, chunks, strict=True)]
         new = [slice(p, end) for p, end in zip(past, ends, strict=True)]
         for name, parts in (("q", q), ("k", k), ("v", v)):
-            request.set_tensor(
-                name, ov.Tensor(np.concatenate([parts[0][new[0]], parts[1][new[1]]]))
-            )
+            own = [part[some] for part, some in zip(parts, new, strict=True)]
+            request.set_tensor(name, ov.Tensor(np.concatenate(own)))
         _set_step(request, past, chunks)
         request.infer()
         got = request.get_output_tensor(0).data

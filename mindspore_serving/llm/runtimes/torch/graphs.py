@@ -8,6 +8,7 @@ size with tokens in a block that no sequence has.
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -66,7 +67,7 @@ class DecodeGraphs:
     def capture(self, capture: Capture, sizes: Sequence[int]) -> None:
         """Record a graph for each of `sizes`, which ascend: the largest first, for its memory."""
         for size in progress(sizes[::-1], "warming up"):
-            self._replays[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
+            self._replays[size] = capture(partial(self._work, size))
         self._sizes = list(sizes)
 
     def run(self, layout: Layout) -> torch.Tensor | None:
@@ -100,11 +101,8 @@ class DecodeGraphs:
 def _is_decoding(layout: Layout) -> bool:
     """Whether every sequence has one new token, no adapter, and wants logits."""
     count = len(layout.spans)
-    return (
-        count == len(layout.token_ids) == len(layout.rows)
-        and not any(span.adapter for span in layout.spans)
-        and count > 0
-    )
+    is_decoding = 0 < count == len(layout.token_ids) == len(layout.rows)
+    return is_decoding and not any(span.adapter for span in layout.spans)
 
 
 class CudaCapture:

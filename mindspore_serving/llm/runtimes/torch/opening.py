@@ -35,8 +35,7 @@ from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, Gather
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
-from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
-from mindspore_serving.llm.runtimes.torch.transfer import upload
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
@@ -148,10 +147,8 @@ def open_device(name: str) -> str:
     kind, _, index = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (index and not index.isdigit())):
         raise StartError(f'device is {name!r}, expected "auto", "cpu", "cuda" or "cuda:<index>"')
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise StartError(
-            f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are here"
-        )
+    if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
+        raise StartError(f"device is {name!r}, but {count} CUDA devices are here")
     return name
 
 
@@ -196,9 +193,8 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
     for spec in specs:
         path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
         try:
-            found = max(
-                deviation(some, spec, setting) for some in (path, replace(path, num_processors=1))
-            )
+            paths = (path, replace(path, num_processors=1))
+            found = max(deviation(one, spec, setting) for one in paths)
         except Exception as error:  # Triton's own, or of the compiler that it calls
             log.warning("the attention kernel does not run here, %s: %s", GATHERED, error)
             return None
