@@ -219,9 +219,8 @@ def _check_device_type(device_type: str | None) -> str:
 
 def _check_duration(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputs(
-            f"Parameter '{name}' should be int or float, but actually {type(value)}"
-        )
+        kind = type(value)
+        raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
     if not 0 <= value < float("inf"):
         raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {value}")
     return float(value)

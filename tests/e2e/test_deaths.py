@@ -60,7 +60,7 @@ def test_requests_of_a_killed_worker_that_was_alone_are_answered_by_the_next(ser
         assert not is_ready(calls)
         assert not any(future.done() for future in [answer, *queued])
     go()
-    assert {future.result(PATIENCE)[0]["pid"] for future in [answer, *queued]} == {replacement}
+    assert {int(future.result(PATIENCE)[0]["pid"]) for future in [answer, *queued]} == {replacement}
     assert all(map(is_alive, started()))
 
 

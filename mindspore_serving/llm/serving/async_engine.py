@@ -23,12 +23,11 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.errors import ServingError
-from mindspore_serving.ipc.status import Lane
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, StepLane
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
@@ -46,7 +45,9 @@ class AsyncEngine:
         steps: where it is written that a step runs, and since when.
     """
 
-    def __init__(self, opened: Opened, wake: Callable[[], None], steps: Lane | None = None) -> None:
+    def __init__(
+        self, opened: Opened, wake: Callable[[], None], steps: StepLane | None = None
+    ) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake

@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
-from mindspore_serving.ipc.status import SIZE, STEPS, Lane
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
@@ -43,6 +42,14 @@ class Steps(Protocol):
     def close(self) -> None: ...
 
 
+class StepLane(Protocol):
+    """Where it is written that a step runs, and since when."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 E = TypeVar("E", bound=Steps)
 Outputs = Sequence[tuple[str, Any]]
 
@@ -66,13 +73,13 @@ class EngineLoop(Generic[E]):
         on_outputs: Callable[[Outputs], None],
         on_stats: Callable[[Any], None],
         on_end: Callable[[BaseException | None], None],
-        lane: Lane | None = None,
+        lane: StepLane | None = None,
     ) -> None:
         self._engine = engine
         self._on_outputs = on_outputs
         self._on_stats = on_stats
         self._on_end = on_end
-        self._lane = lane or Lane(memoryview(bytearray(SIZE)), STEPS)
+        self._lane = lane
         self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
             SimpleQueue()
         )
@@ -112,10 +119,10 @@ class EngineLoop(Generic[E]):
             if self._is_closing:
                 return
             began = time.monotonic()
-            self._lane.begin()
-            try:
-                outputs = self._engine.step()
-            finally:
+            if self._lane is not None:
+                self._lane.begin()
+            outputs = self._engine.step()
+            if self._lane is not None:
                 self._lane.end()
             if self._engine.started:
                 first = [(request_id, FirstStep(began)) for request_id in self._engine.started]
