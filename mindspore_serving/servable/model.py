@@ -216,6 +216,6 @@ def _checked_options(context: object, options: object) -> dict[str, Any]:
         )
     if context is not None:
         if options is not None:
-            log.warning("'context' and 'options' are both given to declare_model; 'context' counts")
+            log.warning("declare_model was given 'context' too: 'options' is ignored")
         return context.to_options()
     return options.context.to_options() if options is not None else {}
