@@ -50,10 +50,8 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
     """
     given, wanted = len(instance), len(signature.inputs)
     if given != wanted:
-        relation = "less" if given < wanted else "greater"
-        raise InvalidInputs(
-            f"Given model inputs size {given} {relation} than model inputs size {wanted}"
-        )
+        relation = f"{given} {'less' if given < wanted else 'greater'}"
+        raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
         _fit(i, value, tensor, instance_shape(spec, i, tensor))
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
