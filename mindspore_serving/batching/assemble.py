@@ -23,7 +23,7 @@ Row: TypeAlias = "tuple[Array, ...]"
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
     """How many instances one run takes: fixed, or 0 if any number; 1 without a batch dimension.
 
-    Several graphs take what the fixed ones take.  Raises StartError for shapes that contradict.
+    Several graphs take what the fixed ones take.  Raises StartError if shapes contradict.
     """
     sizes = [_graph_batch_size(spec, signature, i) for i, signature in enumerate(signatures)]
     fixed = {size for size in sizes if size}

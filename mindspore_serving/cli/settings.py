@@ -177,7 +177,7 @@ class BenchSettings(Access):
         type=_numbers(float, "0.5,2"),
         metavar="R,R",
     )
-    requests: int = _option(0, "of a run (default: 4 per client, 30 s of a rate; at least 8)")
+    requests: int = _option(0, "sent in a run (default: 4 per client, 30 s of a rate; at least 8)")
     input_tokens: int = _option(256, "average length of the prompts made up")
     output_tokens: int = _option(128, "average length of the answers")
     spread: float = _option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")
