@@ -76,13 +76,21 @@ class WorkerUnavailable(ServingError):
     code = Code.WORKER_UNAVAILABLE
 
 
-class ServableUnavailable(ServingError):
-    """The servable is known, but no worker runs it now; one may come back."""
+class Temporary(ServingError):
+    """May succeed when it is sent again: `retry_after` seconds from now, if that is known."""
+
+    def __init__(self, text: str = "", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class ServableUnavailable(Temporary):
+    """The servable is known, but no worker runs it now."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
-class Overloaded(ServingError):
+class Overloaded(Temporary):
     """Too much is waiting already; try again later."""
 
     code = Code.OVERLOADED
@@ -110,6 +118,10 @@ class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
 
+class ResourceShortage(StartError):
+    """There are no descriptors, processes or memory for it now."""
+
+
 _BY_CODE: dict[Code, type[ServingError]] = {
     kind.code: kind
     for kind in (
@@ -128,6 +140,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
 }
 
 
-def from_code(code: int, text: str) -> ServingError:
-    """The error that another process reported as (`code`, `text`)."""
-    return _BY_CODE.get(Code(code), ServingError)(text)
+def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:
+    """The error that another process reported."""
+    kind = _BY_CODE.get(Code(code), ServingError)
+    return kind(text, retry_after) if issubclass(kind, Temporary) else kind(text)

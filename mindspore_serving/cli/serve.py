@@ -1,7 +1,6 @@
 """`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
-Uses the public API as a start-up script does.  The ports are taken first: a port in use is an error
-at once, and /health answers "not ready" while models load.
+The ports are taken first: one in use is an error at once, and /health answers while models load.
 """
 
 import json
@@ -46,6 +45,15 @@ def run(settings: ServeSettings) -> int:
     return _wait()
 
 
+SUPERVISION = (
+    "restart_policy",
+    "max_requests",
+    "heartbeat_timeout",
+    "stage_timeout",
+    "step_timeout",
+)
+
+
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
     """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
     places = (place for path in settings.paths for place in repository.discover(path))
@@ -63,6 +71,7 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
+            **{name: getattr(settings, name) for name in SUPERVISION},
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )

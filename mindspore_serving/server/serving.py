@@ -46,7 +46,7 @@ class Serving:
 
     def set_limit(self, limit: int) -> None:
         """The most requests in flight."""
-        self._master.dispatcher.limit = limit
+        self._master.dispatcher.shares.limit = limit
 
     async def deploy(self, deployments: Sequence[Deployment]) -> None:
         self.is_deployed = True
