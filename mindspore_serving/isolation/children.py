@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -28,10 +29,8 @@ class Child:
         """End it now, whatever it does.  Harmless if it has ended."""
         if self._pidfd < 0:
             return
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.close(self._pidfd)
         self._pidfd = -1
         self.stream.close()
@@ -117,6 +116,4 @@ def _spawn(module: str, control: int) -> "subprocess.Popen[bytes]":
     arguments = command(module, "--control", str(control), "--parent", str(os.getpid()))
     own = environment() | _SINGLE
     own.pop("GLIBC_TUNABLES", None)  # memory in large pages cannot be shared with children
-    return subprocess.Popen(
-        arguments, pass_fds=[control], stdin=subprocess.DEVNULL, env=own
-    )
+    return subprocess.Popen(arguments, pass_fds=[control], stdin=subprocess.DEVNULL, env=own)

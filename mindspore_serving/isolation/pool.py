@@ -10,11 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded
+from mindspore_serving.isolation.answering import LEAVING
 from mindspore_serving.isolation.children import Child, ForkServer
 from mindspore_serving.isolation.frames import Exchange
 
@@ -62,12 +64,12 @@ class Job:
         self.content = content
         self.on_done = on_done
         self.is_cancelled = False
-        self.worker: "_Worker | None" = None
+        self.worker: _Worker | None = None
 
 
 class Pool:
     """Has jobs done by processes that `server` forks with the role `role`, which must be
-    `child.answer_jobs`.
+    `answering.answer_jobs`.
 
     `num_killed` counts processes that were killed or died, by "time", "memory", "cancelled" and
     "slow" (whose job begins anew).
@@ -76,7 +78,7 @@ class Pool:
     def __init__(self, server: ForkServer, role: str, limits: PoolLimits) -> None:
         self.limits = limits
         self.num_killed = {"time": 0, "memory": 0, "cancelled": 0, "slow": 0}
-        self._fork = lambda nice: server.fork(role, limits.memory, nice)
+        self._server, self._role = server, role
         self._changed = threading.Condition()
         self._quick: deque[Job] = deque()
         self._slow: deque[Job] = deque()
@@ -102,18 +104,20 @@ class Pool:
                 if job in queue:
                     queue.remove(job)
                     self._num_bytes -= len(job.content)
-            if job.worker is not None:
+            if job.worker is not None and not self._is_closed:
                 job.worker.interrupt()
 
     def close(self) -> None:
-        """End the processes; jobs that are not done get no answer."""
+        """End the processes; jobs that are not done get no answer.  A second call does nothing."""
         with self._changed:
+            if self._is_closed:
+                return
             self._is_closed = True
             self._changed.notify_all()
             for worker in self._workers:
                 worker.interrupt()
         for worker in self._workers:
-            worker.thread.join()
+            worker.join()
 
     # --- for workers --------------------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class Pool:
 
     def fork(self, nice: int) -> Child:
         """Raises OSError."""
-        return self._fork(nice)
+        return self._server.fork(self._role, self.limits.memory, nice)
 
     def take(self, worker: "_Worker") -> Job | None:
         """The next job of `worker`; waits for it.  None if the pool is closed."""
@@ -186,16 +190,20 @@ class _Worker:
         self._child: Child | None = None
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         name = "slow jobs" if is_slow else "jobs"
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self.thread.start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def interrupt(self) -> None:
         """From any thread: look whether the job was cancelled, or the pool closed."""
         os.eventfd_write(self._interrupt, 1)
 
+    def join(self) -> None:
+        """Wait for its end.  Nothing may be called afterwards."""
+        self._thread.join()
+        os.close(self._interrupt)
+
     def _run(self) -> None:
-        if not self.is_slow:
-            self._ready()  # now, not when the first job comes
+        self._ready()  # now, not when the first job comes
         while (job := self._pool.take(self)) is not None:
             answer = self._do(job) if self._ready() else Failure.LOST
             if answer is None:
@@ -203,7 +211,6 @@ class _Worker:
             if answer is not None:
                 self._pool.finish(job, answer)
         self._drop()
-        os.close(self._interrupt)
 
     def _ready(self) -> bool:
         """Whether there is a process."""
@@ -231,12 +238,28 @@ class _Worker:
             return self._kill("time", Failure.TIME)
         if answer[:1] == LEAVING:
             self._drop()
+            self._ready()
         return answer[1:]
 
     def _wait(self, exchange: Exchange, job: Job) -> bytes | None:
+        """The answer; None when its time is over, or soon after nobody wants it any more."""
         until = time.monotonic() + self._seconds
-        answer = None
-        while answer is None and time.monotonic() < until and not self._pool.is_closed:
+        while True:
             answer = exchange.wait(until, self._interrupt)
-            os.eventfd_clear
-        return answer
+            if answer is not None or self._pool.is_closed or time.monotonic() >= until:
+                return answer
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._interrupt)
+            if job.is_cancelled:
+                until = min(until, time.monotonic() + _CANCELLED_SECONDS)
+
+    def _kill(self, reason: str, failure: Failure | None) -> Failure | None:
+        self._drop()
+        self._pool.count(reason)
+        self._ready()  # the next job is not to wait for it
+        return failure
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child = None

@@ -1,14 +1,9 @@
-"""Python processes of this package: the command, the environment, and how they end with their
-parent.
-"""
+"""Python processes of this package that end with their parent."""
 
 import ctypes
 import os
 import signal
 import sys
-from pathlib import Path
-
-import mindspore_serving
 
 _PR_SET_PDEATHSIG = 1
 
@@ -20,14 +15,8 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, with this package findable even if it was not installed."""
-    found = dict(os.environ)
-    root = str(Path(mindspore_serving.__file__).parent.parent)
-    if not root.endswith(("site-packages", "dist-packages")):
-        old = found.get("PYTHONPATH")
-        found["PYTHONPATH"] = root + (os.pathsep + old if old else "")
-    found["PYTHONUNBUFFERED"] = "1"
-    return found
+    """Ours, with the modules that we find."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def die_with_parent(parent: int) -> None:

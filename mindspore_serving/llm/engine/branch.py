@@ -2,6 +2,8 @@
 next.  Knows neither cache nor runner.
 """
 
+from dataclasses import replace
+
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
@@ -59,6 +61,7 @@ class Branch:
             None if token.logprobs is None else (token.logprobs,),
             emitted.finish_reason,
             emitted.stop_reason,
+            blames_request=emitted.finish_reason is FinishReason.ERROR,
         )
 
     def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
@@ -101,7 +104,8 @@ class Branch:
         """The answer is complete if the grammar may end here and no token may follow."""
         if token.is_barred and self.grammar is not None and self.grammar.is_complete:
             return self.end(FinishReason.STOP)
-        return self.end(FinishReason.ERROR, token.error)
+        ended = self.end(FinishReason.ERROR, token.error)
+        return replace(ended, blames_request=token.blames_request)
 
     def _sample_row(self, output_ids: list[int]) -> SampleRow:
         request = self.request

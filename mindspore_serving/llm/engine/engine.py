@@ -116,6 +116,7 @@ class Engine:
         adapter: int = 0,
         grammar: CompiledGrammar | None = None,
         continues: bool = False,
+        bad_words_ids: list[list[int]] | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
@@ -123,11 +124,14 @@ class Engine:
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
         `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
         soon as that is complete and nothing may follow.  With `continues` the text may begin with
-        a space, to be put behind the prompt's.
+        a space, to be put behind the prompt's.  `bad_words_ids` are `params.bad_words` as tokens,
+        if that was done before.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
-        request = make_request(request_id, prompt_ids, params, self._limits, grammar)
+        request = make_request(
+            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
+        )
         request.continues = continues
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._table:

@@ -90,4 +90,4 @@ class Readout:
         errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
         for index, row in enumerate(self._sampled):
             if id(row) in errors:
-                sampled[index] = Sampled(-1, error=errors[id(row)])
+                sampled[index] = Sampled(-1, error=errors[id(row)], blames_request=True)

@@ -30,6 +30,7 @@ class Sampled:
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
     is_barred: bool = False  # the error is that every token is forbidden
+    blames_request: bool = False  # the error is made by parameters or grammar, not by the model
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -62,7 +63,8 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
         best_id = int(logits.argmax())
         if not np.isfinite(logits[best_id]):
             is_barred = bool(np.all(logits == -np.inf))
-            return Sampled(-1, error=_describe_edited(logits), is_barred=is_barred)
+            problem = _describe_edited(logits)
+            return Sampled(-1, error=problem, is_barred=is_barred, blames_request=True)
     if is_greedy(params):
         token_id = best_id
     else:
