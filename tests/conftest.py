@@ -37,7 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others."""
     rank = {item.path: len(LONGEST_FIRST) for item in items}
     for item in items:
-        marked = [place for place, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
+        marked = [
+            place for place, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)
+        ]
         rank[item.path] = min([rank[item.path], *marked])
     items.sort(key=lambda item: rank[item.path])
 

@@ -30,9 +30,7 @@ def _numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number
         try:
             return tuple(kind(part) for part in text.split(","))
         except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: expected numbers as in {example}"
-            ) from None
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers as {example}") from None
 
     return read
 
@@ -74,9 +72,7 @@ class ServeSettings:
     device_ids: tuple[int, ...] = _option(
         (), "one worker process on each, as in 0,1 (default: 0)", type=_ids, metavar="IDS"
     )
-    num_parallel_workers: int = _option(
-        0, "worker processes per servable; on CPU each loads the models"
-    )
+    num_parallel_workers: int = _option(0, "processes per servable; on CPU each loads the models")
     max_batch_delay_ms: float = _option(
         0.0, "how long a request may wait for others to share its batch", metavar="MS"
     )
@@ -152,7 +148,7 @@ class ChatSettings(Access):
         None, "draw from the likeliest words that have this share", type=float, metavar="P"
     )
     max_tokens: int | None = _option(
-        None, "longest answer (default: the server's)", type=int, metavar="N"
+        None, "longest answer (default: its own)", type=int, metavar="N"
     )
     timeout: float = _option(300.0, "seconds to wait for more of an answer")
 
@@ -181,15 +177,13 @@ class BenchSettings(Access):
         type=_numbers(float, "0.5,2"),
         metavar="R,R",
     )
-    requests: int = _option(
-        0, "requests of a run (default: 4 per client, 30 s of a rate; at least 8)"
-    )
+    requests: int = _option(0, "of a run (default: 4 per client, 30 s of a rate; at least 8)")
     input_tokens: int = _option(256, "average length of the prompts made up")
     output_tokens: int = _option(128, "average length of the answers")
     spread: float = _option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")
     shared_prefix: int = _option(0, "tokens at the beginning that all prompts share")
     prompts: str | None = _option(
-        None, 'file with lines {"prompt": ..., "max_tokens": ...} to send instead'
+        None, 'file of {"prompt": ..., "max_tokens": ...} to send instead'
     )
     body: str | None = _option(None, "JSON to send to a classic method")
     stop_at_end: bool = _option(False, "let the model end an answer before its length")

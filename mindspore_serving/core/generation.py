@@ -56,7 +56,7 @@ class SamplingParams:
     )
     top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
     top_p: float = param(
-        1.0, "keep the likeliest tokens that hold this probability", over=0.0, at_most=1.0
+        1.0, "keep the likeliest that hold this probability", over=0.0, at_most=1.0
     )
     min_p: float = param(
         0.0,
@@ -146,15 +146,13 @@ SAMPLING = rows_of(SamplingParams)
 
 if SamplingParams.__doc__:  # there is none with python -OO
     SamplingParams.__doc__ += "\n    Args:\n"
-    SamplingParams.__doc__ += "".join(
-        f"        {row.name}: {row.meaning}.\n" for row in SAMPLING.values()
-    )
+    rows = SAMPLING.values()
+    SamplingParams.__doc__ += "".join(f"        {row.name}: {row.meaning}.\n" for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability and its rank (0 is the likeliest) under the model's own
-    distribution, before temperature and filters."""
+    """A token, its log-probability and rank (0: the likeliest) before temperature and filters."""
 
     token_id: int
     logprob: float

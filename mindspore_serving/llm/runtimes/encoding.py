@@ -48,9 +48,8 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
             )
     most = spec.max_positions
     if (config.max_model_len or 0) > most:
-        raise StartError(
-            f"max_model_len is {config.max_model_len}, but the model has {most} positions"
-        )
+        given = config.max_model_len
+        raise StartError(f"max_model_len is {given}, but the model has {most} positions")
     good = config.max_model_len or longest_prompt(checkpoint.directory) or most
     return EncoderModel(checkpoint, spec, definition, min(good, most))
 
