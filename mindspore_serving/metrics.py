@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 WAITS = (*BUCKETS, 30.0, 60.0, 120.0)  # for queues, where more is common

@@ -26,7 +26,7 @@ from mindspore_serving.frontends.tgi.answers import (
     encode,
 )
 from mindspore_serving.frontends.tgi.checks import CheckedRequest
-from mindspore_serving.frontends.tgi.errors import failed, incomplete
+from mindspore_serving.frontends.tgi.errors import failed, incomplete, invalid
 
 
 @dataclass(slots=True)
@@ -114,7 +114,8 @@ class StreamWriter:
 def check_end(chunk: Chunk, *, is_stream: bool) -> None:
     """Raises TgiError if the last chunk says that the model failed."""
     if chunk.finish_reason == "error":
-        raise failed(str(chunk.stop_reason))
+        text = str(chunk.stop_reason)
+        raise invalid(text) if chunk.blames_request else failed(text)
     if chunk.finish_reason == "abort" or (is_stream and not chunk.tokens):
         raise incomplete(is_stream=is_stream)
 

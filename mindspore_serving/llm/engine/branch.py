@@ -1,6 +1,6 @@
 """One answer to a request: from a step's logits to tokens to outputs.  Knows no cache."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
@@ -48,7 +48,8 @@ class Branch:
         if token.is_barred and self.grammar is not None and self.grammar.is_complete:
             return self.end(FinishReason.STOP)
         if token.error is not None:
-            return self.end(FinishReason.ERROR, token.error)
+            ended = self.end(FinishReason.ERROR, token.error)
+            return replace(ended, blames_request=token.blames_request)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
         if self.grammar is not None:
@@ -61,6 +62,7 @@ class Branch:
             None if token.logprobs is None else (token.logprobs,),
             emitted.finish_reason,
             emitted.stop_reason,
+            blames_request=emitted.finish_reason is FinishReason.ERROR,
         )
 
     def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
@@ -197,4 +199,4 @@ class Readout:
         errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
         for index, row in enumerate(self._sampled):
             if id(row) in errors:
-                sampled[index] = Sampled(-1, error=errors[id(row)])
+                sampled[index] = Sampled(-1, error=errors[id(row)], blames_request=True)
