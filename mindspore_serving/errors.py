@@ -11,11 +11,13 @@ original catch:
         │   └── TooLarge          TOO_LARGE            over a size limit
         ├── StageFailed           SYSTEM_ERROR         a stage raised, or returned the wrong thing
         ├── WorkerUnavailable     WORKER_UNAVAILABLE   the worker died with the request
-        ├── ServableUnavailable   SERVABLE_UNAVAILABLE nobody serves it now; it may come back
-        ├── Overloaded            OVERLOADED           the queue is full; try again later
+        ├── Temporary                                  try again later
+        │   ├── ServableUnavailable SERVABLE_UNAVAILABLE nobody serves it now; it may come back
+        │   └── Overloaded        OVERLOADED           too much waits, or it would be too late
         ├── DeadlineExceeded      DEADLINE_EXCEEDED    the caller's time is up
         ├── Cancelled             CANCELLED            the caller has left
         ├── Unauthorized          UNAUTHORIZED         the API key is missing or wrong
+        ├── Forbidden             FORBIDDEN            a web page of elsewhere asks
         └── StartError            FAILED               a server or worker could not start
 
 How a code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
@@ -40,6 +42,7 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 9
     CANCELLED = 10
     UNAUTHORIZED = 11
+    FORBIDDEN = 12
 
 
 class ServingError(RuntimeError):
@@ -93,13 +96,21 @@ class WorkerUnavailable(ServingError):
     code = Code.WORKER_UNAVAILABLE
 
 
-class ServableUnavailable(ServingError):
+class Temporary(ServingError):
+    """May succeed when it is sent again: `retry_after` seconds from now, if that is known."""
+
+    def __init__(self, text: str = "", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class ServableUnavailable(Temporary):
     """The servable is known, but no worker runs it now."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
-class Overloaded(ServingError):
+class Overloaded(Temporary):
     """Too much is waiting already."""
 
     code = Code.OVERLOADED
@@ -123,6 +134,12 @@ class Unauthorized(ServingError):
     code = Code.UNAUTHORIZED
 
 
+class Forbidden(ServingError):
+    """A web page of another site asks, or a name is called that is not the server's."""
+
+    code = Code.FORBIDDEN
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -141,6 +158,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         DeadlineExceeded,
         Cancelled,
         Unauthorized,
+        Forbidden,
     )
 }
 

@@ -11,6 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import loading, status
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
@@ -197,6 +198,17 @@ class Master:
     def is_ready(self) -> bool:
         wanted = [one for one in self._supervisors if one.is_wanted]
         return bool(wanted) and all(one.state == "ready" for one in wanted)
+
+    def readiness(self) -> Sequence[ServableReadiness]:
+        return [
+            ServableReadiness(
+                service.name,
+                service.version,
+                bool(service.workers) and not self._is_stopping,
+                "" if service.workers else service.reason or "its workers are being started",
+            )
+            for service in self.registry
+        ]
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(service) for service in self.registry]

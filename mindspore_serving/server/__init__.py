@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
     from mindspore_serving.server.config import ServableStartConfig, SSLConfig
     from mindspore_serving.server.distributed import (
@@ -49,6 +50,7 @@ _REGISTER = (
 _DISTRIBUTED = ("start_servable", "startup_agents", "declare_servable")
 _MODULES = ("register", "distributed", "master", "worker", "common")
 _HOME = {
+    "ServerLimits": "mindspore_serving.core.server_limits",
     **dict.fromkeys(_STARTUP, "startup"),
     **dict.fromkeys(_CONFIG, "config"),
     **dict.fromkeys(_REGISTER, "register"),
@@ -64,6 +66,7 @@ __all__ = [
     "Model",
     "SSLConfig",
     "ServableStartConfig",
+    "ServerLimits",
     "add_stage",
     "declare_llm",
     "declare_model",
@@ -83,7 +86,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+        home = _HOME[name]
+        return getattr(import_module(home if "." in home else f"{__name__}.{home}"), name)
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

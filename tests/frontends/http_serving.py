@@ -97,7 +97,7 @@ class Web:
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         self.server = HttpServer(address, app, FastPath(self.inference, rest, keys))
         background.run(self.server.start(None))
-        self.port = self.server._server.sockets[0].getsockname()[1]
+        self.port = self.server.port
         self.clients = []
 
     @staticmethod

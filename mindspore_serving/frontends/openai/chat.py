@@ -19,7 +19,6 @@ from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai import messages
 from mindspore_serving.frontends.openai.chat_stream import ChatChunks, begin_call, stream_chat
-from mindspore_serving.frontends.openai.endpoint import timeout_of
 from mindspore_serving.frontends.openai.envelope import (
     Head,
     find_generator,
@@ -34,6 +33,7 @@ from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
 from mindspore_serving.frontends.openai.tools import read_tools
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
 
 
 async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
@@ -43,8 +43,8 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
     request = to_request(body, model)
     head = make_head("chatcmpl", model)
     with ExitStack() as stack:
-        generation = stack.enter_context(model.generate(request, timeout_of(http)))
         with naming("messages", CHAT, body):
+            generation = stack.enter_context(model.generate(request, terms_of(http)))
             await while_there(http, generation.begin())
         if body.stream:
             chunks = ChatChunks(head, request.params.n, has_usage=wants_usage)

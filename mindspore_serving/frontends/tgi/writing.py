@@ -129,7 +129,7 @@ def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: St
 async def write_stream(request: CheckedRequest, times: Times) -> AsyncGenerator[bytes, None]:
     """The events of the answer.  `times` are complete once the last was made.  Raises
     ServingError."""
-    with request.model.generate(request.generate) as generation:
+    with request.model.generate(request.generate, request.terms) as generation:
         started = await generation.begin()
         times.begin(started)
         writer = StreamWriter(request, started)
@@ -151,7 +151,7 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
     """The answer, the best of as many as are asked for.  Raises ServingError."""
     with ExitStack() as stack:
         generations = [
-            stack.enter_context(request.model.generate(request.generate))
+            stack.enter_context(request.model.generate(request.generate, request.terms))
             for _ in range(request.best_of)
         ]
         written = [await _read(generation, request, times) for generation in generations]

@@ -215,7 +215,7 @@ class Web:
         path = FastPath(self.inference, MsRest(MAX_BODY), Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
-        self.port = self._server._server.sockets[0].getsockname()[1]
+        self.port = self._server.port
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
     @property
