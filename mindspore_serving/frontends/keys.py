@@ -85,7 +85,7 @@ class Keys:
 
     def find(self, authorization: bytes | None) -> KeyHolder:
         """Whose key an Authorization header has: as a bearer token, or as the password of basic
-        authentication, which is how browsers ask people for it.  Raises Unauthorized."""
+        authentication, for which browsers show a dialogue.  Raises Unauthorized."""
         # The time that a look-up takes tells something of the digest, and nothing of the key.
         holder = self._holders.get(_digest(_key_of(authorization or b"")))
         if holder is None:

@@ -32,7 +32,7 @@ class Replies:
     """The replies to a request that streams.  One coroutine awaits `next` at a time.
 
     With `idle_timeout`, a failure ends them when so many seconds have passed since the last one.
-    A reader that leaves more than MOST_UNREAD bytes lying while it does something else, such as
+    A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
     sending to a client that does not read, gets a failure in their place, and the request ends.
     Leaving before the last needs `cancel`; `with` does that.
     """

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from mindspore_serving.core.server_limits import ServerLimits
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
-from tests.frontends.http_serving import BODY, GET, MAX_BODY, Web, post
+from tests.frontends.http_serving import BODY, GET, Web, post
 
 POST = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
