@@ -16,7 +16,7 @@ from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.tls import Tls, to_context
 
 HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
-SWEEP_PERIOD = 5.0  # seconds
+SWEEP_PERIOD = 5.0  # seconds at most; less if a limit is shorter
 
 
 class HttpServer:
@@ -80,9 +80,11 @@ class HttpServer:
         return self._path.open(head, output) or Application(self._app, head, output)
 
     async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, limits = asyncio.get_running_loop(), self.shared.limits
+        shortest = min(limits.head_timeout, limits.body_timeout, limits.idle_timeout)
+        period = min(SWEEP_PERIOD, shortest / 2, limits.request_timeout / 2)
         while True:
-            await asyncio.sleep(SWEEP_PERIOD)
+            await asyncio.sleep(period)
             self.end_late_connections(loop.time())
 
     def end_late_connections(self, now: float) -> None:
