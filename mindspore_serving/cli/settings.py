@@ -83,6 +83,12 @@ class ServeSettings:
     preferred_batch_size: int = _option(0, "with a delay: send a batch as soon as it is this big")
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
+    limit: tuple[str, ...] = _option(
+        (),
+        "any field of ServerLimits, as head_timeout=10; docs/limits.md has them; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
+    )
     http_status_codes: bool = _option(False, "answer errors over REST with 4xx and 5xx, not 200")
     tls_cert: str | None = _option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
