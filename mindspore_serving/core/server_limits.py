@@ -37,8 +37,9 @@ class ServerLimits:
     )
     max_body_memory: int = param(
         2 << 30,
-        "bodies of requests that are not answered, together; one more that is over 64 KiB is "
-        "answered 429",
+        "bodies of requests that are not answered, together: at least one of the largest; one more "
+        "that is over 64 KiB is answered 429; of gRPC every message, and one that still comes "
+        "counts as the largest; else RESOURCE_EXHAUSTED",
         at_least=1 << 20,
     )
     head_timeout: float = param(

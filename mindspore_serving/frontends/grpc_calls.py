@@ -5,93 +5,69 @@ is then read when the code asks for it, and what a caller without a key sends is
 """
 
 import asyncio
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn
 
 import grpc
 import grpc.aio
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.keys import KeyHolder, Keys
-from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
+from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.wire import status
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+SLOW = 10.0  # seconds after which a message that still comes gives way to others
 
 
 class AdmittedCall:
     """A call whose message was read; `leave` at its end.  `timeout` is in seconds."""
 
-    __slots__ = ("_holder", "_memory", "body", "timeout")
+    __slots__ = ("_holder", "_reader", "body", "timeout")
 
-    def __init__(self, holder: KeyHolder | None, memory: BodyMemory) -> None:
+    def __init__(self, holder: KeyHolder | None, reader: MessageReader) -> None:
         self._holder = holder
-        self._memory = memory
+        self._reader = reader
         self.body = b""
         self.timeout = 0.0
 
     def leave(self) -> None:
-        self._memory.give_back(len(self.body))
+        self._reader.give_back(len(self.body))
         if self._holder is not None:
             self._holder.release()
 
 
 class CallGate:
-    """Lets calls in that have one of `keys`, and reads their messages within `limits`."""
+    """Lets calls in that have one of `keys`, and reads their messages, of at most `max_message`
+    bytes, within `limits`."""
 
-    def __init__(self, keys: Keys, limits: ServerLimits) -> None:
+    def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
         self._keys = keys
-        self._limits = limits
-        self._memory = BodyMemory(limits.max_body_memory)
+        self._most_seconds = limits.request_timeout
+        memory = BodyMemory(limits.max_body_memory)
+        self._reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
 
     async def admit(self, context: Context) -> AdmittedCall:
         """Ends the call if it may not come in."""
-        holder = None
         try:
+            holder = None
             if self._keys:
                 holder = self._keys.find(_authorization(context)).admit()
+            call = AdmittedCall(holder, self._reader)
+            try:
+                call.body = await self._reader.read(context)
+            except BaseException:
+                call.leave()
+                raise
         except ServingError as error:
             await abort(context, error)
-        call = AdmittedCall(holder, self._memory)
-        try:
-            body = await read_message(context, self._limits.body_timeout)
-            if not self._memory.take(len(body)):
-                await abort(context, Overloaded(NO_MEMORY))
-            call.body = body
-            call.timeout = self._timeout(context)
-        except BaseException:
-            call.leave()
-            raise
+        call.timeout = self._timeout(context)
         return call
 
     def _timeout(self, context: Context) -> float:
-        remaining, most = context.time_remaining(), self._limits.request_timeout
+        remaining = context.time_remaining()
+        most = self._most_seconds
         return most if remaining is None else max(0.0, min(remaining, most))
-
-
-async def read_message(context: Context, seconds: float) -> bytes:
-    """The message of a call.  Ends the call if it does not come within `seconds`."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    is_late = False
-
-    def expire() -> None:
-        nonlocal is_late
-        is_late = True
-        if task is not None:
-            task.cancel()
-
-    timer = loop.call_later(seconds, expire)
-    try:
-        body: Any = await context.read()
-    except asyncio.CancelledError:
-        if not is_late:
-            raise
-        await abort(context, DeadlineExceeded("the request came too slowly"))
-    finally:
-        timer.cancel()
-    if not isinstance(body, bytes):
-        await abort(context, InvalidInputs("no request came"))
-    return body
 
 
 async def abort(context: Context, error: ServingError) -> NoReturn:

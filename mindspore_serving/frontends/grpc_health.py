@@ -11,14 +11,16 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2 as pb
 
 from mindspore_serving.core.service import Control
-from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded
-from mindspore_serving.frontends.grpc_calls import Context, abort, read_message
+from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded, ServingError
+from mindspore_serving.frontends.grpc_calls import abort
 from mindspore_serving.frontends.health import of_servable
+from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.ms_grpc import SERVICE as MS_SERVICE
 
 SERVICE = "grpc.health.v1.Health"
 _READ_SECONDS = 5.0
-_MAX_READING = 16  # requests that are read at once: they may come without a key, and be large
+_NUM_READING = 4  # requests that are read at once: they may come without a key, and be large
 _MAX_WATCHES = 256
 _PERIOD = 0.5  # seconds between two looks for those who watch
 
@@ -26,9 +28,11 @@ _PERIOD = 0.5  # seconds between two looks for those who watch
 class HealthService:
     """Answers from `control.readiness()`."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, max_message: int) -> None:
+        """`max_message` is in bytes."""
         self._control = control
-        self._reading: dict[asyncio.Task[Any], None] = {}  # in the order of their begin
+        memory = BodyMemory(_NUM_READING * max_message)
+        self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
         self._num_watches = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -71,19 +75,15 @@ class HealthService:
             self._num_watches -= 1
 
     async def _read_name(self, context: Context) -> str:
-        """The service that is asked for.  If many are read, the first of them is given up."""
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._reading) >= _MAX_READING:
-            next(iter(self._reading)).cancel()
-        self._reading[task] = None
+        """The service that is asked for."""
         try:
-            body = await read_message(context, _READ_SECONDS)
+            body = await self._reader.read(context)
+            self._reader.give_back(len(body))
             return str(pb.HealthCheckRequest.FromString(body).service)
         except DecodeError:
             await abort(context, InvalidInputs("the request is no HealthCheckRequest"))
-        finally:
-            self._reading.pop(task, None)
+        except ServingError as error:
+            await abort(context, error)
 
     def _state(self, name: str) -> "pb.HealthCheckResponse.ServingStatus.ValueType":
         states = pb.HealthCheckResponse

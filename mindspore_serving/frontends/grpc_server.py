@@ -13,8 +13,6 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.tls import Tls, to_credentials
 
-MEGABYTE = 1 << 20
-
 
 class GrpcServer:
     """Listens once started; messages over the limit are refused before they are decoded."""
@@ -33,9 +31,12 @@ class GrpcServer:
         self._on_stop = on_stop
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, max_message_mb: int, tls: Tls | None) -> None:
-        """Raises StartError if the address cannot be bound or the certificates do not fit."""
-        server = grpc.aio.server(options=_options(self._limits, max_message_mb * MEGABYTE))
+    async def start(self, max_message: int, tls: Tls | None) -> None:
+        """`max_message` is in bytes.
+
+        Raises StartError if the address cannot be bound or the certificates do not fit.
+        """
+        server = grpc.aio.server(options=_options(self._limits, max_message))
         server.add_generic_rpc_handlers(tuple(self._handlers))
         self._remove_dead_socket()
         try:
@@ -76,6 +77,8 @@ def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", max_message),
         ("grpc.max_send_message_length", max_message),
         ("grpc.so_reuseport", 0),
+        # What is not read yet stays with the client: without this, up to 64 MB of each call.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", limits.max_streams),
         ("grpc.max_metadata_size", limits.max_metadata),
         ("grpc.absolute_max_metadata_size", limits.max_metadata),

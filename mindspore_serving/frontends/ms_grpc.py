@@ -13,18 +13,18 @@ from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, Context, again
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, again
 from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.wire import ms_proto
 
 SERVICE = "mindspore.serving.proto.MSService"
 
 
-def handler(inference: Inference, keys: Keys, limits: ServerLimits | None = None) -> Any:
-    """The service, to be added to a server."""
-    limits = limits or ServerLimits()
-    gate = CallGate(keys, limits)
+def handler(inference: Inference, keys: Keys, limits: ServerLimits, max_message: int) -> Any:
+    """The service, to be added to a server whose messages have at most `max_message` bytes."""
+    gate = CallGate(keys, limits, max_message)
 
     async def predict(_: object, context: Context) -> bytes:
         call, raw = await gate.admit(context), b""

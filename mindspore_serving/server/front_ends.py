@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.frontends.key_file import EXPECTED, is_key, read_keys
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
@@ -20,10 +20,10 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 @dataclass(frozen=True, slots=True)
 class FrontEndOptions:
-    """What is asked of an HTTP or gRPC server."""
+    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes."""
 
     address: str
-    max_message_mb: int
+    max_message: int
     tls: SSLConfig | None
     api_keys: tuple[ApiKey, ...]
     limits: ServerLimits
@@ -50,8 +50,11 @@ class FrontEndOptions:
                     f"The type of {name} should be type of {kind.__name__}, but actually "
                     f"{type(value)}"
                 )
-        keys = to_keys(api_keys)
-        return cls(address, max_msg_mb_size, ssl_config, keys, limits or ServerLimits())
+        limits, max_message = limits or ServerLimits(), max_msg_mb_size << 20
+        if limits.max_body_memory < max_message:
+            text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
+            raise InvalidField("max_body_memory", text)
+        return cls(address, max_message, ssl_config, to_keys(api_keys), limits)
 
 
 @dataclass(frozen=True, slots=True)

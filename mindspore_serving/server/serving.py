@@ -16,7 +16,7 @@ from mindspore_serving.errors import Code, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc, protocols
 from mindspore_serving.frontends.grpc_health import HealthService
-from mindspore_serving.frontends.grpc_server import MEGABYTE, GrpcServer
+from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
@@ -61,18 +61,19 @@ class Serving:
         if self._grpc is not None:
             raise StartError("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
-        keys, health = Keys(options.api_keys, self._holders), HealthService(self._master)
-        service = ms_grpc.handler(self._master.dispatcher, keys, options.limits)
+        keys, max_message = Keys(options.api_keys, self._holders), options.max_message
+        health = HealthService(self._master, max_message)
+        service = ms_grpc.handler(self._master.dispatcher, keys, options.limits, max_message)
         handlers = [service, health.handler()]
         server = GrpcServer(where, handlers, options.limits, on_stop=health.close)
-        await server.start(options.max_message_mb, options.tls)
+        await server.start(max_message, options.tls)
         self._grpc = server
 
     async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
         if self._http is not None:
             raise StartError("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-        rest = MsRest(options.max_message_mb * MEGABYTE, http.use_status_codes)
+        rest = MsRest(options.max_message, http.use_status_codes)
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(dispatcher, self._master, http.language)

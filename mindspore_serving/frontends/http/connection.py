@@ -39,7 +39,7 @@ class Connection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     flow: Flow
 
-    def __init__(self, shared: Shared, on_closed: Callable[[], None]) -> None:
+    def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
         self._on_closed = on_closed
         self.memory = shared.memory
         self._shared = shared
