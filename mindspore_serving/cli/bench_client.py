@@ -1,7 +1,6 @@
 """The client of `bench`: HTTP/1.1 over asyncio, made to cost little per piece of an answer.
 
-A connection carries one request at a time and is kept for the next.  Knows no protocol above HTTP:
-what comes goes to a `Reader`.
+A connection carries one request at a time and is kept for the next.  Knows no other protocol.
 """
 
 import asyncio
@@ -45,8 +44,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def ask(self, request: bytes, reader: Reader, timeout: float) -> "asyncio.Future[int]":
-        """Send `request`; the future has the status when the answer is complete, or fails with
-        RequestFailed.  Cancelling it closes the connection."""
+        """Send `request`; the future has the status, or RequestFailed.  May be cancelled."""
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._refusal.clear()

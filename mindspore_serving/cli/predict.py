@@ -1,7 +1,6 @@
 """`mindspore-serving predict`: one request, over REST or gRPC, and its reply as JSON.
 
-Both read and write the same JSON; over gRPC it is turned into tensors here, over REST by the
-server.
+Both read and write the same JSON, which over gRPC is turned into tensors here.
 """
 
 import json

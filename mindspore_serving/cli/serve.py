@@ -1,7 +1,6 @@
 """`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
-Uses the public API as a start-up script does.  The ports are taken first: a port in use is an error
-at once, and /health answers "not ready" while models load.
+The ports are taken first: one in use is an error at once, and /health answers while models load.
 """
 
 import json

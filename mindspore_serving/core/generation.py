@@ -153,8 +153,7 @@ if SamplingParams.__doc__:  # there is none with python -OO
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability and its rank (0 is the likeliest) under the model's own
-    distribution, before temperature and filters."""
+    """A token, its log-probability and rank (0: the likeliest) before temperature and filters."""
 
     token_id: int
     logprob: float

@@ -6,8 +6,7 @@
 
     ROWS = rows_of(Params)
 
-Checks, the fields that protocols take, defaults and documentation are made from the rows.  Knows no
-parameter.
+Checks, the fields of protocols, defaults and documentation are made from the rows.
 """
 
 import types
@@ -102,8 +101,7 @@ def param(
     Args:
         meaning: what it does, in one line.
         at_least, over, at_most: the range; of texts `at_most` is their number.
-        aliases: its name in a protocol, None if the protocol does not offer it; without one it has
-            the same name there.
+        aliases: its name in a protocol, if it differs; None if the protocol does not offer it.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
     metadata = {_ROW: Row(default, meaning, low, at_most, over is not None, aliases)}

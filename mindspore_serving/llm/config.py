@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +12,7 @@ class EngineConfig:
     """The options of an engine and of the runner below it.
 
     Args:
-        max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
-            A cache that cannot hold so many lowers it.
+        max_model_len: most tokens of a sequence; None: the model's.  A small cache lowers it.
         max_num_seqs: sequences computed in one step at most.
         max_num_batched_tokens: tokens of one forward pass at most.  A longer prompt is computed in
             several steps, so this bounds how long sequences that decode wait for a step.  A step
@@ -33,9 +32,8 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
-        generation_config: "auto" takes the sampling that the model's generation_config.json
-            recommends as the default of OpenAI's routes and of the offline interface; "ignore"
-            does not.
+        generation_config: "auto" takes the sampling that generation_config.json recommends as the
+            default of OpenAI's routes and of the offline interface; "ignore" does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -88,6 +86,16 @@ def _check_counts(config: EngineConfig) -> None:
         if not is_int or value < low or (high is not None and value > high):
             accepted = f"an int >= {low}" if high is None else f"an int of {low} to {high}"
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
+
+
+def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int) -> None:
+    """Raises Overloaded if `new` tokens may not wait beside `count` requests of `held` tokens."""
+    most = config.max_num_waiting
+    if most is not None and count >= most:
+        raise Overloaded(f"{count} {noun} wait already, at most {most} may; try again")
+    most = config.max_num_waiting_tokens
+    if most is not None and count and held + new > most:
+        raise Overloaded(f"{noun} with {held} tokens wait already, at most {most} may; try again")
 
 
 _DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}

@@ -28,8 +28,7 @@ class Completion:
 class Answer:
     """A prompt and the `n` answers to it.  `prompt` is None if token ids were given.
 
-    `prompt_logprobs` has an entry for each token of the prompt, empty for the first; None if not
-    requested.
+    `prompt_logprobs` has an entry for each token of the prompt, empty for the first; or None.
     """
 
     prompt: str | None

@@ -1,6 +1,5 @@
 """A progress bar for work that takes seconds; nothing where stderr is no terminal."""
 
-import sys
 from collections.abc import Collection, Iterator
 from typing import TypeVar
 
@@ -9,8 +8,6 @@ T = TypeVar("T")
 
 def progress(items: Collection[T], label: str) -> Iterator[T]:
     """Yield `items`, showing how many are done."""
-    if not sys.stderr.isatty():
-        return iter(items)
     from tqdm import tqdm
 
-    return iter(tqdm(items, desc=label))
+    return iter(tqdm(items, desc=label, disable=None))

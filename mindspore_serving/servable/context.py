@@ -1,7 +1,6 @@
 """How a model is to be run on each kind of device: `Context` and the device descriptions.
 
-Tables of options and their accepted values, checked in one place.  It does not know what a backend
-makes of them: `Context.to_options` gives a plain mapping.
+Tables of options and their values, checked in one place; `Context.to_options` gives a mapping.
 """
 
 from collections.abc import Mapping

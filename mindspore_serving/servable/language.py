@@ -57,8 +57,7 @@ def declare_llm(
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.
 
-    Raises RuntimeError for a wrong argument, for a second model, and when it is not called while a
-    servable_config.py is imported.
+    Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
     check_str("path", path)

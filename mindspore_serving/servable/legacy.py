@@ -1,7 +1,6 @@
 """The deprecated calls: one model per servable, one preprocess, one postprocess per method.
 
-Each is an `add_stage` whose number of outputs is not given but counted in the user's source: the
-only place where source is read.
+Each is an `add_stage` whose number of outputs is counted in the user's source.
 """
 
 import ast

@@ -30,8 +30,7 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
     so that neither hides the other; relative imports work there as well.
 
     Raises InvalidInputs for a bad name; StartError if there is no servable_config.py, if anything
-    in it fails (the text has the error, and the file and line of the user's code), or if it
-    registers no method.
+    in it fails (with the error, the file and the line), or if it registers no method.
     """
     check_servable_name("servable_name", servable_name)
     directory = os.path.abspath(servable_directory)

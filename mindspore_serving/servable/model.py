@@ -66,8 +66,7 @@ class Model:
 
         `subgraph` counts the files given to `declare_model` from 0.
 
-        Raises RuntimeError: no inputs, an empty list, an instance that is not a list or tuple, a
-        model or sub-graph that does not exist, inputs that do not fit the model.
+        Raises RuntimeError: no inputs, no instances, an unknown model, what does not fit it.
         """
         check_int("subgraph", subgraph, 0)
         if not args:
@@ -127,10 +126,9 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     Args:
         model_file: A file name in the version directory, or a tuple or list of different names:
             the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
-        model_format: "MindIR", "MindIR_Lite" ("MindIR_Opt" is the same), "OM", "ONNX", "PyTorch"
-            (a torch.export .pt2 or a TorchScript file), "Python", or a name that an installed
-            package registers under the entry point group "mindspore_serving.backends".  Case does
-            not matter.
+        model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
+            torch.export .pt2 or a TorchScript file), "Python", or a name that a package registers
+            under the entry point group "mindspore_serving.backends".  Case does not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
@@ -140,8 +138,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     Returns:
         The model, to be given to `add_stage` or called.
 
-    Raises RuntimeError for a wrong argument, a file that another model uses, and when it is not
-    called while a servable_config.py is imported.
+    Raises RuntimeError for a wrong argument, a file used twice, and outside a servable_config.py.
     """
     declaration = current("declare_model")
     name = _checked_format(model_format)

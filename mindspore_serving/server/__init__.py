@@ -1,6 +1,4 @@
-"""The public API.  Names are resolved on first use, so that a worker that imports
-`server.register` loads no server.
-"""
+"""The public API, resolved on first use: `server.register` loads no server in a worker."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

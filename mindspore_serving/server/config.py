@@ -1,7 +1,6 @@
 """What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
 
-Checks arguments and turns them into `core.deployment.Deployment`.  It starts nothing and imports no
-user code; of the file system it sees only which directories exist.
+Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
 
 import os
@@ -45,23 +44,19 @@ class ServableStartConfig:
     """How to start one version of one servable; given to `start_servables`.
 
     Args:
-        servable_directory: The directory that holds the servable's directory.  A relative path is
-            relative to the start-up script.
+        servable_directory: Holds the servable's directory.  May be relative to the start-up script.
         servable_name: The servable's directory in it, which holds servable_config.py and version
             directories such as 1/ with the model files; without servable_config.py, 1/model.mindir,
             1/model.onnx, 1/model.pt2 or 1/model.pt is served as it is.
         device_ids: An int, or a tuple or list of different ints >= 0: one worker process for each.
         version_number: The version, or 0 for the newest directory at start.
-        device_type: "Ascend", "GPU", "CPU" (case does not matter), or None for the first that
-            works.
+        device_type: "Ascend", "GPU", "CPU" (in any case), or None for the first that works.
         num_parallel_workers: 0 to 64: as many worker processes in all; those beyond `device_ids`
             run Python stages (and, on CPU, models).  Without `device_ids`, 0 means 1.
         dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
-        max_batch_delay_ms: How long, in milliseconds, a request may wait for others to be batched
-            with.  0 (default) takes whatever is queued.
-        preferred_batch_size: With a delay, send a batch as soon as it has as many instances; 0 is
-            the batch size of the model.
+        max_batch_delay_ms: Milliseconds to wait for a batch.  0 (default) takes whatever is queued.
+        preferred_batch_size: With a delay, send a batch of as many; 0 is the model's batch size.
         retry: Whether instances that a dying worker had are sent to another one.
         alias: What clients call it; the name of its directory if it is "".
         llm_options: For the directory of a language model (config.json, *.safetensors): the options

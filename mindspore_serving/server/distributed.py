@@ -114,8 +114,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
 
     Args:
         distributed_address: The address that `start_servable` listens on.
-        model_files: One entry for each device: a file, or a tuple or list of sub-graphs' files.
-            Relative paths are relative to the script.
+        model_files: For each device a file, or a tuple or list of sub-graphs' files.
         group_config_files: As many entries, each of the communication groups of one device.
         agent_start_port: First of consecutive ports, 1 to 65528.
         agent_ip: This machine's address in the rank table; found out if not given.
@@ -123,8 +122,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         dec_key: The key of encrypted models: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
 
-    Raises RuntimeError for a wrong argument or a file that does not exist, and always: distributed
-    servables cannot run yet.
+    Raises RuntimeError for a wrong argument, and always: distributed servables cannot run yet.
     """
     check_str("distributed_address", distributed_address)
     check_int("agent_start_port", agent_start_port, 1, 65535 - _MAX_DEVICES + 1)

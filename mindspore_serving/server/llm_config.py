@@ -1,7 +1,6 @@
 """What llm-serving's configuration files ask for, as a model to serve and an address.
 
-Starts nothing.  The files are read by `llm_config_source`; what their keys mean here is decided in
-this module, and `docs/llm_serving.md` has the table.
+Files are read by `llm_config_source`; `docs/llm_serving.md` has the table of their keys.
 """
 
 import os
@@ -46,8 +45,7 @@ class LlmConfig:
         runtime: what computes it.
         options: those of `EngineConfig`.
         ip, port: where the server listens.
-        form: of streams: "r21" as the release that serving_config.py was of had them, "bare" as
-            those with yaml files, unless the file says.
+        form: of streams: "r21" as of serving_config.py, "bare" of yaml files, unless the file says.
         agents: "ip:port" of each agent that the file names.
         unused: keys of the file that mean nothing here, as "block.key".
     """

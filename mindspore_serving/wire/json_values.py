@@ -31,8 +31,7 @@ _KEYS = ("b64", "type", "shape")
 def to_value(value: Any) -> Value:
     """A decoded JSON value as an array, str or bytes.
 
-    Scalars have shape (); nested lists keep theirs.  Raises InvalidInputs with the original's words
-    for whatever is not in the table of the RESTful reference.
+    Scalars have shape ().  Raises InvalidInputs for what is not in the RESTful reference.
     """
     if type(value) is list:
         return _from_list(value)

@@ -2,9 +2,8 @@
 
     worker.start_servable_in_master(servable_dir, "lenet", device_id=0)
 
-Every function warns and does what its successor in `mindspore_serving.server` does.  A
-servable_config.py of that time imports `register` and `distributed` from here, in a worker process:
-importing this loads no server.
+Every function warns and does what its successor in `mindspore_serving.server` does.  An old
+servable_config.py imports `register` and `distributed` from here: this loads no server.
 """
 
 from mindspore_serving.errors import StartError

@@ -13,6 +13,7 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import StartError
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Setup, ToMaster
+from tests.waiting import PATIENCE
 
 CONFIG = """
 import os
@@ -62,14 +63,14 @@ async def hear(launched):
     launched.stream.setblocking(False)
     frames, loop = Frames(ToMaster), asyncio.get_running_loop()
     while True:
-        data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), 20)
+        data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), PATIENCE)
         assert data, "the worker is gone"
         for message in frames.feed(data):
             return message
 
 
 async def wait(process):
-    return await asyncio.wait_for(process.wait(), 20)
+    return await asyncio.wait_for(process.wait(), PATIENCE)
 
 
 async def test_a_worker_starts_loads_and_leaves(launch, directory):

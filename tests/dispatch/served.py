@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.core.service import Reply, Request
@@ -140,10 +139,3 @@ async def turn():
     """Let the loop do what is due; a refusal or a hand-out takes one turn."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-
-
-async def until(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.001)

@@ -8,7 +8,8 @@ import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.errors import ServableUnavailable, WorkerUnavailable
-from tests.dispatch.served import Served, Worker, turn, until
+from tests.dispatch.served import Served, Worker, turn
+from tests.waiting import until
 
 # --- handing out --------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
     async def main():
         served = Served(worker := Worker(), policy=BatchPolicy(max_wait=max_wait))
         served.submit()
-        await until(lambda: worker.sizes, limit=1.0)
+        await until(lambda: worker.sizes)
 
     with closing(uvloop.new_event_loop()) as loop:
         loop.run_until_complete(main())

@@ -15,7 +15,8 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import Call, WorkItem
-from tests.dispatch.served import Served, Worker, turn, until
+from tests.dispatch.served import Served, Worker, turn
+from tests.waiting import until
 
 
 @pytest.fixture(params=[False, True], ids=["batched", "streamed"])

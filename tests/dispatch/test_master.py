@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
 from mindspore_serving.frontends.replies import infer
+from tests.waiting import PATIENCE, until
 
 HEAD = """
 import os
@@ -107,9 +107,9 @@ class Server:
         return Deployment(str(self.directory), name, **options)
 
     async def deploy(self, *deployments):
-        await asyncio.wait_for(self.master.deploy(deployments), 60)
+        await asyncio.wait_for(self.master.deploy(deployments), PATIENCE)
 
-    async def ask(self, method, *instances, servable="tiny", timeout=20.0):
+    async def ask(self, method, *instances, servable="tiny", timeout=PATIENCE):
         """The reply to one request of these instances."""
         body = json.dumps({"instances": list(instances)}).encode()
         request = Request(servable, method, 0, "ms_json", body, timeout=timeout)
@@ -127,10 +127,7 @@ class Server:
         return {one["y"] for one in await self.outputs("pid", *[{"x": 0}] * count)}
 
     async def until(self, condition):
-        end = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            await asyncio.sleep(0.01)
+        await until(condition)
 
 
 def children():
@@ -145,7 +142,7 @@ async def server(tmp_path, monkeypatch):
     made = Server(tmp_path)
     made.write("tiny", TINY)
     yield made
-    await asyncio.wait_for(made.master.stop(grace=5.0), 30)
+    await asyncio.wait_for(made.master.stop(grace=5.0), PATIENCE)
 
 
 # --- serving ------------------------------------------------------------------------------------
@@ -247,7 +244,7 @@ async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
     os.kill(pid, signal.SIGTERM)
-    await asyncio.wait_for(server.all_gone.wait(), 20)
+    await asyncio.wait_for(server.all_gone.wait(), PATIENCE)
     reply = await server.ask("twice", {"x": 1})
     assert isinstance(reply.failure, ServableUnavailable)
     assert "exit status 0" in str(reply.failure)
@@ -260,7 +257,7 @@ async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server)
     await server.deploy(server.deployment(num_parallel_workers=1))
     pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
     await server.until(lambda: server.master.dispatcher.num_in_flight)
-    await asyncio.wait_for(server.master.stop(grace=0.05), 20)
+    await asyncio.wait_for(server.master.stop(grace=0.05), PATIENCE)
     assert str((await pending).failure) == "servable is not available: the server is stopping"
     assert not server.all_gone.is_set()  # it was wanted
 
@@ -281,7 +278,7 @@ async def test_stop_during_a_restart_leaves_no_process_and_no_socket(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     await server.ask("dying", {"x": 1})
     await server.until(lambda: children() != before)
-    await asyncio.wait_for(server.master.stop(grace=5.0), 10)
+    await asyncio.wait_for(server.master.stop(grace=5.0), PATIENCE)
     assert children() == before
 
 

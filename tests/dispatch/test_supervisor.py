@@ -1,13 +1,13 @@
 """When a worker is restarted and when it is given up, over processes that only exist here."""
 
 import asyncio
-import time
 
 import pytest
 
 from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.supervisor import Backoff, WorkerSupervisor
 from mindspore_serving.errors import StartError
+from tests.waiting import PATIENCE, until
 
 # --- the decision -------------------------------------------------------------------------------
 
@@ -85,10 +85,7 @@ class Replica:
         return self.links[-1]
 
     async def until(self, condition):
-        end = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            await asyncio.sleep(0.001)
+        await until(condition)
 
 
 @pytest.fixture
@@ -199,7 +196,7 @@ async def test_stop_between_two_workers_ends_the_wait(replica, monkeypatch):
     await one.until(lambda: len(one.links) == 2)
     one.links[1].end(status=1)
     await one.until(lambda: one.supervisor.state == "restarting")
-    await asyncio.wait_for(one.supervisor.stop(grace=60.0), 5)
+    await asyncio.wait_for(one.supervisor.stop(grace=60.0), PATIENCE)
     assert len(one.links) == 2
 
 
@@ -212,7 +209,7 @@ async def test_stop_during_a_restart_ends_the_new_worker_too(replica):
     stopping = asyncio.create_task(one.supervisor.stop(grace=60.0))
     await asyncio.sleep(0)
     one.may_start.set()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, PATIENCE)
     assert one.links[1].process.status == -9
     assert one.links[1].closed.done()
     assert one.supervisor.state == "gone"

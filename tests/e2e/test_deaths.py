@@ -9,15 +9,14 @@ from mindspore_serving import server
 from tests.e2e.fragile import SOURCE, ask_wait, go, held, is_ready, logged, new_worker, works
 from tests.e2e.harness import (
     Calls,
-    children,
     config,
     eventually,
     is_alive,
     serving,
     workers,
     write_servable,
-    zombies,
 )
+from tests.waiting import PATIENCE
 
 
 def test_instances_of_one_request_are_shared_by_the_replicas(serve):
@@ -28,25 +27,27 @@ def test_instances_of_one_request_are_shared_by_the_replicas(serve):
     assert {r["pid"] for r in by_rest} == set(workers(os.getpid()))
 
 
-def test_a_killed_worker_that_was_alone_fails_its_request_at_once_and_comes_back(serve, pool):
+def test_a_killed_worker_that_was_alone_fails_its_request_at_once_and_comes_back(
+    serve, pool, started
+):
     calls = serve(SOURCE)
     answer, pid = ask_wait(calls, pool)
     queued = [pool.submit(calls.client("toy", "wait").infer, {"x": n}) for n in range(5)]
     with held():  # nobody waits for the next worker
         os.kill(pid, signal.SIGKILL)
-        assert "servable(toy) method(wait)" in answer.result(10)["error"]
+        assert "servable(toy) method(wait)" in answer.result(PATIENCE)["error"]
         assert "died" in answer.result()["error"]
         for future in queued:
-            assert "error" in future.result(10)
+            assert "error" in future.result(PATIENCE)
         replacement = new_worker(pid)
         assert not is_ready(calls)
     go()
     result = eventually(lambda: works(calls, "wait"))
     assert result["pid"] == replacement
-    assert not zombies(os.getpid())
+    assert all(map(is_alive, started()))
 
 
-def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool):
+def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool, started):
     calls = serve(SOURCE, num_parallel_workers=2)
     answer, pid = ask_wait(calls, pool)
     os.kill(pid, signal.SIGKILL)
@@ -54,17 +55,17 @@ def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool):
     other = logged("wait")[1]
     assert other != pid
     go()
-    assert answer.result(10)[0]["pid"] == other
+    assert answer.result(PATIENCE)[0]["pid"] == other
     eventually(lambda: is_ready(calls))
     assert len(workers(os.getpid())) == 2
-    assert not zombies(os.getpid())
+    assert all(map(is_alive, started()))
 
 
 def test_without_retry_a_request_of_a_killed_worker_fails(serve, pool):
     calls = serve(SOURCE, num_parallel_workers=2, retry=False)
     answer, pid = ask_wait(calls, pool)
     os.kill(pid, signal.SIGKILL)
-    assert "died" in answer.result(5)["error"]
+    assert "died" in answer.result(PATIENCE)["error"]
     assert len(logged("wait")) == 1
     assert works(calls, "pid")["pid"] != pid
 
@@ -87,7 +88,7 @@ def test_a_worker_whose_child_holds_on_to_everything_is_seen_to_die(serve, pool)
     answer, pid = ask_wait(calls, pool)
     os.kill(pid, signal.SIGKILL)
     try:
-        assert "died" in answer.result(3)["error"]
+        assert "died" in answer.result(PATIENCE)["error"]
         eventually(lambda: not is_alive(in_group))
         go()
         eventually(lambda: works(calls, "wait"))
@@ -101,7 +102,7 @@ def start_children(calls: Calls) -> list[int]:
     return [int(answer[0]["pid"]) for answer in answers]
 
 
-def test_what_a_worker_started_ends_with_it(serve):
+def test_what_a_worker_started_ends_with_it(serve, started):
     calls = serve(SOURCE)
     first = start_children(calls)
     os.kill(int(works(calls, "pid")["pid"]), signal.SIGKILL)
@@ -110,10 +111,10 @@ def test_what_a_worker_started_ends_with_it(serve):
     second = start_children(calls)
     server.stop()
     eventually(lambda: not any(map(is_alive, second)))
-    assert not children(os.getpid())
+    assert not started()
 
 
-def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd):
+def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd, started):
     """While a servable beside it goes on."""
     write_servable(tmp_path, "good", SOURCE)
     write_servable(tmp_path, "toy", SOURCE + "if os.path.exists('doom'): os._exit(9)\n")
@@ -126,14 +127,14 @@ def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd):
         assert "servable(toy) method(pid)" in error
         assert "servable is not available" in error
         assert calls.client("good", "pid").infer({"x": 1})[0]["pid"] in workers(os.getpid())
-        assert len(children(os.getpid())) == 1
+        assert len(started()) == 1
         assert calls.http_call("GET", "/health")[0] == 503
     log = capfd.readouterr().err
     assert "is given up" in log
     assert "exit status 9" in log
 
 
-def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool):
+def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool, started):
     calls = serve(SOURCE, num_parallel_workers=2)
     stop = threading.Event()
 
@@ -148,11 +149,11 @@ def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool):
     for _ in range(3):
         pid = workers(os.getpid())[0]
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda pid=pid: pid not in children(os.getpid()))
+        eventually(lambda pid=pid: pid not in started())
         eventually(lambda: len(workers(os.getpid())) == 2 and is_ready(calls))
     stop.set()
-    assert sum(count.result(10) for count in counts) > 50
-    assert not zombies(os.getpid())
+    assert all(count.result(PATIENCE) for count in counts)
+    assert all(map(is_alive, started()))
 
 
 def test_a_failed_restart_tells_why_until_it_is_repaired(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls, config, eventually, is_alive, serving, workers, write_servable
+from tests.waiting import PATIENCE
 
 SOURCE = """
 while os.path.exists("hold"):  # a worker that loads
@@ -121,7 +122,7 @@ def test_a_killed_device_worker_fails_those_who_wait_for_it_and_comes_back(calls
         eventually(lambda: Path("hanging").exists())
         Path("hold").touch()  # nobody waits for the next worker
         os.kill(device, signal.SIGKILL)
-        answers = [future.result(10) for future in waiting]
+        answers = [future.result(PATIENCE) for future in waiting]
         Path("hang").unlink()
         Path("hold").unlink()
     failed = [a["error"] for a in answers if "error" in a]
@@ -159,7 +160,7 @@ def test_stop_while_extras_wait_for_the_device_ends_all(calls):
         eventually(lambda: Path("hanging").exists())
         stopping = pool.submit(server.stop)
         for future in waiting:
-            assert "error" in future.result(10)
+            assert "error" in future.result(PATIENCE)
         Path("hang").unlink()
-        stopping.result(15)
+        stopping.result(PATIENCE)
     assert not workers(os.getpid())

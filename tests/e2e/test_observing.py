@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mindspore_serving import server
 from tests.e2e.harness import Calls
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 SOURCE = """
 def twice(x):
@@ -21,7 +22,7 @@ def double(x):
 def count_and_wait(x):
     with open("calls.txt", "a") as file:
         file.write(f"{int(x)}\\n")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return x
@@ -98,5 +99,5 @@ def test_threads_of_one_client_share_it(serve):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not wrong

@@ -12,6 +12,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest
+from tests.waiting import PATIENCE
 
 MAX_BODY = 1000
 BODY = b'{"instances":[{"x":1}]}'
@@ -62,7 +63,7 @@ class Inference:
     def wait_for(self, count):
         """The last of `count` requests."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
+            assert self.changed.wait_for(lambda: len(self.asked) >= count, PATIENCE)
         return self.asked[count - 1]
 
     def answer(self, asked, reply):

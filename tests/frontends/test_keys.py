@@ -16,6 +16,7 @@ from mindspore_serving.frontends.protocols import mount
 from mindspore_serving.frontends.site import Site
 from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 KEY = "a-key-that-is-long-enough"
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
@@ -136,13 +137,13 @@ def test_grpc_wants_a_key_too(locked, given):
         one = channel.unary_unary("/mindspore.serving.proto.MSService/Predict")
         many = channel.unary_stream("/mindspore.serving.proto.MSService/PredictStream")
         with pytest.raises(grpc.RpcError) as refused:
-            one(b"", metadata=metadata, timeout=10)
+            one(b"", metadata=metadata, timeout=PATIENCE)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with pytest.raises(grpc.RpcError) as refused:
-            list(many(b"", metadata=metadata, timeout=10))
+            list(many(b"", metadata=metadata, timeout=PATIENCE))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         good = [("authorization", f"Bearer {KEY}")]
-        assert one(b"", metadata=good, timeout=10)
+        assert one(b"", metadata=good, timeout=PATIENCE)
 
 
 def test_a_key_is_not_written_anywhere(locked, place):

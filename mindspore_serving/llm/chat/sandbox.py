@@ -1,8 +1,7 @@
 """The sandbox in which chat templates run.
 
-Neither templates, which come with a model, nor what they are given can be trusted: they reach no
-attribute that Python keeps for itself, change nothing they are given, and are stopped when their
-time is up.  Knows nothing of messages.
+Neither templates, which come with a model, nor their arguments can be trusted: they reach no
+private attribute of Python, change nothing they are given, and are stopped at a time limit.
 """
 
 import json

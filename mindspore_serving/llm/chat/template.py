@@ -1,8 +1,7 @@
 """Turning a chat into the text a model was trained on, by the Jinja template of its directory.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox, and with limits on their output and time, because what they are given cannot
-be trusted.  Knows no tokens.
+They run in a sandbox with limits on output and time: they cannot be trusted.  Knows no tokens.
 """
 
 import time
@@ -62,8 +61,7 @@ class ChatTemplate:
     def open(
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
-        """The template of chat_template.jinja, or else of tokenizer_config.json; None if neither
-        has one.  Raises StartError if it cannot be read."""
+        """Of chat_template.jinja or tokenizer_config.json; None if neither.  Raises StartError."""
         found = _find_sources(Path(directory))
         if "default" not in found:
             return None
@@ -88,8 +86,7 @@ class ChatTemplate:
             documents: for templates that know them.
             options: further variables of the template (`enable_thinking`).
 
-        Raises InvalidInputs if a role is unknown or the template refuses the messages or fails on
-        them, TooLarge over the limits.
+        Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
         self._check(messages)
         variables: dict[str, Any] = {
@@ -153,8 +150,7 @@ class ChatTemplate:
 
 
 def _find_sources(directory: Path) -> dict[str, str]:
-    """Templates by name ("default", "tool_use"); those of files go before those of
-    tokenizer_config.json."""
+    """Templates by name ("default", "tool_use"), first those of files."""
     found = _configured(directory / "tokenizer_config.json")
     files = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     files["default"] = directory / "chat_template.jinja"

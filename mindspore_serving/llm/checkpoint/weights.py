@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
-from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
-from mindspore_serving.llm.checkpoint.model_files import read_config, read_json
+from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
@@ -48,7 +47,7 @@ class Checkpoint:
         if not directory.is_dir():
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         tensors = _read_files(directory)
-        return cls(directory, read_config(directory), tensors)
+        return cls(directory, read_json(directory / CONFIG), tensors)
 
     def names(self) -> list[str]:
         return list(self._tensors)

@@ -1,6 +1,4 @@
-"""One of the answers to a request: turns its sampled tokens into outputs, and says what is sampled
-next.  Knows neither cache nor runner.
-"""
+"""One answer to a request: from sampled tokens to outputs.  Knows no cache and no runner."""
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
@@ -9,13 +7,11 @@ from mindspore_serving.llm.engine.speculation import Drafter
 from mindspore_serving.llm.grammar.state import GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
-from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
+from mindspore_serving.llm.tokenization.stopping import Detokenizer, Emitted, StopChecker
 
 
 class Branch:
-    """An unfinished answer.  `drafter` is None if nothing is guessed, `grammar` if any text may be
-    generated."""
+    """An unfinished answer.  `drafter` None guesses nothing, `grammar` None allows any text."""
 
     __slots__ = (
         "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
@@ -44,9 +40,11 @@ class Branch:
         return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
 
     def write(self, token: Sampled) -> Generated:
-        """Take the next token."""
+        """Take the next token; if none is allowed, a grammar may be complete."""
+        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
+            return self.end(FinishReason.STOP)
         if token.error is not None:
-            return self._end_without_token(token)
+            return self.end(FinishReason.ERROR, token.error)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
         if self.grammar is not None:
@@ -62,8 +60,7 @@ class Branch:
         )
 
     def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
-        """Take the next token and those sampled after each of `guesses`, up to the first that was
-        not guessed or that ends the text."""
+        """Take the next token and those after right `guesses`, up to the end of the text."""
         parts = [self.write(sampled[0])]
         for guess, token in zip(guesses, sampled[1:], strict=True):
             last = parts[-1]
@@ -96,12 +93,6 @@ class Branch:
             text = emitted.text + self._checker.finish()
             return Emitted(text, FinishReason.ERROR, grammar.error)
         return emitted
-
-    def _end_without_token(self, token: Sampled) -> Generated:
-        """The answer is complete if the grammar may end here and no token may follow."""
-        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
-            return self.end(FinishReason.STOP)
-        return self.end(FinishReason.ERROR, token.error)
 
     def _sample_row(self, output_ids: list[int]) -> SampleRow:
         request = self.request

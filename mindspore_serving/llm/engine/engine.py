@@ -1,8 +1,7 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step schedules, runs the model, samples and hands out the tokens.  The decisions are made by the
-scheduler, the sampler and the stop checker.  It has no thread, clock or socket: its owner calls
-`step` as long as there is work, always from one thread.
+A step schedules, runs the model, samples and hands out the tokens.  It has no thread, clock or
+socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
 from collections.abc import Iterable
@@ -43,8 +42,7 @@ class Engine:
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: makes what guesses tokens, if `num_speculative_tokens` is not 0; None looks
-            for n-grams.
+        make_drafter: makes what guesses tokens; None looks for n-grams.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.
     """
@@ -121,9 +119,8 @@ class Engine:
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
-        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
-        soon as that is complete and nothing may follow.  With `continues` the text may begin with
-        a space, to be put behind the prompt's.
+        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
+        that is complete.  With `continues` the text may begin with a space.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
@@ -147,8 +144,7 @@ class Engine:
         self._scheduler.add(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt to be embedded: a step will give float32 [hidden_size], of length 1, or
-        a ServingError.  Raises InvalidInputs, and Overloaded if too many wait."""
+        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
         self.embedder.add(request_id, prompt_ids)
 
     def abort(self, request_id: str) -> bool:
@@ -169,8 +165,7 @@ class Engine:
     def step(self) -> Outputs:
         """Compute one step: its outputs.
 
-        A step that fails ends the requests in it with ERROR and the cause as `stop_reason`; the
-        others go on.
+        A step that fails ends its requests with ERROR and the cause as `stop_reason`; others go on.
         """
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:

@@ -1,6 +1,4 @@
-"""The use of a step's logits: which rows are sampled for which branch, and which give the
-log-probabilities of a prompt.  Does not schedule.
-"""
+"""The use of a step's logits: rows sampled for branches, log-probabilities of prompts."""
 
 from dataclasses import dataclass, field
 

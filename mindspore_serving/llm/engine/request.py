@@ -146,8 +146,7 @@ def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> l
 def check_prompt(
     prompt_ids: Iterable[int], vocab_size: int, most: int, why: str = " (max_model_len)"
 ) -> list[int]:
-    """The prompt as a list.  Raises InvalidInputs: empty, longer than `most` (with `why` in the
-    text), an id out of range."""
+    """The prompt as a list.  Raises InvalidInputs: empty, over `most`, an id out of range."""
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")

@@ -28,7 +28,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, _attention(ops, spec, i, h))
         h = _norm(ops, spec, x, f"{prefix}ln_2")
         h = ops.gelu(_linear(ops, h, f"{prefix}mlp.c_fc"), tanh=tanh)
-        x = ops.add(x, ops.all_reduce(_linear(ops, h, f"{prefix}mlp.c_proj")))
+        x = ops.add(x, _linear(ops, h, f"{prefix}mlp.c_proj"))
     x = _norm(ops, spec, ops.gather_rows(x, inputs.rows), "transformer.ln_f")
     x = ops.hidden(x)
     return ops.linear(x, table if spec.tied_embeddings else ops.weight("lm_head.weight"))
@@ -38,7 +38,7 @@ def _attention(ops: Ops, spec: ModelSpec, layer: int, h: Tensor) -> Tensor:
     prefix = f"transformer.h.{layer}.attn."
     q, k, v = ops.split(_linear(ops, h, f"{prefix}c_attn"), [spec.q_size] * 3)
     out = ops.attention(layer, q, k, v, spec.attention(layer))
-    return ops.all_reduce(_linear(ops, out, f"{prefix}c_proj"))
+    return _linear(ops, out, f"{prefix}c_proj")
 
 
 def _linear(ops: Ops, x: Tensor, name: str) -> Tensor:

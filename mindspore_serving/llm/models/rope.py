@@ -1,6 +1,4 @@
-"""Rotary position frequencies from a model's configuration: plain numbers, the same for every
-runtime.  Knows neither tensors nor the rest of the model.
-"""
+"""Rotary position frequencies from a model's configuration, as plain numbers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,8 +12,7 @@ Frequencies = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
-    are not rotated.  cos and sin are multiplied by `scale`."""
+    """`inv_freq`: radians per position of each pair; others are not rotated.  `scale`s cos, sin."""
 
     inv_freq: Frequencies
     scale: float = 1.0
@@ -50,9 +47,8 @@ def rope_from(
     Args:
         base: theta, unless `parameters` has rope_theta.
         trained: max_position_embeddings.
-        longest: longest text to be served; decides between the two tables of longrope and whether
-            dynamic scaling applies.  Keys in the cache are rotated once, so the choice is made
-            once and not for every text.
+        longest: longest text to be served; decides the table of longrope and dynamic scaling, once:
+            keys in the cache are rotated once.
 
     Raises StartError naming an unknown kind of scaling, or what one lacks.
     """

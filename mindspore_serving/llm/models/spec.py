@@ -1,6 +1,4 @@
-"""A model's sizes and options, read from config.json once and checked, so that definitions and
-runtimes read no dictionaries.  Knows no tensor and no runtime.
-"""
+"""A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
 import math
 from collections.abc import Mapping
@@ -49,6 +47,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "MixtralForCausalLM": {"norm_topk_prob": True},
 }
 DEFAULTS["Gemma3ForConditionalGeneration"] = DEFAULTS["Gemma3ForCausalLM"]
+ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 QKV_BIASED = ("Qwen2ForCausalLM",)
 QK_NORMED = (
     "Qwen3ForCausalLM",
@@ -154,7 +153,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         output_bias=all_biased,
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=architecture in QK_NORMED,
-        activation=_activation(config),
+        activation=next((str(config[key]) for key in ACTIVATIONS if config.get(key)), "silu"),
         num_experts=num_experts,
         experts_per_token=size(config, "num_experts_per_tok", default=0),
         normalize_experts=bool(config.get("norm_topk_prob", False)),
@@ -257,8 +256,3 @@ def _sparse_layers(config: Config, num_layers: int) -> frozenset[int]:
     step = config.get("decoder_sparse_step") or 1
     dense = set(config.get("mlp_only_layers") or ())
     return frozenset(i for i in range(num_layers) if i not in dense and (i + 1) % step == 0)
-
-
-def _activation(config: Config) -> str:
-    names = ("hidden_activation", "hidden_act", "activation_function")
-    return next((str(config[name]) for name in names if config.get(name)), "silu")

@@ -1,6 +1,5 @@
-"""What opening a model has in common: checks, and how much a runner can hold: cache blocks and
-longest sequence, from the options, what the model needs per token and what memory is free.  Knows
-no runtime.
+"""What opening a model has in common: checks, and how many cache blocks and tokens a runner can
+hold by options, model and free memory.  Knows no runtime.
 """
 
 from collections.abc import Iterator, Mapping

@@ -35,8 +35,7 @@ class Sampled:
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
     """Choose a token for each of `rows` from `logits` [len(rows), V], which may be overwritten.
 
-    A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`; the others
-    get their tokens.
+    A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`.
     """
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(f"logits of shape {logits.shape} for {len(rows)} rows: This is a bug")

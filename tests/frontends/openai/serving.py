@@ -40,6 +40,7 @@ from mindspore_serving.llm.processing.answer_format import (
     AnswerParser,
     to_answer_format,
 )
+from tests.waiting import PATIENCE
 
 MAX_BODY = 1 << 20
 CARD = ModelCard(
@@ -188,7 +189,7 @@ class Inference:
 
     def wait(self, condition: Callable[[], Any]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 10), [one.sent for one in self.calls]
+            assert self.changed.wait_for(condition, PATIENCE), [one.sent for one in self.calls]
 
 
 class Control:
@@ -247,7 +248,7 @@ class Web:
     ) -> "Answer":
         """`body` is JSON, unless it is bytes."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(verb, path, sent, headers or {})
             return Answer(connection.getresponse())

@@ -14,6 +14,7 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.outputs import Completion
 from tests.e2e.harness import Calls, config, eventually, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.slow]
 MAX_SEQS = 4
@@ -250,7 +251,7 @@ def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
         f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=20)
+    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
     stream.sendall((head + body).encode())
     return stream
 
@@ -341,7 +342,7 @@ def test_invocations_speak_every_protocol(calls):
 
 
 def test_a_connection_is_kept_for_more_requests(calls):
-    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
     body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 2}})
     for path in ("/generate", "/generate_stream", "/generate"):
         connection.request("POST", path, body, JSON)

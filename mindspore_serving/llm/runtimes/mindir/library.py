@@ -10,14 +10,9 @@ from mindspore_serving.errors import StartError
 mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_cpu", "use_device"]
+__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
 
 CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
-
-
-def use_cpu() -> None:
-    """Compute on the CPU.  Raises StartError in a process that computes elsewhere already."""
-    use_device(CPU)
 
 
 def use_device(target: str) -> None:

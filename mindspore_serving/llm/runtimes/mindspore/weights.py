@@ -1,7 +1,6 @@
 """A checkpoint's tensors in MindSpore, float32, in the layout of their use.
 
-Matrices that are multiplied with are stored [in, out]: `matmul` with a transposed operand would
-transpose it at every call.
+Matrices are stored [in, out]: `matmul` would transpose an operand at every call.
 """
 
 from typing import Any

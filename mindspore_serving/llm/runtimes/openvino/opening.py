@@ -29,8 +29,7 @@ from mindspore_serving.llm.runtimes.capacity import (
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
-from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
-from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
+from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from

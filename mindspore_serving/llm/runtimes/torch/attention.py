@@ -30,8 +30,7 @@ class Attention(Protocol):
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        """`q` [T, heads * head_dim] over one layer's cache, which holds the new tokens already;
-        shaped as `q`."""
+        """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`."""
         ...
 
 

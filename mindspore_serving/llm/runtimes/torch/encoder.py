@@ -27,8 +27,7 @@ from mindspore_serving.llm.step import Vectors
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     """The encoder in `directory`, its weights loaded.
 
-    Of `config`: `device` and `dtype` as for language models, but "auto" is f32 on every device;
-    `num_threads`, `max_model_len`.
+    Of `config`: `device`, `dtype` ("auto" is f32), `num_threads`, `max_model_len`.
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint.
     """

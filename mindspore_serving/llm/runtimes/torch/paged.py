@@ -1,6 +1,4 @@
-"""Attention by the kernels of `kernels`: which new tokens of a step are computed together, and
-how many programs share out the keys of each.
-"""
+"""Attention by `kernels`: which tokens are computed together, by how many programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

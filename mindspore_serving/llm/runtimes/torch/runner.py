@@ -1,6 +1,4 @@
-"""A language model computed by PyTorch, step by step; `opening` says on which devices and in which
-dtypes.
-"""
+"""A language model computed by PyTorch, step by step; `opening` chooses device and dtypes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -53,9 +51,8 @@ class TorchModel:
 
 
 class TorchRunner(LimitedRunner):
-    """A `Runner`.  Its cache is allocated when it is made, with one block more than `num_blocks`,
-    for the padding of a batch.  `path` None gathers; up to `num_rows` logits come back through
-    pinned memory."""
+    """A `Runner`.  Its cache is allocated with one block more than `num_blocks`, for padding.
+    `path` None gathers; up to `num_rows` logits come back through pinned memory."""
 
     def __init__(
         self,

@@ -27,8 +27,7 @@ def upload(arrays: Sequence[Indices], device: str) -> list[torch.Tensor]:
 
 
 class Readback:
-    """Takes float32 rows off the device; up to `num_rows` of them by way of pinned memory, which
-    the next ones overwrite."""
+    """Takes float32 rows off the device; up to `num_rows` by pinned memory, which is reused."""
 
     def __init__(self, num_rows: int, device: str) -> None:
         self._num_rows = 0 if device == "cpu" else num_rows
