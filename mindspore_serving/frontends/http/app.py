@@ -25,6 +25,7 @@ from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.wire.status import seconds_of
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 
@@ -43,8 +44,9 @@ def make_app(
     `sites`, web pages of other sites may ask."""
 
     async def health(_: HttpRequest) -> Response:
-        ready = control.is_ready
-        return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+        if control.is_ready:
+            return PlainTextResponse("ready")
+        return PlainTextResponse("not ready", 503, {"retry-after": seconds_of(None)})
 
     async def servables(_: HttpRequest) -> Response:
         return JSONResponse({"servables": control.observe()})

@@ -67,7 +67,7 @@ def root_health(site: Site, request: Request) -> Response:
     """An empty body if everything can be called, else 503 and the reason in JSON."""
     if site.control.is_ready:
         return Response()
-    return TgiError(503, "healthcheck", "unhealthy").to_response()
+    return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
 
 
 def _route(path: str, verb: str, answer: Answer) -> Route:

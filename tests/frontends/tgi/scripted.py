@@ -60,19 +60,22 @@ class ScriptedInference:
 
     answers: list[Answer] = field(default_factory=list)
     sent: list[LLMRequest] = field(default_factory=list)
+    timeouts: list[float | None] = field(default_factory=list)  # of those, in seconds
     num_cancelled: int = 0
     stays_open: bool = False  # say the answer, and then nothing
+    fails_with: ServingError | None = None  # after the answer
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         assert request.method in METHODS
         self.sent.append(decode_request(request.method, request.body))
+        self.timeouts.append(request.timeout)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ServingError):
             replies = [Reply(failure=answer)]
         else:
             replies = [Reply([encode_events([event])], is_last=False) for event in answer]
             if not self.stays_open:
-                replies.append(Reply())
+                replies.append(Reply(failure=self.fails_with))
         for reply in replies:
             asyncio.get_running_loop().call_soon(on_reply, reply)
         return self
