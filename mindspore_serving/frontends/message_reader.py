@@ -21,11 +21,10 @@ class _Reading:
 
     __slots__ = ("begin", "error", "task")
 
-    def __init__(self, now: float) -> None:
-        task = asyncio.current_task()
+    def __init__(self, task: "asyncio.Task[Any] | None", begin: float) -> None:
         assert task is not None
         self.task = task
-        self.begin = now
+        self.begin = begin
         self.error: ServingError | None = None
 
     def end(self, error: ServingError) -> None:
@@ -46,17 +45,30 @@ class MessageReader:
         self._timeout = timeout
         self._slow = slow
         self._readings: dict[_Reading, None] = {}  # in the order of their begin
+        self._timer: asyncio.TimerHandle | None = None  # one for all
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def read(self, context: Context) -> bytes:
         """The message of a call, which counts as held: `give_back` it.  Raises ServingError."""
+        loop = asyncio.get_running_loop()
         if self._waiting or not self._memory.take(self._largest):
-            await self._wait_for_room()
+            await self._wait_for_room(loop)
         num_held = 0
+        reading = _Reading(asyncio.current_task(loop), loop.time())
+        self._readings[reading] = None
+        if self._timer is None:
+            self._timer = loop.call_later(self._timeout, self._end_late, loop)
         try:
-            body = await self._read(context)
+            body: Any = await context.read()
+            if not isinstance(body, bytes):
+                raise InvalidInputs("no request came")
             num_held = len(body)
+        except asyncio.CancelledError:
+            if reading.error is None:
+                raise
+            raise reading.error from None
         finally:
+            del self._readings[reading]
             self.give_back(self._largest - num_held)
         return body
 
@@ -65,28 +77,17 @@ class MessageReader:
         while self._waiting and self._memory.take(self._largest):
             self._waiting.popleft().set_result(None)
 
-    async def _read(self, context: Context) -> bytes:
-        loop = asyncio.get_running_loop()
-        reading = _Reading(loop.time())
-        late = DeadlineExceeded("the request came too slowly")
-        timer = loop.call_later(self._timeout, reading.end, late)
-        self._readings[reading] = None
-        try:
-            body: Any = await context.read()
-        except asyncio.CancelledError:
-            if reading.error is None:
-                raise
-            raise reading.error from None
-        finally:
-            timer.cancel()
-            del self._readings[reading]
-        if not isinstance(body, bytes):
-            raise InvalidInputs("no request came")
-        return body
+    def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        for reading in self._readings:
+            left = reading.begin + self._timeout - loop.time()
+            if left > 0:
+                self._timer = loop.call_later(left, self._end_late, loop)
+                return
+            reading.end(DeadlineExceeded("the request came too slowly"))
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises Overloaded."""
-        loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
         oldest = next(iter(self._readings), None)

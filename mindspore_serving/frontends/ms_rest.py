@@ -49,8 +49,10 @@ class MsRest:
         except Exception:
             log.error("answering a request", exc_info=True)
             return self.refuse(ServingError("Failed to construct the response"))
-        seconds = (status.retry_after(fault) for fault in reply.faults or () if code != 200)
-        return code if self.use_status_codes else 200, body, next(filter(None, seconds), None)
+        if code == 200:
+            return code, body, None
+        seconds = filter(None, map(status.retry_after, reply.faults or ()))
+        return code if self.use_status_codes else 200, body, next(seconds, None)
 
     def refuse(self, error: Exception) -> Answer:
         """To a request that failed with `error`; a bug of ours is logged."""

@@ -160,7 +160,8 @@ class Predict(Exchange):
         if self._is_over:
             return
         self._is_over = self.has_responded = True
-        self._let_go()
+        if self._num_held or self.holder is not None:
+            self._let_go()
         transport = self.output.transport
         if not self.is_complete:
             self.keep_alive = False  # refused before its end was read
