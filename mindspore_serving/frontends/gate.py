@@ -7,7 +7,7 @@ from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
 from mindspore_serving.frontends.refusals import refuse
 from mindspore_serving.frontends.sites import SiteRules
 
-OPEN_PATHS = ("/health", "/livez", "/readyz")  # and what is below /readyz; for everybody
+OPEN_PATHS = ("/health", "/livez", "/readyz")  # for everybody
 
 
 class Gate:
@@ -21,7 +21,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS or path.startswith("/readyz/"):
+        if path in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         try:

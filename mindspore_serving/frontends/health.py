@@ -1,5 +1,5 @@
-"""Whether the server lives, and what it is ready for: GET /livez, /readyz and /readyz/NAME, and the
-service grpc.health.v1.  Everybody may ask, so nothing here tells more than names and versions.
+"""Whether the server lives, and what it is ready for: GET /livez and /readyz, and the service
+grpc.health.v1.  Everybody may ask, so nothing here shows more than names, versions and reasons.
 """
 
 from collections.abc import Sequence
@@ -14,25 +14,26 @@ from mindspore_serving.wire.status import seconds_of
 
 def routes(control: Control) -> list[BaseRoute]:
     """GET /livez is 200 if the server answers at all; GET /readyz is 503 until everything, or the
-    servable that is named, takes requests."""
+    servables that are named by `?servable=NAME`, take requests."""
 
     async def live(_: Request) -> Response:
         return PlainTextResponse("alive")
 
-    async def ready(_: Request) -> Response:
-        return _show(control.readiness(), is_ready=control.is_ready)
-
-    async def servable_ready(request: Request) -> Response:
-        name = request.path_params["name"]
-        found = of_servable(control, name)
-        if not found:
-            return JSONResponse({"error_msg": f"there is no servable {name!r}"}, 404)
+    async def ready(request: Request) -> Response:
+        names = request.query_params.getlist("servable")
+        if not names:
+            return _show(control.readiness(), is_ready=control.is_ready)
+        found = []
+        for name in names:
+            versions = of_servable(control, name)
+            if not versions:
+                return JSONResponse({"error_msg": f"there is no servable {name!r}"}, 404)
+            found += versions
         return _show(found, is_ready=all(one.is_ready for one in found))
 
     return [
         Route("/livez", live, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
-        Route("/readyz/{name}", servable_ready, methods=["GET"]),
     ]
 
 
