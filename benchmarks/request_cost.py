@@ -25,8 +25,12 @@ from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.execution.connection import Connection as WorkerConnection
+from mindspore_serving.execution.connection import Inbox
+from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.loading import load
-from mindspore_serving.execution.worker import Worker
+from mindspore_serving.execution.loop import StageLoop
+from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.connection import Connection
 from mindspore_serving.frontends.http.predict import FastPath
@@ -91,10 +95,12 @@ class Bench:
         self.size = size
         self.seconds: dict[str, list[float]] = {}
         stream, _ = socket.socketpair()
-        self.worker = Worker(stream, NoArena(), NoArena())
         setup = Setup(str(SERVABLES), "add_one", 0, "none", None, True, None, "AES-GCM", False, {})
-        host = load(setup, self.worker._remote, self.worker._channel.make_wakeable)
-        self.loop = self.worker._loop(host, host.programs)
+        worker = WorkerConnection(stream, NoArena(), NoArena())
+        inbox = Inbox(worker, worker)
+        remote = RemoteCaller(worker, inbox)
+        host = load(setup, remote, worker.make_wakeable)
+        self.loop = StageLoop(worker, inbox, remote, Executor(host.programs))
         self.wire = Wire()
         self.dispatcher = Dispatcher()
         self.batches = self.dispatcher._batches
@@ -130,10 +136,9 @@ class Bench:
             (work,) = list(Frames[Any](ToWorker).feed(self.wire.sent))
             assert isinstance(work, Work)
             with self.step("worker: decode JSON, check"):
-                for item in work.items:
-                    self.loop.accept(item)
+                self.loop.handle(work)
             with self.step("worker: batch, run, encode JSON"):
-                executor = self.loop.items.executor
+                executor = self.loop.executor
                 while executor.has_work:
                     executor.run_next(time.monotonic())
                 replies = self.loop.collect()

@@ -1,24 +1,7 @@
 """Every error a user can meet, with the code that travels to clients.
 
-The tree is small and its root is a `RuntimeError`, because that is what scripts written for the
-original catch:
-
-    RuntimeError
-    └── ServingError              FAILED               anything that has no better class
-        ├── InvalidInputs         INVALID_INPUTS       the request, or an argument, is wrong
-        │   ├── InvalidField      INVALID_INPUTS       one field of it is wrong
-    │   ├── NotFound          NOT_FOUND            no such servable, version or method
-        │   └── TooLarge          TOO_LARGE            over a size limit
-        ├── StageFailed           SYSTEM_ERROR         a stage raised, or returned the wrong thing
-        ├── WorkerUnavailable     WORKER_UNAVAILABLE   the worker died with the request
-        ├── ServableUnavailable   SERVABLE_UNAVAILABLE nobody serves it now; it may come back
-        ├── Overloaded            OVERLOADED           the queue is full; try again later
-        ├── DeadlineExceeded      DEADLINE_EXCEEDED    the caller's time is up
-        ├── Cancelled             CANCELLED            the caller has left
-        ├── Unauthorized          UNAUTHORIZED         the API key is missing or wrong
-        └── StartError            FAILED               a server or worker could not start
-
-How a code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
+The root is a `RuntimeError`, because that is what scripts written for the original catch.  How a
+code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
 `wire.status`; nothing here knows a protocol.
 """
 
@@ -43,13 +26,13 @@ class Code(IntEnum):
 
 
 class ServingError(RuntimeError):
-    """The root; `code` says what kind."""
+    """The root, for what has no better class; `code` says what kind."""
 
     code = Code.FAILED
 
 
 class InvalidInputs(ServingError):
-    """What was given cannot be used: the text says what, and what is accepted."""
+    """The request, or an argument, cannot be used: the text says what, and what is accepted."""
 
     code = Code.INVALID_INPUTS
 
@@ -94,13 +77,13 @@ class WorkerUnavailable(ServingError):
 
 
 class ServableUnavailable(ServingError):
-    """The servable is known, but no worker runs it now."""
+    """The servable is known, but no worker runs it now; one may come back."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
 class Overloaded(ServingError):
-    """Too much is waiting already."""
+    """Too much is waiting already; try again later."""
 
     code = Code.OVERLOADED
 

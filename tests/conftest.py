@@ -1,5 +1,6 @@
 """What every test shares: what a marker names is there, or the test is skipped with the reason."""
 
+import gc
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,38 @@ settings.load_profile("all")
 ISA = "ONEDNN_MAX_CPU_ISA"
 _isa_at_start = os.environ.get(ISA)
 LIBRARY_OF_MARKER = {"mindspore": "mindspore", "torch": "torch", "onnx": "onnxruntime"}
+LONGEST_FIRST = ("mindspore", "slow", "torch", "e2e")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of pytest-xdist cores of its own.
+
+    Libraries then start no more threads than there are cores for, and none of those that wait by
+    turning round and round, as MindSpore's do, turns on the core of another process.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is not None:
+        own = sorted(os.sched_getaffinity(0))[int(worker["workerid"][2:]) :: worker["workercount"]]
+        if own:
+            os.sched_setaffinity(0, own)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that may take long come first, so that no process of pytest-xdist ends long after the
+    others."""
+    rank = {item.path: len(LONGEST_FIRST) for item in items}
+    for item in items:
+        marked = [place for place, mark in enumerate(LONGEST_FIRST) if item.get_closest_marker(mark)]
+        rank[item.path] = min([rank[item.path], *marked])
+    items.sort(key=lambda item: rank[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """What the imported libraries and the tests are made of stays: MindSpore has the garbage
+    collector go through every object at each graph that it compiles."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

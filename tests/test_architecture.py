@@ -1,14 +1,14 @@
 """The shape of the package: who may import whom, which parts do no I/O, how long things may be."""
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-PACKAGE = "mindspore_serving"
-ROOT = Path(__file__).resolve().parents[1] / PACKAGE
+from tests.rooms import DOCUMENT, PACKAGE, ROOT, imports, package_of, redrawn, sources, unit_of
 
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
@@ -56,11 +56,6 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
 
 
-def sources() -> list[Path]:
-    """Every module that a person wrote."""
-    return [path for path in sorted(ROOT.rglob("*.py")) if "_pb2" not in path.name]
-
-
 def pure_sources() -> list[Path]:
     prefixes = [ROOT / name for name in PURE]
     return [p for p in sources() if any(p == pure or pure in p.parents for pure in prefixes)]
@@ -72,27 +67,6 @@ def sources_of_llm() -> list[Path]:
 
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def imports(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """(line, dotted name) of every import, wherever it stands; `package` resolves the dots."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = ".".join((*base, *filter(None, [node.module])))
-            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
-
-
-def package_of(path: Path) -> tuple[str, ...]:
-    return (PACKAGE, *path.relative_to(ROOT).parent.parts)
-
-
-def unit_of(path: Path, root: Path = ROOT) -> str:
-    """The package or module of `root` that a file belongs to; the `__init__` of `root` is ''."""
-    first = path.relative_to(root).parts[0].removesuffix(".py")
-    return "" if first == "__init__" else first
 
 
 def numbered(layers: tuple[frozenset[str], ...]) -> dict[str, int]:
@@ -189,6 +163,20 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports for type checkers count."""
     graph = file_imports({module_of(p): (p.read_text(), package_of(p)) for p in sources()})
     assert cycle_in(graph) == []
+
+
+def test_the_pictures_in_the_architecture_are_what_the_imports_make() -> None:
+    """`python -m tests.rooms` draws them anew."""
+    text = DOCUMENT.read_text()
+    assert text == redrawn(text)
+
+
+def test_the_table_of_layers_in_the_architecture_has_all_of_them_from_low_to_high() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", DOCUMENT.read_text().partition("## Rooms")[2], re.M)
+    named = [frozenset(re.findall(r"`(\w+)`", row)) for row in rows[: rows.index("`cli`") + 1]]
+    layers = [max(LAYER_OF[name] for name in names) for names in named]
+    assert layers == sorted(layers)
+    assert frozenset().union(*named) == LAYER_OF.keys() - {"__main__", "master", "worker"}
 
 
 @pytest.mark.parametrize("path", pure_sources(), ids=name_of)

@@ -14,7 +14,8 @@ import pytest
 from mindspore_serving import log, master, server, worker
 from mindspore_serving.client import Client
 from tests.cli.commands import Command, run
-from tests.e2e.harness import eventually, free_port, workers
+from tests.e2e.harness import eventually, workers
+from tests.ports import free_port
 
 EXPORT = """
 import sys

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from tests.cli.commands import Command, environment
-from tests.e2e.harness import ROOT, eventually, free_port
+from tests.e2e.harness import ROOT, eventually
+from tests.ports import free_port
 
 PAGES = ["README.md", "README_CN.md", "ARCHITECTURE.md"]
 PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))

@@ -46,7 +46,7 @@ class MindirBackend:
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
         """Device types that the installed MindSpore can use, asked of MindSpore itself."""
-        mindspore = _import_mindspore()
+        mindspore = import_mindspore()
         found = []
         for device in ("ascend", "gpu"):
             try:
@@ -66,7 +66,7 @@ class MindirBackend:
         check_files(source)
         files = [read_graph_file(source, path) for path in source.paths]
         _prepare_environment(source, files)
-        mindspore = _import_mindspore()
+        mindspore = import_mindspore()
         _check_collectives(source, files)
         with LOCK:
             _set_device(mindspore, source)
@@ -124,7 +124,7 @@ def _prepare_environment(source: ModelSource, files: list[GraphFile]) -> None:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 
-def _import_mindspore() -> Any:
+def import_mindspore() -> Any:
     # MindSpore reads its log level here.  Only errors, unless the user wants more; and the variable
     # is ours too, so it does not stay set.
     is_quiet = "GLOG_v" not in os.environ

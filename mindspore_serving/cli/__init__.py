@@ -7,6 +7,7 @@ Reads arguments and picks what to do; what a subcommand needs is imported when i
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from mindspore_serving import __version__
 from mindspore_serving.cli.settings import (
@@ -57,7 +58,7 @@ form, and appears when it is complete.
 """
 _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
-answer is printed and that is all:
+answer is printed:
 
   mindspore-serving chat http://127.0.0.1:1500
   mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
@@ -66,16 +67,17 @@ answer is printed and that is all:
 In a conversation /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 """
 _BENCH = """\
-Ask a running server from many clients, and show how long first words, words and answers took, and
-how many tokens and requests a second came.
+Send requests to a running server from many clients, and show the times to the first token, between
+tokens and to the end of answers, and the tokens and requests per second.
 
   mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
   mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
   mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
-Prompts are made up of words, as long as wanted by the server's own count; with --prompts they are
-read from a file.  At a rate, latencies count from when a request was due, sent in time or not.
+Prompts are made of random words, of the wanted length by the server's own count of tokens; with
+--prompts they are read from a file.  At a rate, latencies count from when a request was due, even
+if it was sent late.
 """
 
 
@@ -84,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     settings = to_settings(arguments.settings, arguments)
     try:
-        return _run(settings)
+        return _run(arguments.command, settings)
     except ServingError as error:
         print(f"mindspore-serving: {error}", file=sys.stderr)
         return 1
@@ -92,32 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(settings: object) -> int:
-    if isinstance(settings, ServeSettings):
-        from mindspore_serving.cli import serve
-
-        return serve.run(settings)
-    if isinstance(settings, PredictSettings):
-        from mindspore_serving.cli import predict
-
-        return predict.run(settings)
+def _run(command: str, settings: object) -> int:
     if isinstance(settings, QuantizeSettings):
         from mindspore_serving.llm.quantize import quantize
 
         quantize(settings.source, settings.target, settings.mode)
         return 0
-    if isinstance(settings, ChatSettings):
-        from mindspore_serving.cli import chat
-
-        return chat.run(settings)
-    if isinstance(settings, BenchSettings):
-        from mindspore_serving.cli import bench
-
-        return bench.run(settings)
-    assert isinstance(settings, DoctorSettings)
-    from mindspore_serving.cli import doctor
-
-    return doctor.run(settings)
+    status: int = import_module(f"{__name__}.{command}").run(settings)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,5 +127,5 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(command, kind)
-        command.set_defaults(settings=kind)
+        command.set_defaults(settings=kind, command=name)
     return parser

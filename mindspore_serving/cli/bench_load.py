@@ -1,4 +1,4 @@
-"""How `bench` asks: a number of clients that ask again when answered, or a rate of requests.
+"""How `bench` sends requests: from clients that send again when answered, or at a rate.
 
 Every request becomes an `Outcome`; nothing is left out, nothing is repeated.
 """
@@ -31,7 +31,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Run:
-    """All that was asked at one load.  `busy` are the CPU seconds that the client took."""
+    """All requests at one load.  `busy` are the CPU seconds that the client took."""
 
     label: str
     outcomes: list[Outcome] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who is asked, and how; `timeout` in seconds for a whole answer."""
+    """Where requests go; `timeout` in seconds for a whole answer."""
 
     connections: Connections
     dialect: Dialect
@@ -90,7 +90,7 @@ async def by_clients(
 async def at_times(
     target: Target, prompts: Iterator[Prompt], arrivals: list[float], label: str, seen: Seen
 ) -> Run:
-    """A request at each of the `arrivals`, seconds from now, whoever still waits for an answer."""
+    """A request at each of the `arrivals`, seconds from now, however many wait for answers."""
     run = Run(label)
     tasks = []
 

@@ -1,6 +1,6 @@
-"""What `bench` asks: prompts from a file, or made of words, as many tokens long as wanted.  Pure.
+"""The prompts of `bench`: from a file, or made of words, as many tokens long as wanted.  Pure.
 
-How many tokens a word is depends on the model, so two answers of the server say it: `Lengths`.
+How many tokens a word has depends on the model, and is found by two requests: `Lengths`.
 """
 
 import json

@@ -13,7 +13,7 @@ from mindspore_serving.cli.bench_prompts import Prompt
 
 
 class AnswerError(ValueError):
-    """The server said in the middle of an answer that it failed, or ended it too early."""
+    """The server reported an error in the middle of an answer, or ended it too early."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Answer:
     is_finished: bool = False
 
 
-# Only the fields that are looked at: the rest is skipped without making objects of it.
+# Only the fields that are used: the rest is skipped without making objects of it.
 class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
@@ -137,7 +137,7 @@ AnyReader = StreamReader | WholeReader
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to ask: where, with what body, and how to read the answer."""
+    """A protocol: path and body of a request, and how to read the answer."""
 
     path: str
     to_body: Callable[[Prompt], bytes]
@@ -147,23 +147,30 @@ class Dialect:
 
 def chat(model: str, *, stop_at_end: bool) -> Dialect:
     """OpenAI chat completions."""
-    common = _openai(model, stop_at_end)
-
-    def to_body(prompt: Prompt) -> bytes:
-        messages = [{"role": "user", "content": prompt.text}]
-        return _encode({**common, "messages": messages, "max_tokens": prompt.max_tokens})
-
-    return Dialect("/v1/chat/completions", to_body, lambda: StreamReader(_note_chunk))
+    return _openai("/v1/chat/completions", model, stop_at_end, _to_messages)
 
 
 def completions(model: str, *, stop_at_end: bool) -> Dialect:
     """OpenAI completions."""
-    common = _openai(model, stop_at_end)
+    return _openai("/v1/completions", model, stop_at_end, lambda text: {"prompt": text})
+
+
+def _to_messages(text: str) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def _openai(
+    path: str, model: str, stop_at_end: bool, to_input: Callable[[str], dict[str, Any]]
+) -> Dialect:
+    common: dict[str, Any] = {"model": model, "temperature": 0, "stream": True}
+    common["stream_options"] = {"include_usage": True}
+    if not stop_at_end:
+        common["ignore_eos"] = True
 
     def to_body(prompt: Prompt) -> bytes:
-        return _encode({**common, "prompt": prompt.text, "max_tokens": prompt.max_tokens})
+        return _encode({**common, **to_input(prompt.text), "max_tokens": prompt.max_tokens})
 
-    return Dialect("/v1/completions", to_body, lambda: StreamReader(_note_chunk))
+    return Dialect(path, to_body, lambda: StreamReader(_note_chunk))
 
 
 def tgi() -> Dialect:
@@ -181,19 +188,13 @@ def classic(path: str, body: bytes) -> Dialect:
     return Dialect(path, lambda _: body, WholeReader, is_stream=False)
 
 
-def _openai(model: str, stop_at_end: bool) -> dict[str, Any]:
-    common = {"model": model, "temperature": 0, "stream": True}
-    common["stream_options"] = {"include_usage": True}
-    return common if stop_at_end else {**common, "ignore_eos": True}
-
-
 def _note_chunk(answer: Answer, data: bytes, now: float) -> None:
     if data == b"[DONE]":
         return
     chunk = _to_chunk(data)
     if chunk.error is not None:
-        told = chunk.error.get("message") if isinstance(chunk.error, dict) else None
-        answer.error = str(told or chunk.error)
+        message = chunk.error.get("message") if isinstance(chunk.error, dict) else None
+        answer.error = str(message or chunk.error)
     for choice in chunk.choices:
         delta = choice.delta
         if choice.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)):

@@ -68,7 +68,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def notes(row: dict[str, Any]) -> list[str]:
-    """What is to be said of a run beyond its numbers."""
+    """Remarks on a run beyond its numbers."""
     found = []
     for kind, count in sorted(row["errors"].items()):
         found.append(f"{row['load']}: {count} x {kind}: {row['error_examples'][kind]}")
@@ -76,7 +76,7 @@ def notes(row: dict[str, Any]) -> list[str]:
         share = row["cached_tokens"] / row["prompt_tokens"]
         found.append(
             f"{row['load']}: {share:.0%} of the prompts' tokens were in the server's cache "
-            "(the same --seed asks the same again)"
+            "(the same --seed sends the same prompts again)"
         )
     if row["client_busy"] > 0.8 and row["seconds"] > 1:  # a shorter run is all beginning
         found.append(

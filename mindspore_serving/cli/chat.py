@@ -20,14 +20,14 @@ _HELP = """\
 /system TEXT    begin again with this system prompt; without TEXT: with none
 /quit           leave, as Ctrl-D does
 Ctrl-C          stop the answer"""
-_LEAST = 0.1  # seconds; of pieces that came all at once no speed can be told
-# What would move the cursor, change colours or ring, if a model said it.
+_LEAST = 0.1  # seconds; pieces that came all at once have no speed
+# What would move the cursor, change colours or ring in the text of a model.
 _CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def run(settings: ChatSettings) -> int:
     """Talk until the user leaves, or answer one prompt.  Raises ServingError if it cannot."""
-    endpoint = to_endpoint(settings)
+    endpoint = to_endpoint(settings.url, settings)
     is_conversation = not settings.prompt and sys.stdin.isatty()
     prompt = settings.prompt or ("" if is_conversation else _piped())
     if not is_conversation and not prompt:
@@ -45,7 +45,7 @@ def run(settings: ChatSettings) -> int:
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said so far, and with whom.  `sampling` are fields of the request."""
+    """The messages so far, and the model.  `sampling` are fields of the request."""
 
     endpoint: Endpoint
     model: str
@@ -55,9 +55,9 @@ class Conversation:
     turns: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, text: str, say: Callable[[str], None]) -> str:
-        """Give each piece of the answer to `say`; returns what there is to tell about it.
+        """Give each piece of the answer to `say`; returns its times and counts as text.
 
-        A question that got no answer is forgotten; one that was interrupted keeps what was said.
+        A question without an answer is forgotten; an interrupted answer is kept as far as it came.
         Raises ServingError, KeyboardInterrupt.
         """
         asked = {"role": "user", "content": text}
@@ -94,7 +94,7 @@ class _Times:
 
     def text(self) -> str:
         if not self.first:
-            return "nothing was said"
+            return "the answer is empty"
         found = [f"first word after {self.first - self.sent:.2f} s"]
         if self.usage is not None:
             count = int(self.usage["completion_tokens"])
@@ -114,11 +114,7 @@ def _piped() -> str:
 
 
 def _sampling(settings: ChatSettings) -> dict[str, Any]:
-    given = {
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "max_tokens": settings.max_tokens,
-    }
+    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
     return {name: value for name, value in given.items() if value is not None}
 
 
@@ -158,13 +154,13 @@ def _command(talk: Conversation, text: str) -> str:
 
 def _turn(talk: Conversation, text: str) -> None:
     try:
-        told = talk.ask(text, _say)
+        note = talk.ask(text, _say)
     except KeyboardInterrupt:
-        told = "stopped"
+        note = "stopped"
     except ServingError as error:
         print(f"\nmindspore-serving: {error}", file=sys.stderr)
         return
-    print(f"\n({told})")
+    print(f"\n({note})")
 
 
 def _say(text: str) -> None:

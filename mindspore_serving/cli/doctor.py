@@ -1,6 +1,6 @@
 """`mindspore-serving doctor`: which models can be served here, on what, and what is in the way.
 
-Looks without changing anything; imports no runtime unless told to probe.
+Looks without changing anything; imports no runtime unless with --probe.
 """
 
 import os

@@ -1,29 +1,15 @@
-"""Where a server of HTTP is, as the commands that call one are told: URL, certificates, API key."""
+"""Where an HTTP server is, for the commands that call one: URL, certificates, API key."""
 
 import os
 import ssl
 from dataclasses import dataclass
-from typing import Protocol
+from http.client import HTTPConnection, HTTPSConnection
 from urllib.parse import urlsplit
 
+from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import InvalidInputs
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
-
-
-class Access(Protocol):
-    """The settings that say how to reach a server."""
-
-    @property
-    def url(self) -> str: ...
-    @property
-    def api_key(self) -> str: ...
-    @property
-    def tls_ca(self) -> str | None: ...
-    @property
-    def tls_cert(self) -> str | None: ...
-    @property
-    def tls_key(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +34,28 @@ class Endpoint:
     def url(self) -> str:
         return f"http{'s' if self.context else ''}://{self.authority}{self.base}"
 
+    def connect(self, timeout: float) -> HTTPConnection:
+        """`timeout` is in seconds.  Connects with the first request."""
+        if self.context is None:
+            return HTTPConnection(self.host, self.port, timeout=timeout)
+        return HTTPSConnection(self.host, self.port, timeout=timeout, context=self.context)
 
-def to_endpoint(access: Access) -> Endpoint:
-    """The server at `access.url`: http://HOST:PORT, HOST:PORT, with or without a path and "/v1".
+
+def to_endpoint(url: str, access: Access) -> Endpoint:
+    """The server at `url`: http://HOST:PORT, HOST:PORT, with or without a path and "/v1".
 
     Raises InvalidInputs for anything else, and for certificates that cannot be used.
     """
-    text = access.url if "://" in access.url else f"http://{access.url}"
+    text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInputs(f"{access.url!r}: expected a URL such as http://127.0.0.1:1500")
+        raise InvalidInputs(f"{url!r}: expected a URL such as http://127.0.0.1:1500")
     is_secure = parts.scheme == "https"
-    key = access.api_key or os.environ.get(API_KEY, "")
+    key = to_key(access)
     if not (key.isascii() and key.isprintable()):
         raise InvalidInputs(f"the API key (--api-key or {API_KEY}) has to be printable ASCII")
     return Endpoint(
@@ -73,6 +65,11 @@ def to_endpoint(access: Access) -> Endpoint:
         _context(access) if is_secure else None,
         {"authorization": f"Bearer {key}"} if key else {},
     )
+
+
+def to_key(access: Access) -> str:
+    """The API key that was given, or that of the environment; "" for none."""
+    return access.api_key or os.environ.get(API_KEY, "")
 
 
 def _context(access: Access) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ Over the standard library's HTTP client, one connection per call.
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
 from mindspore_serving.cli.endpoint import API_KEY, Endpoint
@@ -25,9 +25,9 @@ class Delta:
 
 def models(endpoint: Endpoint, timeout: float) -> list[str]:
     """The names of its models.  Raises ServingError if it is no such server."""
-    connection = _connect(endpoint, timeout)
+    connection = endpoint.connect(timeout)
     try:
-        reply = json.loads(_ask(connection, endpoint, "/v1/models", None).read())
+        reply = json.loads(_send(connection, endpoint, "/v1/models", None).read())
         return [str(model["id"]) for model in reply["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ServingError(f"{endpoint.url} has no OpenAI interface: {error}") from error
@@ -54,10 +54,10 @@ def stream_chat(
 
     `timeout` in seconds between two pieces.  Raises ServingError.
     """
-    connection = _connect(endpoint, timeout)
+    connection = endpoint.connect(timeout)
     try:
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        response = _ask(connection, endpoint, "/v1/chat/completions", body)
+        response = _send(connection, endpoint, "/v1/chat/completions", body)
         is_finished = False
         for delta in _deltas(response):
             is_finished = is_finished or bool(delta.finish_reason)
@@ -108,14 +108,7 @@ def _to_delta(event: dict[str, Any]) -> Delta:
     )
 
 
-def _connect(endpoint: Endpoint, timeout: float) -> HTTPConnection:
-    where = (endpoint.host, endpoint.port)
-    if endpoint.context is None:
-        return HTTPConnection(*where, timeout=timeout)
-    return HTTPSConnection(*where, timeout=timeout, context=endpoint.context)
-
-
-def _ask(
+def _send(
     connection: HTTPConnection, endpoint: Endpoint, path: str, body: dict[str, Any] | None
 ) -> HTTPResponse:
     """The response, if its status is 200."""

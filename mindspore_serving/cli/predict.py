@@ -5,17 +5,14 @@ server.
 """
 
 import json
-import os
 import sys
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import quote
 
-from mindspore_serving.cli.endpoint import API_KEY
+from mindspore_serving.cli.endpoint import to_endpoint, to_key
 from mindspore_serving.cli.settings import PredictSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 
 def run(settings: PredictSettings) -> int:
@@ -46,23 +43,13 @@ def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
 
 
 def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
-
-    url = urlsplit(settings.where)
+    endpoint = to_endpoint(settings.where, settings)
     version = f"/version/{settings.servable_version}" if settings.servable_version else ""
     path = f"/model/{quote(settings.servable)}{version}:{quote(settings.method)}"
-    connection: HTTPConnection
-    if url.scheme == "https":
-        connection = HTTPSConnection(
-            url.netloc, timeout=settings.timeout, context=_context(settings)
-        )
-    else:
-        connection = HTTPConnection(url.netloc, timeout=settings.timeout)
+    connection = endpoint.connect(settings.timeout)
     try:
-        key = _key(settings)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
         body = json.dumps({"instances": instances})
-        connection.request("POST", url.path.rstrip("/") + path, body, headers)
+        connection.request("POST", endpoint.base + path, body, endpoint.headers)
         reply = json.loads(connection.getresponse().read())
     except (OSError, HTTPException, ValueError) as error:
         raise ServingError(f"no reply from {settings.where}: {error}") from error
@@ -71,19 +58,6 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     if not isinstance(reply, dict) or not {"instances", "error_msg"} & set(reply):
         raise ServingError(f"{settings.where} answered, but it is no server of servables: {reply}")
     return reply
-
-
-def _key(settings: PredictSettings) -> str | None:
-    return settings.api_key or os.environ.get(API_KEY) or None
-
-
-def _context(settings: PredictSettings) -> "SSLContext":
-    import ssl
-
-    context = ssl.create_default_context(cafile=settings.tls_ca)
-    if settings.tls_cert:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    return context
 
 
 def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
@@ -96,7 +70,7 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
-    with Client(*names, tls, timeout=settings.timeout, api_key=_key(settings)) as client:
+    with Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client:
         results = client.infer(values)
     if isinstance(results, dict):
         return {"error_msg": results["error"]}

@@ -1,13 +1,14 @@
-"""What `serve` tells people, as text: where it listens, what can be called, and how.  No I/O."""
+"""What `serve` shows, as text: where it listens, what can be called, and how.  No I/O."""
 
 import json
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from mindspore_serving.cli.running import Method, Servable
 from mindspore_serving.cli.settings import ServeSettings
+
+Servable: TypeAlias = dict[str, Any]
 
 _EVERYWHERE = ("0.0.0.0", "::", "[::]")
 _LOOPBACK = ("localhost", "::1", "[::1]")
@@ -24,15 +25,17 @@ def warning(settings: ServeSettings) -> str | None:
     if settings.tls_cert or host in _LOOPBACK or host.startswith("127."):
         return None
     return (
-        f"WARNING: listening on {host} without TLS: whoever reaches this address can call every "
-        "servable and read the traffic, API keys too.  Use --host 127.0.0.1, a firewall, or "
+        f"WARNING: listening on {host} without TLS: everyone who reaches this address can call "
+        "every servable and read the traffic, API keys too.  Use --host 127.0.0.1, a firewall, or "
         "--tls-cert, --tls-key and --tls-ca."
     )
 
 
 def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float) -> str:
-    """The text that is shown once everything is loaded."""
-    return "\n".join(_lines(settings, list(servables), seconds))
+    """The text that is shown once everything is loaded; `servables` are those of
+    `core.service.Control.describe`."""
+    found = sorted(servables, key=lambda one: (one["name"], one["version"]))
+    return "\n".join(_lines(settings, found, seconds))
 
 
 def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -> Iterator[str]:
@@ -43,19 +46,19 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
         yield f"  gRPC  {address(settings.host, settings.grpc_port)}"
     for servable in servables:
         yield ""
-        workers = "1 worker" if servable.num_workers == 1 else f"{servable.num_workers} workers"
-        yield f"{servable.name}, version {servable.version}, {workers}"
-        if servable.summary:
-            yield from _language_lines(settings, servable)
-        for method in servable.methods:
-            yield f"  {method.name}({', '.join(method.inputs)}) -> {', '.join(method.outputs)}"
-            yield f"    {call_line(settings, servable.name, method)}"
+        name, workers = servable["name"], servable["num_workers"]
+        yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
+        if "summary" in servable:
+            yield from _language_lines(settings, servable["summary"])
+        for method, names in servable["methods"].items():
+            yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
+            yield f"    {call_line(settings, name, method, names['inputs'])}"
     yield ""
     yield "Put your own values in place of 1.0.  Ctrl-C stops."
 
 
-def _language_lines(settings: ServeSettings, servable: Servable) -> Iterator[str]:
-    yield f"  {servable.summary}"
+def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
+    yield f"  {summary}"
     if settings.no_http:
         return
     url = _url(settings)
@@ -63,17 +66,17 @@ def _language_lines(settings: ServeSettings, servable: Servable) -> Iterator[str
     yield f"  OpenAI   {url}/v1   TGI  {url}   chat: mindspore-serving chat {url}"
 
 
-def call_line(settings: ServeSettings, servable: str, method: Method) -> str:
+def call_line(settings: ServeSettings, servable: str, method: str, inputs: Iterable[str]) -> str:
     """A shell command that calls `method`."""
-    instance: dict[str, Any] = dict.fromkeys(method.inputs, 1.0)
+    instance: dict[str, Any] = dict.fromkeys(inputs, 1.0)
     if "prompt" in instance:
         instance = {"prompt": "Once upon a time"}
     if settings.no_http:
         where = address(_reachable(settings.host), settings.grpc_port)
-        words = ["mindspore-serving", "predict", where, servable, method.name]
+        words = ["mindspore-serving", "predict", where, servable, method]
         words += [json.dumps(instance), *_tls_words(settings, "--tls-")]
         return shlex.join(words)
-    words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method.name)}"]
+    words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method)}"]
     words += ["-d", json.dumps({"instances": [instance]}), *_tls_words(settings, "--")]
     return shlex.join(words)
 

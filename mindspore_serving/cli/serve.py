@@ -1,7 +1,7 @@
-"""`mindspore-serving serve`: find servables, serve them, and tell what can be called.
+"""`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
-Uses the public API as a start-up script does.  The ports are taken first: a port in use is told at
-once, and /health answers "not ready" while models load.
+Uses the public API as a start-up script does.  The ports are taken first: a port in use is an error
+at once, and /health answers "not ready" while models load.
 """
 
 import json
@@ -12,11 +12,12 @@ import time
 from typing import Any
 
 from mindspore_serving import server
-from mindspore_serving.cli import report, running
+from mindspore_serving.cli import report
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable import repository
 from mindspore_serving.servable.repository import is_language_model
+from mindspore_serving.server import startup
 from mindspore_serving.server.master import context
 
 _POLL_SECONDS = 0.1
@@ -40,15 +41,15 @@ def run(settings: ServeSettings) -> int:
     except BaseException:
         server.stop()
         raise
-    _say(report.ready(settings, running.servables(), time.monotonic() - began))
+    _say(report.ready(settings, startup.describe(), time.monotonic() - began))
     _warn(settings)
     return _wait()
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
     """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
-    found = [place for path in settings.paths for place in repository.discover(path)]
-    found = list(dict.fromkeys(found))
+    places = (place for path in settings.paths for place in repository.discover(path))
+    found = list(dict.fromkeys(places))
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
     options = llm_options(settings)
@@ -71,13 +72,9 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
-    options: dict[str, Any] = {
-        "runtime": settings.runtime,
-        "quantization": settings.quantization,
-        "max_model_len": settings.max_model_len,
-    }
-    options = {name: value for name, value in options.items() if value}
-    for text in settings.llm_option or ():
+    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    for text in settings.llm_option:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise InvalidInputs(f"--llm-option is {text!r}, expected NAME=VALUE")
@@ -115,13 +112,12 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             settings.max_msg_mb,
             tls,
             use_status_codes=settings.http_status_codes,
-            api_keys=settings.api_key or (),
+            api_keys=settings.api_key,
             llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        keys = settings.api_key or ()
-        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys)
+        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=settings.api_key)
 
 
 def _warn(settings: ServeSettings) -> None:
@@ -144,7 +140,7 @@ def _wait() -> int:
 
 
 class _Progress:
-    """Says which servable is loaded, while the main thread waits for all of them."""
+    """Shows which servable is loaded, while the main thread waits for all of them."""
 
     def __init__(self, began: float) -> None:
         self._began = began
@@ -163,12 +159,12 @@ class _Progress:
         is_last = False
         while not is_last:
             is_last = self._done.wait(_POLL_SECONDS)  # one more look at the end
-            for servable in running.servables():
-                key = (servable.name, servable.version)
-                if servable.num_workers and key not in seen:
-                    seen.add(key)
+            for servable in startup.describe():
+                name, version = servable["name"], servable["version"]
+                if servable["num_workers"] and (name, version) not in seen:
+                    seen.add((name, version))
                     seconds = time.monotonic() - self._began
-                    _say(f"  {servable.name}  version {servable.version} loaded, {seconds:.1f} s")
+                    _say(f"  {name}  version {version} loaded, {seconds:.1f} s")
 
 
 def _say(text: str) -> None:

@@ -6,13 +6,7 @@ from typing import Any
 import grpc
 
 from mindspore_serving.client.caller import OPTIONS, Caller
-from mindspore_serving.client.messages import (
-    Result,
-    from_reply,
-    from_rpc_error,
-    to_piece,
-    to_request,
-)
+from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_piece
 
 
 class AsyncClient(Caller):
@@ -31,11 +25,8 @@ class AsyncClient(Caller):
 
     async def infer(self, instances: object, timeout: float | None = None) -> Result:
         """As `Client.infer`, but prints nothing.  Cancelling it cancels the request."""
-        request = to_request(self.servable_name, self.method_name, self.version_number, instances)
-        limit = self._limit(timeout)
         try:
-            reply = await self.stub.Predict(request, timeout=limit, metadata=self._metadata)
-            return from_reply(reply)
+            return from_reply(await self._send(self.stub.Predict, instances, timeout))
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error)
 
@@ -43,10 +34,7 @@ class AsyncClient(Caller):
         self, instance: dict[str, Any], timeout: float | None = None
     ) -> AsyncIterator[dict[str, Any]]:
         """As `Client.infer_stream`, but prints nothing."""
-        request = to_request(self.servable_name, self.method_name, self.version_number, instance)
-        call = self.stub.PredictStream(
-            request, timeout=self._limit(timeout), metadata=self._metadata
-        )
+        call = self._send(self.stub.PredictStream, instance, timeout)
         try:
             async for reply in call:
                 yield to_piece(from_reply(reply))

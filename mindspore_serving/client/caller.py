@@ -1,6 +1,6 @@
 """What the blocking and the asyncio client have in common: whom they call.
 
-Knows no messages, and leaves it to the client how to connect.
+It leaves it to the client how to connect.
 """
 
 import functools
@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from mindspore_serving.client.check import check_str, check_timeout, check_version
+from mindspore_serving.client.messages import to_request
 from mindspore_serving.client.tls import SSLConfig, credentials
 from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
 
@@ -65,7 +66,10 @@ class Caller:
         """A channel to `self.address`."""
         raise NotImplementedError
 
-    def _limit(self, timeout: float | None) -> float | None:
-        """Seconds that a call may take that was given `timeout`."""
+    def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
+        """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""
+        names = (self.servable_name, self.method_name, self.version_number)
+        request = to_request(*names, instances)
         check_timeout(timeout)
-        return self.timeout if timeout is None else timeout
+        limit = self.timeout if timeout is None else timeout
+        return call(request, timeout=limit, metadata=self._metadata)

@@ -6,14 +6,7 @@ from typing import Any
 import grpc
 
 from mindspore_serving.client.caller import OPTIONS, Caller
-from mindspore_serving.client.messages import (
-    Result,
-    from_reply,
-    from_rpc_error,
-    to_piece,
-    to_request,
-)
-from mindspore_serving.proto import ms_service_pb2 as pb
+from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_piece
 
 
 class ClientGrpcAsyncResult:
@@ -54,7 +47,7 @@ class Client(Caller):
         method_name: the method.
         version_number: which version of the servable; 0 is the newest that runs.
         ssl_config: for a server with TLS.
-        timeout: seconds that a call may take, if it says nothing else; None: no limit.
+        timeout: seconds that a call may take, unless it is given its own; None: no limit.
         api_key: for a server that wants one.
 
     `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too.
@@ -74,11 +67,8 @@ class Client(Caller):
         {"error": text} for a failed one; or {"error": text} if all failed or no reply came, the
         latter after printing why.  Raises RuntimeError for a value that cannot be sent.
         """
-        request = self._to_request(instances)
         try:
-            limit = self._limit(timeout)
-            reply = self.stub.Predict(request, timeout=limit, metadata=self._metadata)
-            return from_reply(reply)
+            return from_reply(self._send(self.stub.Predict, instances, timeout))
         except grpc.RpcError as error:
             return _report(error)
 
@@ -86,13 +76,8 @@ class Client(Caller):
         self, instances: object, timeout: float | None = None
     ) -> ClientGrpcAsyncResult | ClientGrpcAsyncError:
         """As `infer`, but does not wait: the outputs are the `result()` of what it returns."""
-        request = self._to_request(instances)
         try:
-            return ClientGrpcAsyncResult(
-                self.stub.Predict.future(
-                    request, timeout=self._limit(timeout), metadata=self._metadata
-                )
-            )
+            return ClientGrpcAsyncResult(self._send(self.stub.Predict.future, instances, timeout))
         except grpc.RpcError as error:
             return ClientGrpcAsyncError(_report(error))
 
@@ -105,9 +90,7 @@ class Client(Caller):
         Leaving the loop early, or closing the iterator, cancels the request.  A method that does
         not stream gives one piece.
         """
-        call = self.stub.PredictStream(
-            self._to_request(instance), timeout=self._limit(timeout), metadata=self._metadata
-        )
+        call = self._send(self.stub.PredictStream, instance, timeout)
         try:
             for reply in call:
                 yield to_piece(from_reply(reply))
@@ -125,9 +108,6 @@ class Client(Caller):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _to_request(self, instances: object) -> pb.PredictRequest:
-        return to_request(self.servable_name, self.method_name, self.version_number, instances)
 
 
 def _report(error: grpc.RpcError) -> dict[str, str]:

@@ -39,7 +39,7 @@ _BY_STATUS: dict[int, type[ServingError]] = {
 
 
 class MindsporeInferenceClient:
-    """Asks one model for text.
+    """Generates text with one model.
 
         client = MindsporeInferenceClient("llama2", "http://127.0.0.1:9800")
         print(client.generate("What is monetary policy?").generated_text)
@@ -82,7 +82,7 @@ class MindsporeInferenceClient:
         """The whole answer to `prompt`.  `parameters` are others of the protocol, such as `seed`.
 
         Raises ServingError: Overloaded, NotFound, Unauthorized, InvalidInputs for a prompt that is
-        empty or too long, or the plain one with the server's words.
+        empty or too long, or a plain ServingError with the server's text.
         """
         given = {
             "do_sample": do_sample,
@@ -120,7 +120,7 @@ class MindsporeInferenceClient:
             **parameters,
         }
         with self._post(prompt, given, is_stream=True) as reply:
-            # `read1`, as the reply's own lines end without a word where the connection breaks.
+            # `read1`: the reply's own lines end without an error where the connection breaks.
             yield from to_responses(reply.read1, has_last=return_full_text)
 
     @contextmanager
@@ -160,7 +160,7 @@ def _to_error(status: int, body: bytes) -> ServingError:
         detail = json.loads(text)["detail"]
         text = detail if isinstance(detail, str) else "; ".join(map(_describe, detail))
     except (ValueError, KeyError, TypeError):
-        pass  # not our server's: its words as they are
+        pass  # not our server's: its text as it is
     return _BY_STATUS.get(status, ServingError)(f"{text} (HTTP {status})")
 
 

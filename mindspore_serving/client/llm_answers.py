@@ -39,7 +39,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class StreamResponse:
-    """A `token`; or at the end, if it was asked for, the whole `generated_text` alone."""
+    """A `token`; or at the end, if it was requested, the whole `generated_text` alone."""
 
     token: Token | None = None
     generated_text: str | None = None
@@ -56,7 +56,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def to_response(body: bytes) -> Response:
-    """A whole answer.  Raises ServingError if it is none, or tells of an error."""
+    """A whole answer.  Raises ServingError if it is none, or reports an error."""
     found = _parse(body)
     text, reason = str(found.get("generated_text", "")), str(found.get("finish_reason", ""))
     if reason not in ("eos", "length", "stop_sequence"):
@@ -68,8 +68,8 @@ def to_response(body: bytes) -> Response:
 def to_responses(read: Callable[[int], bytes], *, has_last: bool) -> Iterator[StreamResponse]:
     """The stream that `read` gives the bytes of, until there are none.
 
-    With `has_last` the last object is the whole answer, which nothing else may tell of it.  Raises
-    ServingError for what is no such stream, or tells of an error.
+    With `has_last` the last object is the whole answer, though nothing in it may show that.  Raises
+    ServingError for what is no such stream, or reports an error.
     """
     held: dict[str, Any] | None = None
     for found in _objects(_lines(read)):
@@ -128,7 +128,7 @@ def _to_token(found: dict[str, Any]) -> Token:
 
 
 def _check(text: str) -> None:
-    """Raise what the text is told in place of."""
+    """Raise the error that the text stands for."""
     for known, kind in _BY_TEXT.items():
         if text.endswith(known):
             raise kind(known)

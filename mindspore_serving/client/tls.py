@@ -1,5 +1,6 @@
 """The files of a client's TLS connection."""
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import grpc
@@ -8,6 +9,7 @@ from mindspore_serving.client.check import check_str
 from mindspore_serving.errors import InvalidInputs
 
 
+@dataclass(frozen=True, slots=True)
 class SSLConfig:
     """The files of a TLS connection, all in PEM.
 
@@ -19,21 +21,17 @@ class SSLConfig:
     Raises RuntimeError for a wrong argument; the files are read when a client is made.
     """
 
-    def __init__(
-        self,
-        certificate: str | None = None,
-        private_key: str | None = None,
-        custom_ca: str | None = None,
-    ) -> None:
-        given = {"certificate": certificate, "private_key": private_key, "custom_ca": custom_ca}
-        for name, path in given.items():
+    certificate: str | None = None
+    private_key: str | None = None
+    custom_ca: str | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            path = getattr(self, one.name)
             if path is not None:
-                check_str(name, path)
-        if (certificate is None) != (private_key is None):
+                check_str(one.name, path)
+        if (self.certificate is None) != (self.private_key is None):
             raise InvalidInputs("The certificate and private_key should be passed at the same time")
-        self.certificate = certificate
-        self.private_key = private_key
-        self.custom_ca = custom_ca
 
 
 def credentials(ssl_config: object) -> grpc.ChannelCredentials:

@@ -24,7 +24,7 @@ class DType:
         return self.numpy.itemsize if self.numpy is not None else 0
 
 
-def _row(name: str, proto: int, kind: str, numpy_name: str | None) -> DType:
+def _row(name: str, proto: int, kind: str, numpy_name: str = "") -> DType:
     return DType(name, proto, kind, np.dtype(numpy_name) if numpy_name else None)
 
 
@@ -41,8 +41,8 @@ TABLE = (
     _row("float16", 10, "kMSI_Float16", "<f2"),
     _row("float32", 11, "kMSI_Float32", "<f4"),
     _row("float64", 12, "kMSI_Float64", "<f8"),
-    _row("str", 13, "kMSI_String", None),
-    _row("bytes", 14, "kMSI_Bytes", None),
+    _row("str", 13, "kMSI_String"),
+    _row("bytes", 14, "kMSI_Bytes"),
 )
 BY_PROTO = {row.proto: row for row in TABLE}
 BY_NAME = {row.name: row for row in TABLE}

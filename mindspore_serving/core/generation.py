@@ -180,9 +180,9 @@ class Generated:
 
 def join(parts: Sequence[Generated]) -> Generated:
     """What `parts`, one after another, add to the sequence together."""
-    if len(parts) == 1:
-        return parts[0]
     last = parts[-1]
+    if len(parts) == 1:
+        return last
     logprobs = [entry for part in parts for entry in part.logprobs or ()]
     return Generated(
         last.index,

@@ -6,7 +6,7 @@ type.  A `Generate` is answered by `Started`, any number of `PromptScored` and `
 `Finished`; or by `Refused` alone.  The others have one answer: their own event or `Refused`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -15,6 +15,8 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 
 CODEC = "llm"  # the codec of all of them, see `wire`
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -256,23 +258,13 @@ Event: TypeAlias = (
 
 
 _decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items()}
-_events = msgspec.msgpack.Decoder(list[Event])
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+encode_request: Callable[[LLMRequest], bytes] = _encoder.encode
+encode_events: Callable[[Sequence[Event]], bytes] = _encoder.encode
+decode_events: Callable[[Buffer], list[Event]] = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def encode_request(request: LLMRequest) -> bytes:
-    return _encode(request)
-
-
-def decode_request(method: str, body: bytes | bytearray | memoryview) -> LLMRequest:
+def decode_request(method: str, body: Buffer) -> LLMRequest:
     """Raises msgspec.DecodeError, or InvalidInputs for parameters out of range."""
     request: LLMRequest = _decoders[method].decode(body)
     return request
-
-
-def encode_events(events: Sequence[Event]) -> bytes:
-    return _encode(events)
-
-
-def decode_events(body: bytes | bytearray | memoryview) -> list[Event]:
-    return _events.decode(body)

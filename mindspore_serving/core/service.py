@@ -13,6 +13,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One call of a method with one or several instances.
 
@@ -20,26 +21,13 @@ class Request:
     `is_stream` a streaming method replies piece by piece, else once.
     """
 
-    __slots__ = ("body", "codec", "is_stream", "method", "servable", "timeout", "version")
-
-    def __init__(
-        self,
-        servable: str,
-        method: str,
-        version: int,
-        codec: str,
-        body: bytes | bytearray,
-        *,
-        timeout: float | None = None,
-        is_stream: bool = False,
-    ) -> None:
-        self.servable = servable
-        self.method = method
-        self.version = version
-        self.codec = codec
-        self.body = body
-        self.timeout = timeout
-        self.is_stream = is_stream
+    servable: str
+    method: str
+    version: int
+    codec: str
+    body: bytes | bytearray
+    timeout: float | None = None
+    is_stream: bool = False
 
 
 @dataclass(slots=True)
@@ -82,7 +70,7 @@ class Inference(Protocol):
 
 
 class Control(Protocol):
-    """What front ends tell about the server as a whole."""
+    """What front ends show of the server as a whole."""
 
     def describe(self) -> list[dict[str, Any]]:
         """Each servable version: name, version, methods, number of workers."""

@@ -85,6 +85,4 @@ def _to_array(result: object) -> "np.ndarray[Any, Any]":
 
 def to_argument(value: Value) -> "np.ndarray[Any, Any] | str":
     """A Value as a stage function sees it: bytes become a uint8 array, as they always did."""
-    if isinstance(value, bytes):
-        return np.frombuffer(value, dtype=np.uint8)
-    return value
+    return np.frombuffer(value, dtype=np.uint8) if isinstance(value, bytes) else value

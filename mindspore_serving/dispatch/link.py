@@ -9,12 +9,12 @@ from typing import Protocol
 
 import msgspec
 
-from mindspore_serving import errors, log
+from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
-from mindspore_serving.errors import TooLarge
+from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     Call,
@@ -23,7 +23,6 @@ from mindspore_serving.ipc.messages import (
     Done,
     Exit,
     Failed,
-    Fault,
     Leaving,
     Numbers,
     Payload,
@@ -34,6 +33,8 @@ from mindspore_serving.ipc.messages import (
     Work,
     WorkItem,
     WorkReply,
+    to_fault,
+    to_faults,
 )
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
@@ -58,16 +59,16 @@ class Link:
     ) -> None:
         self.name = name
         self.process = launched.process
-        self.owns_models = owns_models  # else it asks other workers to run them
+        self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, RequestPart] = {}
         self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
         self.is_ready = False
         self.has_reported = False  # how loading went
-        self.loaded: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.loaded: asyncio.Future[Ready] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
         self._owner = owner
         self._launched = launched
-        self._loop = asyncio.get_running_loop()
         self._stream = launched.stream
         self._stream.setblocking(False)
         self._frames: Frames[ToMaster] = Frames(ToMaster)
@@ -103,15 +104,9 @@ class Link:
         """The answer to a `Call` of this worker."""
         if self.closed.done():
             return
-        if reply.failure is not None:
-            failure = reply.failure
-            self._send(CallReply(WorkReply(call_id, [], rejected=_to_fault(failure))))
-            return
-        faults = None
-        if reply.faults is not None:
-            faults = [None if fault is None else _to_fault(fault) for fault in reply.faults]
+        rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
-        self._send(CallReply(WorkReply(call_id, payloads, faults)))
+        self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
     def ask_to_exit(self) -> None:
         self._send(Exit())
@@ -128,7 +123,7 @@ class Link:
         self._launched.view.close()
         self.closed.set_result(None)
         if not self.loaded.done():
-            self.loaded.set_exception(errors.StartError("the worker process ended while loading"))
+            self.loaded.set_exception(StartError("the worker process ended while loading"))
             self.loaded.exception()  # it may have no reader any more
         self._owner.on_lost(self)
 
@@ -195,7 +190,7 @@ class Link:
             self.is_ready = True
             self.loaded.set_result(message)
         else:
-            self.loaded.set_exception(errors.StartError(message.text))
+            self.loaded.set_exception(StartError(message.text))
 
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:
@@ -216,11 +211,11 @@ class Link:
 
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:
-            return Reply(failure=errors.from_code(reply.rejected.code, reply.rejected.text))
+            return Reply(failure=reply.rejected.to_error())
         instances = [self._take(payload) for payload in reply.instances]
         if reply.faults is None:
             return Reply(instances, is_last=reply.is_last)
-        faults = [None if f is None else errors.from_code(f.code, f.text) for f in reply.faults]
+        faults = [None if fault is None else fault.to_error() for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 
     def _take(self, payload: Payload) -> bytes:
@@ -241,7 +236,3 @@ class Link:
         chunks: list[Payload] = [self._take(chunk) for chunk in call.item.chunks]
         item = msgspec.structs.replace(call.item, chunks=chunks)
         return Call(call.servable, call.version, item)
-
-
-def _to_fault(error: errors.ServingError) -> Fault:
-    return Fault(error.code, str(error))

@@ -41,7 +41,7 @@ class Master:
     # --- starting and stopping --------------------------------------------------------------
 
     async def deploy(self, deployments: Sequence[Deployment]) -> None:
-        """Start all workers: those that own a device first, since the others ask them.
+        """Start all workers: those that own a device first, since the others call them.
 
         Raises StartError with the first worker's reason; what was started is then to be stopped.
         """
@@ -132,7 +132,7 @@ class Master:
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error
             if not supervisor.is_wanted:
-                raise StartError("the worker was told to end by SIGINT or SIGTERM") from error
+                raise StartError("the worker was ended by SIGINT or SIGTERM") from error
             raise
         if link.owns_models:
             self._models[key] = ready.models
@@ -149,7 +149,7 @@ class Master:
         self.dispatcher.on_call(link, call)
 
     def on_leaving(self, link: Link) -> None:
-        """A signal told the worker to go: no new work; it ends when it has answered the rest."""
+        """The worker got a signal to end: no new work; it ends when it has answered the rest."""
         self._links[link].leave()
         self._unregister(link)
         if link.is_ready:

@@ -27,7 +27,7 @@ class Outbox:
             except BlockingIOError:
                 pass
             except OSError:
-                return  # it is gone; what it said before its end is still to be read
+                return  # it is gone; what it sent before its end is still to be read
         if data:
             self._keep(data)
 

@@ -29,7 +29,7 @@ class Service:
 
 
 class Registry:
-    """All services.  Version 0 asks for the newest that runs."""
+    """All services.  Version 0 is the newest that runs."""
 
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method

@@ -92,10 +92,6 @@ class Executor:
         """What a stage elsewhere made of `jobs`, which are all of one method and stage."""
         self._advance(jobs[0].item.program, jobs[0].position, jobs, outcomes)
 
-    def fail(self, job: Job, error: ServingError) -> None:
-        """`job`, which a stage elsewhere had, has failed there."""
-        self._fail_stage(job, error)
-
     def emit(self, job: Job, outcome: Outcome) -> None:
         """Another piece that a stage elsewhere, or an iterator, made of `job`."""
         stage = job.item.program.method.stages[job.position]

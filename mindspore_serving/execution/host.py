@@ -16,7 +16,7 @@ from mindspore_serving.execution.job import Outcome, Program
 from mindspore_serving.ipc.messages import MethodReport, ModelReport
 
 if TYPE_CHECKING:
-    from mindspore_serving.execution.language_service import LanguageService
+    from mindspore_serving.execution.language import LanguageService
 
 
 @dataclass(slots=True)

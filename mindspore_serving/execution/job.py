@@ -16,12 +16,10 @@ Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 
 class JobQueue(Protocol):
-    """The executor as a stage that finishes its jobs later sees it.  Used on its thread, but for
+    """The executor, as used by a stage that finishes its jobs later: on its thread, but for
     `post`."""
 
-    def resume(self, jobs: "list[Job]", outcomes: list[Outcome]) -> None: ...
-
-    def fail(self, job: "Job", error: ServingError) -> None: ...
+    def resume(self, jobs: "list[Job]", outcomes: "list[Outcome]") -> None: ...
 
     def emit(self, job: "Job", outcome: Outcome) -> None: ...
 
@@ -32,36 +30,25 @@ class JobQueue(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class PreparedStage:
-    """A stage that is ready to run: how many jobs it takes at once, and what it does to them.
+    """A stage that is ready to run: `call` gives the outcomes of at most `limit` jobs, from the
+    values of their `inputs`; it may raise for all.
 
-    `run` returns the outcomes.  `start`, if set, sends the jobs away; they come back by
-    `JobQueue.resume`, or in pieces by `JobQueue.emit`.  `iterate`, if set, gives the pieces of a
-    job whose request wants them.
+    `start`, if set, sends the jobs away; they come back by `JobQueue.resume`, or in pieces by
+    `JobQueue.emit`.  `iterate`, if set, gives the pieces of a job whose request wants them.
     """
 
-    __slots__ = ("_call", "gains_from_batch", "inputs", "iterate", "limit", "start")
-
-    def __init__(
-        self,
-        inputs: Sequence[int],
-        limit: int,
-        call: "Callable[[list[tuple[Value, ...]]], list[Outcome]]",
-        *,
-        gains_from_batch: bool = True,
-        start: "Callable[[JobQueue, list[Job]], None] | None" = None,
-        iterate: "Callable[[Job], Iterator[Outcome]] | None" = None,
-    ) -> None:
-        self.inputs = tuple(inputs)
-        self.limit = limit
-        self.gains_from_batch = gains_from_batch
-        self.start = start
-        self.iterate = iterate
-        self._call = call
+    inputs: Sequence[int]
+    limit: int
+    call: Callable[[list[tuple[Value, ...]]], list[Outcome]]
+    gains_from_batch: bool = field(default=True, kw_only=True)
+    start: "Callable[[JobQueue, list[Job]], None] | None" = field(default=None, kw_only=True)
+    iterate: "Callable[[Job], Iterator[Outcome]] | None" = field(default=None, kw_only=True)
 
     def run(self, jobs: "list[Job]") -> list[Outcome]:
         """What becomes of each job; may raise for all."""
-        return self._call([job.arguments(self) for job in jobs])
+        return self.call([job.arguments(self) for job in jobs])
 
 
 @dataclass(slots=True)
@@ -81,52 +68,43 @@ class Program:
         return max((one.limit for one in self.stages if one.gains_from_batch), default=1)
 
 
+@dataclass(slots=True, eq=False)
 class Item:
     """The instances of one work item, answered together.  An item that `is_stream` has one
-    instance, answered in pieces: those in `outputs` are to be sent.  `generations` are the requests
-    to the language model that are open for it, by id, and their jobs."""
+    instance, answered in pieces: those in `outputs` are to be sent."""
 
-    __slots__ = (
-        "codec",
-        "deadline",
-        "faults",
-        "generations",
-        "id",
-        "is_cancelled",
-        "is_stream",
-        "left",
-        "outputs",
-        "program",
-    )
-
-    def __init__(self, id: int, program: Program, codec: Any, deadline: float | None) -> None:  # noqa: A002
-        self.id = id
-        self.program = program
-        self.codec = codec
-        self.deadline = deadline
-        self.is_cancelled = False
-        self.is_stream = False
-        self.left = 0
-        self.outputs: list[bytes] = []
-        self.faults: list[ServingError | None] | None = None
-        self.generations: dict[str, Job] = {}
+    id: int
+    program: Program
+    codec: Any
+    deadline: float | None
+    is_stream: bool = False
+    is_cancelled: bool = False
+    left: int = 0  # instances that are not finished
+    outputs: list[bytes] = field(default_factory=list)
+    faults: list[ServingError | None] | None = None
+    generations: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Its open requests to the language model, by id, and what cancels each."""
 
     def fail(self, index: int, error: ServingError) -> None:
         if self.faults is None:
             self.faults = [None] * (1 if self.is_stream else len(self.outputs))
         self.faults[index] = error
 
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self.is_cancelled = True
+        for cancel in list(self.generations.values()):
+            cancel()
 
+
+@dataclass(slots=True, eq=False)
 class ReorderBuffer:
     """The pieces of one instance's answer: they pass later stages apart, and leave in order."""
 
-    __slots__ = ("_next", "_ready", "is_closed", "num_begun")
-
-    def __init__(self) -> None:
-        self.num_begun = 0
-        self.is_closed = False  # no more will begin
-        self._next = 0
-        self._ready: dict[int, bytes] = {}
+    num_begun: int = 0
+    is_closed: bool = False  # no more will begin
+    _next: int = 0
+    _ready: dict[int, bytes] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -142,6 +120,7 @@ class ReorderBuffer:
         return leaving
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One instance on its way.
 
@@ -150,15 +129,12 @@ class Job:
     a job of its own, with its `number`.
     """
 
-    __slots__ = ("index", "item", "number", "position", "stream", "values")
-
-    def __init__(self, item: Item, index: int, values: list[Any]) -> None:
-        self.item = item
-        self.index = index
-        self.values = values
-        self.position = 0
-        self.stream: ReorderBuffer | None = None
-        self.number = -1
+    item: Item
+    index: int
+    values: list[Any]
+    position: int = 0
+    stream: ReorderBuffer | None = None
+    number: int = -1
 
     @property
     def is_to_stream(self) -> bool:
@@ -168,11 +144,10 @@ class Job:
     def piece(self, outcome: tuple[Value, ...]) -> "Job":
         """The job of the next piece, behind the stage that gave `outcome`."""
         assert self.stream is not None
-        made = Job(self.item, self.index, [*self.values, *outcome])
-        made.position, made.stream = self.position + 1, self.stream
-        made.number = self.stream.num_begun
+        number = self.stream.num_begun
         self.stream.num_begun += 1
-        return made
+        values = [*self.values, *outcome]
+        return Job(self.item, self.index, values, self.position + 1, self.stream, number)
 
     def arguments(self, stage: PreparedStage) -> tuple[Value, ...]:
         values = self.values

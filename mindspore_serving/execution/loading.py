@@ -1,6 +1,6 @@
 """Loads a servable into this process: declaration, models, language model, a program per method.
 
-Knows nothing of channels: a worker that owns no models gets a `RemoteModels` to ask instead.
+Knows nothing of channels: a worker that owns no models has them run by its `RemoteCaller`.
 """
 
 import os
@@ -16,17 +16,19 @@ from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import LanguageSpec, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, NotFound, StartError
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
 from mindspore_serving.execution import nested
 from mindspore_serving.execution.host import Host, call_name
-from mindspore_serving.execution.preparing import RemoteModels, check_subgraph, make_program
+from mindspore_serving.execution.job import Outcome
+from mindspore_serving.execution.preparing import check_subgraph, make_program
+from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
 from mindspore_serving.servable.language import add_generate
 
 if TYPE_CHECKING:
-    from mindspore_serving.execution.language_service import LanguageService
+    from mindspore_serving.execution.language import LanguageService
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
 MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
@@ -34,7 +36,7 @@ MOST_WAITING_TOKENS = 1 << 20  # that they have together
 SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
 
 
-def load(setup: Setup, remote: RemoteModels, make_wake: Callable[[], Callable[[], None]]) -> Host:
+def load(setup: Setup, remote: RemoteCaller, make_wake: Callable[[], Callable[[], None]]) -> Host:
     """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
     worker's.  Raises StartError (or another ServingError)."""
     if setup.device_id is not None:
@@ -95,8 +97,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 
 def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
     """Load the servable's language model and start its engine.  Raises StartError."""
-    from mindspore_serving.execution.language_service import LanguageService
-    from mindspore_serving.execution.language_stage import LanguageStage
+    from mindspore_serving.execution.language import LanguageService, LanguageStage
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import make_config, open_model
     from mindspore_serving.llm.models import is_encoder
@@ -134,7 +135,7 @@ def _add_predict(host: Host) -> None:
     declaration.methods["predict"] = repository.predict_method(key, host.backends[key].signature[0])
 
 
-def _add_programs(host: Host, setup: Setup, remote: RemoteModels) -> None:
+def _add_programs(host: Host, setup: Setup, remote: RemoteCaller) -> None:
     for name, method in host.declaration.methods.items():
         if not setup.owns_models and method.has_only_models:
             continue  # a worker that owns the model does it with one hop less
@@ -168,23 +169,19 @@ def _call_method(key: str, subgraph: int, num_inputs: int, num_outputs: int) -> 
     return Method(call_name(key, subgraph), inputs, outputs, (stage,), slots)
 
 
-def _runner(host: Host, setup: Setup, remote: RemoteModels) -> model_api.Runner:
+def _runner(host: Host, setup: Setup, remote: RemoteCaller) -> model_api.Runner:
     """What `Model.call` does in this worker."""
+    call = host.run_model if setup.owns_models else remote.call
 
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
         check_subgraph(key, subgraph, host.models.get(key))
-        call = host.run_model if setup.owns_models else remote.call
-        results: list[tuple[Array, ...]] = []
-        for outcome in call(key, subgraph, rows):
-            if isinstance(outcome, Exception):
-                raise outcome
-            results.append(cast(tuple[Array, ...], outcome))  # models make nothing else
-        return results
+        results = _without_errors(call(key, subgraph, rows))
+        return cast(list[tuple[Array, ...]], results)  # models make nothing else
 
     return run
 
 
-def _pipeline_runner(host: Host, remote: RemoteModels) -> pipeline.Runner:
+def _pipeline_runner(host: Host, remote: RemoteCaller) -> pipeline.Runner:
     """What `PipelineServable.run` does in this worker."""
 
     def run(
@@ -194,11 +191,16 @@ def _pipeline_runner(host: Host, remote: RemoteModels) -> pipeline.Runner:
             if method not in host.programs:
                 raise NotFound(f"servable {servable} has no method {method} here")
             return nested.run_method(host.programs[method], rows)
-        results: list[tuple[Value, ...]] = []
-        for outcome in remote.call_method(servable, version, method, rows):
-            if isinstance(outcome, Exception):
-                raise outcome
-            results.append(outcome)
-        return results
+        return _without_errors(remote.call_method(servable, version, method, rows))
 
     return run
+
+
+def _without_errors(outcomes: list[Outcome]) -> list[tuple[Value, ...]]:
+    """Raises the first error of `outcomes`."""
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, ServingError):
+            raise outcome
+        results.append(outcome)
+    return results

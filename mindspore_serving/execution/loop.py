@@ -1,14 +1,18 @@
 """The loop of a worker's thread: receive messages, run stages, send answers.
 
-Knows messages; what a stage does is the executor's business.
+A language model adds its own requests to the loop that reads the channel.  Where methods have
+stages of the user's own, those run in a second loop, so that a slow one holds up no stream.
 """
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from mindspore_serving.execution.inbox import Inbox
-from mindspore_serving.execution.items import Items
+from mindspore_serving import log, wire
+from mindspore_serving.core.llm_messages import CODEC
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.execution.connection import Connection, Inbox, ThreadSource
+from mindspore_serving.execution.executor import Executor
+from mindspore_serving.execution.job import Item
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import (
     CallReply,
@@ -20,78 +24,164 @@ from mindspore_serving.ipc.messages import (
     Work,
     WorkItem,
     WorkReply,
+    to_fault,
+    to_faults,
 )
 
-
-class Sender(Protocol):
-    """The channel's sending half; any thread may use it."""
-
-    def send(self, message: Done | Numbers) -> None: ...
+if TYPE_CHECKING:
+    from mindspore_serving.execution.language import LanguageService
 
 
 class StageLoop:
-    """Runs work items until it is told to leave and has answered them all."""
+    """Runs work items until the master sends `Exit` and all are answered."""
 
     def __init__(
-        self,
-        inbox: Inbox,
-        items: Items,
-        sender: Sender,
-        remote: RemoteCaller,
-        free: Callable[[Work], None],
+        self, connection: Connection, inbox: Inbox, remote: RemoteCaller, executor: Executor
     ) -> None:
-        self.items = items
-        self.sender = sender
+        self.executor = executor
+        self._connection = connection
         self._inbox = inbox
         self._remote = remote
-        self._free = free
+        self._open: dict[int, Item] = {}
         self._is_leaving = False
 
     @property
     def is_idle(self) -> bool:
         """Whether everything is answered."""
-        return self.items.is_idle
+        return not self._open and not self.executor.has_work
 
     def run(self) -> None:
-        executor = self.items.executor
+        executor = self.executor
         while not (self._is_leaving and self.is_idle):
             for message in self._inbox.receive(wait=not executor.has_work):
-                self._handle(message)
+                self.handle(message)
             if executor.has_work:
                 executor.run_next(time.monotonic())
             replies = self.collect()
             if replies:
-                self.sender.send(Done(replies))
+                self._connection.send(Done(replies))
 
-    def accept(self, item: WorkItem) -> None:
-        rejection = self.items.accept(item)
-        if rejection is not None:
-            self.sender.send(Done([rejection]))
+    def handle(self, message: ToWorker) -> None:
+        if isinstance(message, Work):
+            self._connection.free(message)
+            for work in message.items:
+                try:
+                    self.start(work)
+                except Exception as error:
+                    self._connection.send(Done([_rejection(work.id, error)]))
+        elif isinstance(message, Cancel):
+            for item_id in message.ids:
+                self.cancel(item_id)
+        elif isinstance(message, CallReply):
+            self.executor.resume(*self._remote.take(message.reply))
+        elif isinstance(message, Exit):
+            self._is_leaving = True
 
-    def cancel(self, message: Cancel) -> None:
-        for item_id in message.ids:
-            self.items.cancel(item_id)
+    def start(self, work: WorkItem) -> None:
+        """Queue the instances of `work`.  Raises ServingError if they cannot be."""
+        program = self.executor.programs.get(work.method)
+        deadline = None if work.timeout is None else time.monotonic() + work.timeout
+        if program is None:
+            raise NotFound(f"method {work.method} is not available")
+        codec = wire.worker_codec(work.codec)
+        chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
+        instances = codec.decode(chunks, program.method, program.label)
+        item = Item(work.id, program, codec, deadline, work.is_stream)
+        self.executor.add(item, instances)
+        self._open[work.id] = item
 
-    def resume(self, message: CallReply) -> None:
-        """A model that another worker ran has answered."""
-        self.items.executor.resume(*self._remote.take(message.reply))
-        self._remote.release(message.reply)
-
-    def leave(self, message: Exit) -> None:
-        self._is_leaving = True
+    def cancel(self, item_id: int) -> None:
+        """Nobody waits for the item any more."""
+        item = self._open.get(item_id)
+        if item is not None:
+            item.cancel()
 
     def collect(self) -> list[WorkReply]:
-        """The replies that are ready."""
-        return self.items.collect()
+        """The replies that are ready: pieces of streams, and what is finished."""
+        executor = self.executor
+        replies = [self._pieces(item) for item in executor.with_pieces.values()]
+        executor.with_pieces.clear()
+        if executor.finished:
+            replies += [self._reply(item) for item in executor.finished]
+            executor.finished.clear()
+        return replies
 
-    def _handle(self, message: ToWorker) -> None:
-        if isinstance(message, Work):
-            self._free(message)
-            for item in message.items:
-                self.accept(item)
-        elif isinstance(message, Cancel):
-            self.cancel(message)
-        elif isinstance(message, CallReply):
-            self.resume(message)
-        elif isinstance(message, Exit):
-            self.leave(message)
+    def _pieces(self, item: Item) -> WorkReply:
+        """What a stream has by now; its end follows."""
+        pieces, item.outputs = item.outputs, []
+        put = self._connection.arena.put
+        return WorkReply(item.id, [put(piece) for piece in pieces], is_last=False)
+
+    def _reply(self, item: Item) -> WorkReply:
+        del self._open[item.id]
+        put = self._connection.arena.put
+        instances = [put(output) for output in item.outputs]
+        faults = to_faults(item.faults)
+        if faults and item.is_stream:
+            return WorkReply(item.id, [], rejected=faults[0])
+        return WorkReply(item.id, instances, faults)
+
+
+class LanguageLoop(StageLoop):
+    """A `StageLoop` with a language model, which sends tokens as they come.
+
+    `others`, if given, gets the messages about methods that this loop does not run.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        inbox: Inbox,
+        remote: RemoteCaller,
+        executor: Executor,
+        *,
+        language: "LanguageService",
+        others: ThreadSource | None,
+    ) -> None:
+        super().__init__(connection, inbox, remote, executor)
+        self.is_alone = others is None  # no other thread has something to answer
+        self._language = language
+        self._others = others
+        self._numbers: dict[str, int] = {}  # last sent
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_alone and super().is_idle and not self._language.has_work
+
+    def handle(self, message: ToWorker) -> None:
+        if self._others is not None and not isinstance(message, Work):
+            self._others.put(message)
+            if isinstance(message, CallReply):
+                return  # the methods of this loop have no models
+        super().handle(message)
+
+    def start(self, work: WorkItem) -> None:
+        if work.codec == CODEC:
+            body = self._connection.view.get(work.chunks[0])
+            self._language.accept(work.id, work.method, body)
+        elif self._others is not None and work.method not in self.executor.programs:
+            self._others.put(Work([work]))
+        else:
+            super().start(work)
+
+    def cancel(self, item_id: int) -> None:
+        super().cancel(item_id)
+        self._language.cancel(item_id)
+
+    def collect(self) -> list[WorkReply]:
+        collected = self._language.collect(self._connection.arena)
+        numbers = self._language.numbers()
+        if numbers and numbers != self._numbers:
+            self._numbers = numbers
+            self._connection.send(Numbers(numbers))
+        return super().collect() + collected
+
+
+def _rejection(item_id: int, error: Exception) -> WorkReply:
+    """The reply to an item that cannot be run.  `error` is being handled."""
+    if isinstance(error, RecursionError):
+        error = InvalidInputs("the request has too many arrays or objects in one another")
+    if not isinstance(error, ServingError):
+        log.error("decoding a request", exc_info=True)
+        error = ServingError("the request could not be decoded")
+    return WorkReply(item_id, [], rejected=to_fault(error))

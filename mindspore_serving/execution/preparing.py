@@ -1,14 +1,12 @@
 """The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.host import Host
-from mindspore_serving.execution.job import Job, Outcome, PreparedStage, Program
+from mindspore_serving.execution.job import Outcome, PreparedStage, Program
+from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
 
@@ -16,21 +14,8 @@ DYNAMIC_BATCH = 32  # most instances at once for a model whose batch dimension i
 LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
 
 
-class RemoteModels(Protocol):
-    """Where a worker without a device has its models run."""
-
-    def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None: ...
-
-    def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]: ...
-
-    def call_method(
-        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
-    ) -> list[Outcome]: ...
-
-
-def make_program(host: Host, method: Method, remote: RemoteModels | None) -> Program:
-    label = f"servable {host.declaration.name}, method {method.name}"
-    program = Program(method, label)
+def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
+    program = Program(method, f"servable {host.declaration.name}, method {method.name}")
     for stage in method.stages:
         if stage.kind is StageKind.MODEL:
             program.stages.append(_model_stage(host, stage, remote))
@@ -41,21 +26,18 @@ def make_program(host: Host, method: Method, remote: RemoteModels | None) -> Pro
     return program
 
 
-def _model_stage(host: Host, stage: Stage, remote: RemoteModels | None) -> PreparedStage:
-    report = host.models.get(stage.target)
+def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> PreparedStage:
+    key, subgraph = stage.target, stage.subgraph
+    report = host.models.get(key)
     if report is None:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
     _check_counts(stage, report)
     limit = report.batch_size or DYNAMIC_BATCH
-    key, subgraph = stage.target, stage.subgraph
-    if remote is None:
-        return PreparedStage(stage.inputs, limit, lambda rows: host.run_model(key, subgraph, rows))
-    return PreparedStage(
-        stage.inputs,
-        limit,
-        lambda rows: remote.call(key, subgraph, rows),
-        start=lambda _, jobs: remote.start(key, subgraph, jobs, stage),
-    )
+    call = host.run_model if remote is None else remote.call
+    prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
+    if remote is not None:
+        prepared.start = lambda _, jobs: remote.start(key, subgraph, jobs, stage)
+    return prepared
 
 
 def _language_stage(host: Host, stage: Stage) -> PreparedStage:
@@ -80,11 +62,8 @@ def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
 
 def _check_counts(stage: Stage, report: ModelReport) -> None:
     check_subgraph(stage.target, stage.subgraph, report)
-    declared = report.graphs[stage.subgraph]
-    for what, given, known in (
-        ("inputs", len(stage.inputs), declared[0]),
-        ("outputs", len(stage.outputs), declared[1]),
-    ):
+    counts = {"inputs": len(stage.inputs), "outputs": len(stage.outputs)}
+    for (what, given), known in zip(counts.items(), report.graphs[stage.subgraph], strict=True):
         if given != known and known:  # 0: the model does not say before it has run
             raise StartError(
                 f"The {what} count {given} in register_method not equal to the count {known} "
@@ -93,10 +72,8 @@ def _check_counts(stage: Stage, report: ModelReport) -> None:
 
 
 def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
-    if stage.kind is StageKind.BUILTIN:
-        function = BUILTINS[stage.target][0]
-    else:
-        function = host.declaration.functions[stage.target]
+    is_builtin = stage.kind is StageKind.BUILTIN
+    function = BUILTINS[stage.target][0] if is_builtin else host.declaration.functions[stage.target]
     caller = FunctionCaller(function, stage.target, len(stage.outputs))
     if stage.batch_size is None:
         prepared = PreparedStage(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)

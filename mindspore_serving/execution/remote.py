@@ -1,46 +1,31 @@
 """Has models run by a worker that owns a device: parks jobs until the answer comes, or waits.
 
-Speaks only in messages; the worker's loop owns the channel.
+Knows only messages; the worker's loop reads the channel.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 
-from mindspore_serving import errors
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
+from mindspore_serving.execution.connection import Connection, Inbox
 from mindspore_serving.execution.host import call_name
 from mindspore_serving.execution.job import Job, Outcome
-from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
 from mindspore_serving.wire import native
 
 
 class RemoteCaller:
-    """Calls in flight to the models of other workers.
+    """Calls in flight to the models of other workers.  Their answers come by `inbox`."""
 
-    `send` puts a message on the channel, `wait_for` blocks until the reply with that id is there,
-    `release` says that a reply's shared memory was copied.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[Call], None],
-        wait_for: Callable[[int], WorkReply],
-        arena: Arena | NoArena,
-        view: ArenaView | NoArena,
-        release: Callable[[WorkReply], None],
-    ) -> None:
-        self._send = send
-        self._wait_for = wait_for
-        self._arena = arena
-        self._view = view
-        self.release = release
-        self._ids = count(1)
-        self._parked: dict[int, list[Job]] = {}
+    def __init__(self, connection: Connection, inbox: Inbox) -> None:
+        self.inbox = inbox
         self.servable = ""
         self.version = 0
+        self._connection = connection
+        self._ids = count(1)
+        self._parked: dict[int, list[Job]] = {}
 
     def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
         rows = [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
@@ -60,25 +45,23 @@ class RemoteCaller:
         jobs = self._parked.pop(reply.id)
         return jobs, self._outcomes(reply, len(jobs))
 
+    def _wait(self, call_id: int, expected: int) -> list[Outcome]:
+        return self._outcomes(self.inbox.wait_for(call_id), expected)
+
     def _outcomes(self, reply: WorkReply, expected: int) -> list[Outcome]:
         if reply.rejected is not None:
-            return [errors.from_code(reply.rejected.code, reply.rejected.text)] * expected
+            return [reply.rejected.to_error()] * expected
         outcomes: list[Outcome] = []
         for index, payload in enumerate(reply.instances):
             fault = reply.faults[index] if reply.faults else None
             if fault is not None:
-                outcomes.append(errors.from_code(fault.code, fault.text))
+                outcomes.append(fault.to_error())
             else:
-                outcomes.append(native.decode_values(bytes(self._view.get(payload))))
+                outcomes.append(native.decode_values(bytes(self._connection.view.get(payload))))
+        self._connection.release(reply)
         if len(outcomes) != expected:
             text = f"{expected} instances were sent to a model, {len(outcomes)} came back"
             return [ServingError(text)] * expected
-        return outcomes
-
-    def _wait(self, call_id: int, expected: int) -> list[Outcome]:
-        reply = self._wait_for(call_id)
-        outcomes = self._outcomes(reply, expected)
-        self.release(reply)
         return outcomes
 
     def _ask_model(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
@@ -89,7 +72,7 @@ class RemoteCaller:
     ) -> int:
         """No timeout: the worker that runs it answers, or the master does if that dies."""
         call_id = next(self._ids)
-        chunks = [self._arena.put(native.encode_values(row)) for row in rows]
+        chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
         item = WorkItem(call_id, method, "native", chunks, None)
-        self._send(Call(servable, version, item))
+        self._connection.send(Call(servable, version, item))
         return call_id

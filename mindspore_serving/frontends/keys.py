@@ -1,4 +1,4 @@
-"""API keys: which requests may come in.  Knows no routes' work, only how each refuses."""
+"""API keys: which requests are accepted.  Of routes it knows only the form of a refusal."""
 
 import base64
 import binascii
@@ -10,16 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/health"})
 TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
-_OPENAI = msgspec.json.encode(
-    {
-        "error": {
-            "message": TEXT,
-            "type": "invalid_request_error",
-            "param": None,
-            "code": "invalid_api_key",
-        }
-    }
-)
+_ERROR = {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
+_OPENAI = msgspec.json.encode({"error": {"message": TEXT, **_ERROR}})
 _CLASSIC = msgspec.json.encode({"error_msg": TEXT})
 
 
@@ -34,12 +26,12 @@ class Keys:
 
     def accept(self, authorization: bytes | None) -> bool:
         """Whether an Authorization header has a key: as a bearer token, or as the password of
-        basic authentication, which is how browsers ask people for it."""
+        basic authentication, for which browsers show a dialogue."""
         if not self._keys:
             return True
         given = _key_of(authorization or b"")
         is_found = False
-        for key in self._keys:  # all of them: the time must not tell which
+        for key in self._keys:  # all of them: the time must not show which
             is_found |= hmac.compare_digest(given, key)
         return is_found
 
@@ -80,7 +72,7 @@ class KeyGate:
 
 
 def refusal(path: str) -> bytes:
-    """The body that says so."""
+    """The body of the error."""
     if path.startswith(("/v1/", "/tokenize", "/detokenize")):
         return _OPENAI
     if path.startswith(("/model/", "/servables", "/metrics")):

@@ -27,7 +27,7 @@ from mindspore_serving.errors import NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.metrics import WAITS, Histogram
 
-ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send who mean the only one
+ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
 
 Answer = TypeVar("Answer")
 
@@ -151,14 +151,16 @@ class LanguageModels:
                 found.append(ServedModel(*own, self._inference, adapter, queue))
         return found
 
-    def find(self, name: str | None, *, embeds: bool = False) -> ServedModel:
-        """The model called `name`; with a name of `ANY` or none the first that can generate, or
-        embed if `embeds`.  Raises NotFound naming what there is."""
+    def find(
+        self, name: str | None, *, embeds: bool = False, is_exact: bool = False
+    ) -> ServedModel:
+        """The model called `name`; unless `is_exact`, with a name of `ANY` or none the first that
+        can generate, or embed if `embeds`.  Raises NotFound naming those that exist."""
         models = self.all()
         for model in models:
             if model.name == name:
                 return model
-        if name is None or name in ANY:
+        if not is_exact and (name is None or name in ANY):
             for model in models:
                 if model.card.can_embed if embeds else model.card.can_generate:
                     return model

@@ -31,7 +31,7 @@ async def infer(inference: Inference, request: Request) -> Reply:
 class Replies:
     """The replies to a request that streams.  One coroutine awaits `next` at a time.
 
-    A reader that leaves more than MOST_UNREAD bytes lying while it does something else, such as
+    A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
     sending to a client that does not read, gets a failure in their place, and the request ends.
     Leaving before the last needs `cancel`; `with` does that.
     """

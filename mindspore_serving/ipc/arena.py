@@ -54,10 +54,6 @@ class Arena:
             size = self._size_at.pop(offset)
             self._free.setdefault(size, []).append(offset)
 
-    @property
-    def num_used(self) -> int:
-        return len(self._size_at)
-
     def close(self) -> None:
         self._view.release()
         self._map.close()

@@ -59,11 +59,6 @@ class Frames(Generic[T]):
             start += 4 + length
         self._rest += view[start:]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no part of a message is left over."""
-        return not self._rest
-
 
 def connect(address: str) -> socket.socket:
     """The stream at `address`: `fd:N` (inherited), `unix:PATH` or `tcp:HOST:PORT`.
@@ -102,15 +97,16 @@ class BlockingChannel(Generic[T]):
         self._poll: select.poll | None = None
 
     def make_wakeable(self) -> Callable[[], None]:
-        """A function for other threads that ends a `receive` that waits, now or next time."""
+        """Let `wake`, which is returned, end a `receive` that waits."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._stream.fileno(), select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
-        return lambda: os.eventfd_write(self._wake, 1)
+        return self.wake
 
-    def fileno(self) -> int:
-        return self._stream.fileno()
+    def wake(self) -> None:
+        """From any thread: end a `receive` that waits, now or next time."""
+        os.eventfd_write(self._wake, 1)
 
     def receive(self, *, wait: bool) -> list[T]:
         """All that has come; waits for the first message if `wait`, or for being woken."""

@@ -3,12 +3,13 @@
 Encoded with msgpack; nothing here can name a file, a function or a type to be loaded.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.errors import Code, ServingError
+from mindspore_serving.errors import Code, ServingError, from_code
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -49,9 +50,18 @@ class Fault(Message, frozen=True):
     code: int
     text: str
 
+    def to_error(self) -> ServingError:
+        return from_code(self.code, self.text)
+
 
 def to_fault(error: ServingError) -> Fault:
     return Fault(error.code, str(error) or Code(error.code).name)
+
+
+def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None] | None:
+    if errors is None:
+        return None
+    return [None if error is None else to_fault(error) for error in errors]
 
 
 class WorkReply(Message, frozen=True):
@@ -59,7 +69,7 @@ class WorkReply(Message, frozen=True):
 
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
-    streaming method has more to say.
+    streaming method has more to send.
     """
 
     id: int
@@ -161,7 +171,7 @@ class Done(Message, frozen=True, tag=22):
 
 
 class Call(Message, frozen=True, tag=23):
-    """A worker asks for a method of some servable: a model on another worker's device, say."""
+    """A worker calls a method of some servable: a model on another worker's device, say."""
 
     servable: str
     version: int
@@ -169,11 +179,11 @@ class Call(Message, frozen=True, tag=23):
 
 
 class Leaving(Message, frozen=True, tag=24):
-    """The worker was told by a signal to go; it is not to be restarted."""
+    """The worker got a signal to end; it is not to be restarted."""
 
 
 class Numbers(Message, frozen=True, tag=25):
-    """What the worker's language-model engine counts now: the fields of `llm.stats.EngineStats`."""
+    """What the worker's language-model engine counts now: the fields of its `EngineStats`."""
 
     values: dict[str, int]
 

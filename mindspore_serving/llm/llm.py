@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from mindspore_serving import log
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import Generate, Grammar
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -25,6 +24,7 @@ from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.step import Vectors
 
 __all__ = ["LLM", "Answer", "Completion"]
 

@@ -13,7 +13,7 @@ class Completion:
     """One of the answers to a prompt.
 
     `logprobs` has, for each token, its own first and then the alternatives, best first; None if
-    not asked for.  If `finish_reason` is ERROR, `stop_reason` says what went wrong.
+    not requested.  If `finish_reason` is ERROR, `stop_reason` says what went wrong.
     """
 
     index: int
@@ -29,7 +29,7 @@ class Answer:
     """A prompt and the `n` answers to it.  `prompt` is None if token ids were given.
 
     `prompt_logprobs` has an entry for each token of the prompt, empty for the first; None if not
-    asked for.
+    requested.
     """
 
     prompt: str | None
@@ -66,11 +66,5 @@ class PendingAnswer:
 
 def _completion(whole: Generated) -> Completion:
     assert whole.finish_reason is not None, "This is a bug: an answer without an end"
-    return Completion(
-        index=whole.index,
-        text=whole.text,
-        token_ids=whole.token_ids,
-        logprobs=whole.logprobs,
-        finish_reason=whole.finish_reason,
-        stop_reason=whole.stop_reason,
-    )
+    text = (whole.index, whole.text, whole.token_ids, whole.logprobs)
+    return Completion(*text, whole.finish_reason, whole.stop_reason)

@@ -9,10 +9,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.vectors import Vectors
-
 Tokens = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
+Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed
 
+NUMBERS = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed")
+
 
 def argmax(data: Value) -> "np.ndarray[Any, Any]":
     """The index of the largest element of the flattened `data`, as an int64 scalar array.
@@ -28,13 +30,11 @@ def argmax(data: Value) -> "np.ndarray[Any, Any]":
 def generate_parameters(*values: Value) -> str:
     """The parameters of the method `generate` as a JSON object; those that are "" are left out.
 
-    In order: max_tokens, temperature, top_k, top_p, repetition_penalty, seed, stop (a text), and a
-    JSON object of others.  Raises InvalidInputs.
+    In order: those of `NUMBERS`, stop (a text), and a JSON object of others.  Raises InvalidInputs.
     """
-    names = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed")
     *numbers, stop, others = values
     found: dict[str, Any] = json_object(others)
-    for name, value in zip(names, numbers, strict=True):
+    for name, value in zip(NUMBERS, numbers, strict=True):
         if isinstance(value, str) and not value:
             continue
         if not isinstance(value, np.ndarray) or value.size != 1:

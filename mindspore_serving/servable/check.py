@@ -4,37 +4,28 @@ Every message names the parameter, what was given and what is accepted.  Knows n
 """
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mindspore_serving.errors import InvalidInputs
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_LISTS: tuple[Any, ...] = (tuple, list)
 _T = TypeVar("_T")
 
 
 def check_str(name: str, value: object) -> str:
     """`value`, if it is a str that is not empty."""
-    if not isinstance(value, str):
-        raise InvalidInputs(f"Parameter '{name}' should be str, but actually {type(value)}")
-    if not value:
-        raise InvalidInputs(f"Parameter '{name}' should not be empty str")
-    return value
+    return _not_empty(f"Parameter '{name}'", value, str)
 
 
 def check_bytes(name: str, value: object) -> bytes:
     """`value`, if it is bytes and not empty."""
-    if not isinstance(value, bytes):
-        raise InvalidInputs(f"Parameter '{name}' should be bytes, but actually {type(value)}")
-    if not value:
-        raise InvalidInputs(f"Parameter '{name}' should not be empty bytes")
-    return value
+    return _not_empty(f"Parameter '{name}'", value, bytes)
 
 
 def check_bool(name: str, value: object) -> bool:
     """`value`, if it is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidInputs(f"Parameter '{name}' should be bool, but actually {type(value)}")
-    return value
+    return _typed(f"Parameter '{name}'", value, bool, "bool")
 
 
 def check_int(
@@ -53,57 +44,40 @@ def check_int_tuple(
     name: str, value: object, minimum: int | None = None, maximum: int | None = None
 ) -> tuple[int, ...]:
     """A tuple or list of different ints, as a tuple."""
-    if not isinstance(value, tuple | list):
-        raise InvalidInputs(
-            f"Parameter '{name}' should be tuple/list of int, but actually {type(value)}"
-        )
-    for item in value:
+    items = _typed(f"Parameter '{name}'", value, _LISTS, "tuple/list of int")
+    for item in items:
         prefix = f"The item value '{item}' in parameter '{name}'"
         _check_int(prefix, item, minimum, maximum)
-    return _distinct(name, tuple(value))
+    return _distinct(name, tuple(items))
 
 
 def as_int_tuple(
     name: str, value: object, minimum: int | None = None, maximum: int | None = None
 ) -> tuple[int, ...]:
     """An int, or a tuple or list of different ints, as a tuple."""
-    if isinstance(value, tuple | list):
-        return check_int_tuple(name, value, minimum, maximum)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInputs(
-            f"Parameter '{name}' should be int or tuple/list of int, but actually {type(value)}"
-        )
-    return check_int_tuple(name, (value,), minimum, maximum)
+    if not isinstance(value, _LISTS):
+        value = (_typed(f"Parameter '{name}'", value, int, "int or tuple/list of int"),)
+    return check_int_tuple(name, value, minimum, maximum)
 
 
 def as_str_tuple(name: str, value: object) -> tuple[str, ...]:
     """A str, or a tuple or list of different strs, none empty, as a tuple of one or more."""
     if isinstance(value, str):
         return (check_str(name, value),)
-    if not isinstance(value, tuple | list):
-        raise InvalidInputs(
-            f"Parameter '{name}' should be str or tuple/list of str, but actually {type(value)}"
-        )
-    if not value:
+    items = _typed(f"Parameter '{name}'", value, _LISTS, "str or tuple/list of str")
+    if not items:
         raise InvalidInputs(f"Parameter '{name}' should not be an empty tuple or list")
-    for item in value:
-        if not isinstance(item, str):
-            raise InvalidInputs(
-                f"The item of parameter '{name}' should be str, but actually {type(item)}"
-            )
-        if not item:
-            raise InvalidInputs(f"The item of parameter '{name}' should not be empty str")
-    return _distinct(name, tuple(value))
+    for item in items:
+        _not_empty(f"The item of parameter '{name}'", item, str)
+    return _distinct(name, tuple(items))
 
 
 def as_nested_str_tuple(name: str, value: object) -> tuple[tuple[str, ...], ...]:
     """A str, or a tuple or list whose items are strs or tuples/lists of strs, as tuples."""
-    if not isinstance(value, tuple | list):
+    if not isinstance(value, _LISTS) or not value:
         return (as_str_tuple(name, value),)
-    if not value:
-        raise InvalidInputs(f"Parameter '{name}' should not be an empty tuple or list")
     return tuple(
-        as_str_tuple(name, item if isinstance(item, tuple | list) else (item,)) for item in value
+        as_str_tuple(name, item if isinstance(item, _LISTS) else (item,)) for item in value
     )
 
 
@@ -128,9 +102,21 @@ def check_dec(dec_key: object, dec_mode: object) -> None:
         )
 
 
-def _check_int(prefix: str, value: object, minimum: int | None, maximum: int | None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInputs(f"{prefix} should be int, but actually {type(value)}")
+def _typed(what: str, value: object, kind: "type[_T] | tuple[type[_T], ...]", expected: str) -> _T:
+    if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+        raise InvalidInputs(f"{what} should be {expected}, but actually {type(value)}")
+    return value
+
+
+def _not_empty(what: str, value: object, kind: type[_T]) -> _T:
+    found = _typed(what, value, kind, kind.__name__)
+    if not found:
+        raise InvalidInputs(f"{what} should not be empty {kind.__name__}")
+    return found
+
+
+def _check_int(prefix: str, given: object, minimum: int | None, maximum: int | None) -> int:
+    value = _typed(prefix, given, int, "int")
     if minimum is not None and value < minimum or maximum is not None and value > maximum:
         raise InvalidInputs(f"{prefix} should be {_range(minimum, maximum)}, but actually {value}")
     return value

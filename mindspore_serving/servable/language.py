@@ -9,12 +9,14 @@ from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.current import current
 
 LANGUAGE = "llm"  # the target of its stages
 PARAMETERS = "generate_parameters"  # the built-in stage that gathers a request's parameters
 DEFAULT_RUNTIME = "openvino"
+_DEFAULTS = dict.fromkeys((*NUMBERS, "stop", "parameters"), "")  # inputs that may be left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +102,3 @@ def add_generate(declaration: Declaration) -> None:
         (count + 1, count + 2),
         defaults=_DEFAULTS,
     )
-
-
-_DEFAULTS = dict.fromkeys(
-    (
-        "max_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "repetition_penalty",
-        "seed",
-        "stop",
-        "parameters",
-    ),
-    "",
-)
-"""Inputs of `generate` that may be left out: their default is ""."""

@@ -27,15 +27,7 @@ from mindspore_serving.servable.current import current
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
 
-_FORMATS = {  # as written in any case: as recorded
-    "om": "om",
-    "mindir": "mindir",
-    "mindir_lite": "mindir_lite",
-    "mindir_opt": "mindir_lite",
-    "onnx": "onnx",
-    "pytorch": "pytorch",
-    "python": "python",
-}
+_FORMATS = ("om", "mindir", "mindir_lite", "onnx", "pytorch", "python")
 _runner: Runner | None = None
 
 
@@ -174,11 +166,8 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
 
 def _checked_format(model_format: object) -> str:
     given = check_str("model_format", model_format)
-    name = given.lower()
-    if name in _FORMATS:
-        return _FORMATS[name]
-    others = _registered_formats()
-    if name in others:
+    name = given.lower().replace("mindir_opt", "mindir_lite")
+    if name in _FORMATS or name in (others := _registered_formats()):
         return name
     raise InvalidInputs(
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "

@@ -32,28 +32,8 @@ if TYPE_CHECKING:
         stop,
     )
 
-_STARTUP = ("start_servables", "start_grpc_server", "start_restful_server", "stop")
-_CONFIG = ("ServableStartConfig", "SSLConfig")
-_REGISTER = (
-    "declare_model",
-    "declare_llm",
-    "LanguageModel",
-    "Model",
-    "AscendDeviceInfo",
-    "CPUDeviceInfo",
-    "GPUDeviceInfo",
-    "Context",
-    "register_method",
-    "add_stage",
-)
-_DISTRIBUTED = ("start_servable", "startup_agents", "declare_servable")
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOME = {
-    **dict.fromkeys(_STARTUP, "startup"),
-    **dict.fromkeys(_CONFIG, "config"),
-    **dict.fromkeys(_REGISTER, "register"),
-    **dict.fromkeys(_DISTRIBUTED, "distributed"),
-}
+_HOMES = ("config", "distributed", "register", "startup")  # where the other names are
 
 __all__ = [
     "AscendDeviceInfo",
@@ -82,10 +62,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
+    if name in __all__:
+        modules = (import_module(f"{__name__}.{home}") for home in _HOMES)
+        return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
@@ -33,6 +34,11 @@ def get_abs_path(path: str) -> str:
     has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
     base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
     return os.path.realpath(os.path.join(base, path))
+
+
+def _reads(name: str) -> Any:
+    """A property that shows a field of the deployment."""
+    return property(attrgetter(f"_deployment.{name}"))
 
 
 class ServableStartConfig:
@@ -112,60 +118,22 @@ class ServableStartConfig:
             f"device_ids={self.device_ids}, version_number={self.version_number})"
         )
 
-    @property
-    def servable_directory(self) -> str:
-        """Absolute."""
-        return self._deployment.servable_directory
-
-    @property
-    def servable_name(self) -> str:
-        return self._deployment.servable_name
-
-    @property
-    def version_number(self) -> int:
-        """0 is the newest."""
-        return self._deployment.version
-
-    @property
-    def device_type(self) -> str:
-        """In lower case: "none", "ascend", "gpu" or "cpu"."""
-        return self._deployment.device_type
-
-    @property
-    def device_ids(self) -> tuple[int, ...]:
-        return self._deployment.device_ids
-
-    @property
-    def num_parallel_workers(self) -> int:
-        return self._deployment.num_parallel_workers
-
-    @property
-    def dec_key(self) -> bytes | None:
-        return self._deployment.dec_key
-
-    @property
-    def dec_mode(self) -> str:
-        return self._deployment.dec_mode
+    servable_directory: str = _reads("servable_directory")  # absolute
+    servable_name: str = _reads("servable_name")
+    version_number: int = _reads("version")  # 0 is the newest
+    device_type: str = _reads("device_type")  # in lower case: "none", "ascend", "gpu" or "cpu"
+    device_ids: tuple[int, ...] = _reads("device_ids")
+    num_parallel_workers: int = _reads("num_parallel_workers")
+    dec_key: bytes | None = _reads("dec_key")
+    dec_mode: str = _reads("dec_mode")
+    preferred_batch_size: int = _reads("batching.preferred_size")
+    retry: bool = _reads("retry")
+    alias: str = _reads("alias")
+    llm_options: Mapping[str, Any] = _reads("llm_options")
 
     @property
     def max_batch_delay_ms(self) -> float:
         return self._deployment.batching.max_wait * 1000
-
-    @property
-    def preferred_batch_size(self) -> int:
-        return self._deployment.batching.preferred_size
-
-    @property
-    def retry(self) -> bool:
-        return self._deployment.retry
-
-    @property
-    def alias(self) -> str:
-        return self._deployment.alias
-
-    @property
-    def llm_options(self) -> Mapping[str, Any]:
-        return self._deployment.llm_options
 
 
 @dataclass(frozen=True, slots=True)

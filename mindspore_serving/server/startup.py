@@ -51,9 +51,7 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deployments = [
-        to_deployment(config, enable_lite=enable_lite) for config in merge_config(configs)
-    ]
+    deployments = [to_deployment(config, enable_lite) for config in merge_config(configs)]
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
@@ -110,7 +108,7 @@ def start_restful_server(
         max_msg_mb_size: largest request body in megabytes, 1 to 512.
         ssl_config: certificates for HTTPS; None for plain text.
         use_status_codes: answer errors with 4xx and 5xx; by default the status is always 200, as
-            clients of the original expect, and only the body tells.
+            clients of the original expect, and only the body has the error.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
             password of basic authentication), on every route but /health.
         llm_serving_form: streams of llm-serving are "r21", server-sent events as its first release
@@ -196,16 +194,15 @@ def _to_configs(
 ) -> list[ServableStartConfig]:
     if isinstance(configs, ServableStartConfig):
         return [configs]
+    wrong: Any = configs
     if isinstance(configs, tuple | list) and configs:
-        for config in configs:
-            if not isinstance(config, ServableStartConfig):
-                break
-        else:
+        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
+        if not others:
             return list(configs)
-        configs = config
+        wrong = others[0]
     raise InvalidInputs(
         "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(configs)}"
+        f"ServableStartConfig, but actually {type(wrong)}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SERVING, Command
-from tests.e2e.harness import free_port
+from tests.ports import free_port
 
 WORDS = """
 from mindspore_serving.server import register

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SERVING, Command
-from tests.e2e.harness import free_port
+from tests.ports import free_port
 
 MODEL = "chatty"
 CONTEXT = 4096  # tokens; at temperature 0 an answer is as long as fits, seconds of it

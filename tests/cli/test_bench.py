@@ -18,7 +18,7 @@ from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.settings import BenchSettings
 from tests.cli.commands import SERVING, run
 from tests.cli.talking import MODEL, Talking, talking
-from tests.e2e.harness import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 BENCH = [*SERVING, "bench"]
@@ -178,7 +178,8 @@ def faulty() -> Iterator[Threads]:
 
 
 def target(port: int, timeout: float = 20) -> Target:
-    connections = Connections(to_endpoint(BenchSettings(f"http://127.0.0.1:{port}")))
+    url = f"http://127.0.0.1:{port}"
+    connections = Connections(to_endpoint(url, BenchSettings(url)))
     return Target(connections, bench_protocols.completions("m", stop_at_end=True), timeout)
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.cli.commands import SERVING, environment, run
 from tests.cli.talking import MODEL, Talking, serving, talking
-from tests.e2e.harness import PATIENCE, eventually, free_port
+from tests.e2e.harness import PATIENCE, eventually
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 CHAT = [*SERVING, "chat"]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SERVING, run
-from tests.e2e.harness import config, free_port, serving, write_servable
+from tests.e2e.harness import config, serving, write_servable
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -8,10 +8,9 @@ import pytest
 
 import mindspore_serving
 from mindspore_serving.cli import main, report
-from mindspore_serving.cli.running import Method
 from mindspore_serving.cli.settings import ServeSettings
 
-METHOD = Method("add it", ("x'1", "x2"), ("y",))
+METHOD = ("add it", ("x'1", "x2"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
@@ -33,7 +32,7 @@ def test_an_ipv6_address_is_put_in_brackets() -> None:
 
 
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
-    line = report.call_line(ServeSettings(["."], host="0.0.0.0"), "add", METHOD)
+    line = report.call_line(ServeSettings(["."], host="0.0.0.0"), "add", *METHOD)
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://127.0.0.1:1500/model/add:add%20it"]
     assert words[2:] == ["-d", '{"instances": [{"x\'1": 1.0, "x2": 1.0}]}']
@@ -41,7 +40,7 @@ def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
 
 def test_without_rest_the_call_is_by_predict() -> None:
     settings = ServeSettings(["."], no_http=True, grpc_port=5501, tls_cert="a.pem", tls_ca="ca.pem")
-    words = shlex.split(report.call_line(settings, "add", METHOD))
+    words = shlex.split(report.call_line(settings, "add", *METHOD))
     assert words[:4] == ["mindspore-serving", "predict", "127.0.0.1:5501", "add"]
     assert words[6:] == shlex.split("--tls-ca a.pem --tls-cert CLIENT.pem --tls-key CLIENT-KEY.pem")
 

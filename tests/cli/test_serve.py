@@ -13,8 +13,9 @@ import pytest
 from mindspore_serving.client import Client, SSLConfig
 from tests.cli.commands import SERVING, Command, run
 from tests.cli.conftest import write_onnx, write_words
-from tests.e2e.harness import eventually, free_port, is_alive, workers
+from tests.e2e.harness import eventually, is_alive, workers
 from tests.e2e.test_tls import Authority
+from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
 READY = "Ctrl-C stops"

@@ -225,7 +225,7 @@ async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(ben
     assert item.chunks[1] == b"small"
     bench.say(Done([WorkReply(1, [b"y"])]))
     await bench.until(lambda: bench.way.answers)
-    assert bench.master_arena.num_used == 0
+    assert not bench.master_arena._size_at
 
 
 async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench):
@@ -268,7 +268,7 @@ async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
     (payload,) = (await bench.hear()).reply.instances
     assert bytes(bench.view.get(payload)) == LARGE
     bench.say(Done([], [payload.offset]))
-    await bench.until(lambda: bench.master_arena.num_used == 0)
+    await bench.until(lambda: not bench.master_arena._size_at)
     assert bench.way.answers == []
 
 

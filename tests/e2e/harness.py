@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 20.0  # seconds until a condition that should hold soon is a failure
@@ -38,12 +39,6 @@ def eventually(condition: Callable[[], T], seconds: float = PATIENCE, what: str 
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds} s: {what or condition}")
         time.sleep(0.01)  # between two looks
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def write_servable(directory: Path, name: str, source: str, versions: Sequence[int] = ()) -> None:

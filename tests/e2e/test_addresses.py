@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
-from tests.e2e.harness import free_port
+from tests.ports import free_port
 
 START = {"Serving gRPC": server.start_grpc_server, "RESTful server": server.start_restful_server}
 both = pytest.mark.parametrize("tag", START)

@@ -17,12 +17,12 @@ from tests.e2e.harness import (
     children,
     config,
     eventually,
-    free_port,
     is_alive,
     serving,
     workers,
 )
 from tests.llm import chatty
+from tests.ports import free_port
 
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
 LONG = 7000

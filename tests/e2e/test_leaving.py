@@ -13,10 +13,10 @@ from tests.e2e.harness import (
     Calls,
     children,
     eventually,
-    free_port,
     is_alive,
     workers,
 )
+from tests.ports import free_port
 
 
 def test_a_worker_that_is_told_to_end_finishes_and_is_not_restarted(serve, pool):

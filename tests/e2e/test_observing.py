@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls
+from tests.ports import free_port
 
 SOURCE = """
 def twice(x):
@@ -57,7 +58,6 @@ def test_health_servables_and_metrics_tell_what_happens(serve):
 
 
 def test_health_is_not_ready_before_anything_is_deployed(stopped):
-    from tests.e2e.harness import free_port
 
     port = free_port()
     server.start_restful_server(f"127.0.0.1:{port}")

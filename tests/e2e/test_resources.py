@@ -14,13 +14,13 @@ from tests.e2e.harness import (
     Calls,
     config,
     eventually,
-    free_port,
     memory,
     open_files,
     serving,
     workers,
     write_servable,
 )
+from tests.ports import free_port
 
 SOURCE = """
 def same(x):

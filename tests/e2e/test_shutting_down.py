@@ -11,11 +11,11 @@ from tests.e2e.harness import (
     Calls,
     children,
     eventually,
-    free_port,
     is_alive,
     workers,
     write_servable,
 )
+from tests.ports import free_port
 
 SOURCE = """
 import subprocess
@@ -177,7 +177,7 @@ def test_a_worker_that_is_told_to_end_while_it_loads_is_a_start_error(start, tmp
     os.kill(workers(script.pid)[0], signal.SIGTERM)
     assert script.status() == 1
     assert "RuntimeError" in script.text or "StartError" in script.text
-    assert "told to end by SIGINT or SIGTERM" in script.text
+    assert "ended by SIGINT or SIGTERM" in script.text
 
 
 def test_a_script_that_still_runs_is_interrupted(start):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import children, config, free_port, is_alive, serving, write_servable
+from tests.e2e.harness import children, config, is_alive, serving, write_servable
+from tests.ports import free_port
 
 ADD = """
 def plus(x, y):

@@ -17,7 +17,8 @@ from cryptography.x509.oid import NameOID
 from mindspore_serving import server
 from mindspore_serving.client import Client
 from mindspore_serving.client import SSLConfig as ClientTls
-from tests.e2e.harness import config, free_port, write_servable
+from tests.e2e.harness import config, write_servable
+from tests.ports import free_port
 
 TWICE = """
 def twice(x):

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,20 +17,16 @@ from typing import Any
 import pytest
 
 from mindspore_serving.client import Client
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "RESTful server start success"  # printed by the last thing that every server script does
 START_SECONDS, STOP_SECONDS, SCRIPT_SECONDS = 120, 20, 240
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def environment() -> dict[str, str]:
-    ports = {"SERVING_GRPC_PORT": free_port(), "SERVING_HTTP_PORT": free_port()}
+    names = ("SERVING_GRPC_PORT", "SERVING_HTTP_PORT")
+    ports = {name: str(free_port()) for name in names}
     return {**os.environ, **ports, "PYTHONPATH": str(ROOT), "GLOG_v": "3"}
 
 

@@ -15,7 +15,8 @@ pytest.importorskip("openvino")
 
 from mindspore_serving.client import MindsporeInferenceClient
 from mindspore_serving.llm import LLM, SamplingParams
-from tests.examples.conftest import ROOT, environment, free_port, started
+from tests.examples.conftest import ROOT, environment, started
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 MODEL = ROOT / "examples" / "tiny_llm" / "model"

@@ -80,7 +80,9 @@ def test_a_wrong_count_of_outputs_is_told_with_both_counts(num_outputs, result, 
     )
 
 
-@pytest.mark.parametrize("result", [None, {}, object(), {1, 2}], ids=repr)
+@pytest.mark.parametrize(
+    "result", [None, {}, object(), {1, 2}], ids=lambda value: type(value).__name__
+)
 def test_a_result_of_an_unsupported_type_fails_its_instance(result):
     (text,) = shown(caller(lambda x: result).call_each(rows(0)))
     assert text.startswith(f"Get illegal result data with type {type(result)}")

@@ -14,8 +14,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.errors import Code, InvalidInputs
-from mindspore_serving.execution.language_service import LanguageService
-from mindspore_serving.execution.language_stage import LanguageStage
+from mindspore_serving.execution.language import LanguageService, LanguageStage
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.serving.async_engine import AsyncEngine

@@ -155,8 +155,8 @@ def test_a_stage_elsewhere_that_fails_after_pieces_fails_the_stream_once():
     run(executor)
     (job,) = parked.jobs
     executor.emit(job, ("a",))
-    executor.fail(job, StageFailed("the model is gone"))
-    executor.fail(job, StageFailed("again"))
+    executor.resume([job], [StageFailed("the model is gone")])
+    executor.resume([job], [StageFailed("again")])
     executor.emit(job, ("late",))
     executor.end(job)
     assert executor.finished == [item]

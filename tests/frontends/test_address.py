@@ -6,6 +6,7 @@ import pytest
 
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.frontends.address import Address, listen, parse
+from tests.ports import free_port
 
 GRPC, REST = "Serving gRPC", "RESTful server"
 
@@ -69,11 +70,6 @@ def test_a_unix_socket_needs_a_path():
 def test_a_unix_socket_is_refused_where_there_is_none():
     text = refusal("unix:/tmp/s.sock", REST, allow_unix=False)
     assert "RESTful server does not support binding to unix domain socket" in text
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
 
 
 def test_listen_gives_a_listening_socket():

@@ -37,7 +37,7 @@ def test_small_data_travels_inline(pair):
     data = bytes(INLINE_LIMIT - 1)
     assert arena.put(data) is data
     assert view.get(data) is data
-    assert arena.num_used == 0
+    assert len(arena._size_at) == 0
 
 
 def test_the_limit_itself_goes_through_shared_memory(pair):
@@ -76,9 +76,9 @@ def test_freed_space_is_not_used_for_another_size(pair):
 def test_what_is_in_use_is_counted(pair):
     arena, _ = pair
     payloads = [arena.put(bytes(LARGE)) for _ in range(3)]
-    assert arena.num_used == 3
+    assert len(arena._size_at) == 3
     arena.free(payloads[1].offset)
-    assert arena.num_used == 2
+    assert len(arena._size_at) == 2
 
 
 def test_freeing_twice_is_an_error(pair):
@@ -148,7 +148,7 @@ def test_whatever_is_put_and_freed_no_two_slices_overlap(steps):
     ordered = sorted((payload.offset, payload.offset + payload.length) for payload, _ in in_use)
     assert all(end <= start for (_, end), (start, _) in zip(ordered, ordered[1:], strict=False))
     assert all(view.get(payload) == mark for payload, mark in in_use)
-    assert arena.num_used == len(in_use)
+    assert len(arena._size_at) == len(in_use)
     view.close()
     arena.close()
 

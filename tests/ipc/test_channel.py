@@ -40,13 +40,13 @@ def test_several_frames_may_come_at_once():
 def test_a_stream_may_be_cut_anywhere(cut):
     frames = Frames(ToWorker)
     assert feed_all(frames, [STREAM[:cut], STREAM[cut:]]) == MESSAGES
-    assert frames.is_empty
+    assert not frames._rest
 
 
 def test_a_stream_may_come_byte_by_byte():
     frames = Frames(ToWorker)
     assert feed_all(frames, [STREAM[i : i + 1] for i in range(len(STREAM))]) == MESSAGES
-    assert frames.is_empty
+    assert not frames._rest
 
 
 @settings(deadline=None)
@@ -67,7 +67,7 @@ def test_garbage_raises_nothing_but_what_the_docstring_names(data):
 def test_a_part_of_a_message_is_left_over():
     frames = Frames(ToWorker)
     assert feed_all(frames, [STREAM[:3]]) == []
-    assert not frames.is_empty
+    assert frames._rest
 
 
 def test_a_buffer_may_be_reused_after_each_feed():

@@ -159,7 +159,7 @@ def test_without_a_script_a_path_is_relative_to_the_working_directory(tmp_path, 
     monkeypatch.setattr(sys, "argv", ["-c"])
     assert config.get_abs_path("models") == str(tmp_path / "models")
     monkeypatch.setattr(sys, "argv", [__file__])
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     assert config.get_abs_path("models") == str(tmp_path / "models")
 
 

@@ -73,9 +73,8 @@ def decode(body: bytes) -> ClientRequest:
     except bodies.InvalidBody as error:
         if not error.is_json:
             raise WrongRequest(f"the body is not JSON: {error}") from None
-        raise WrongRequest(
-            str(error), tuple(error.field.split(".") if error.field else ())
-        ) from None
+        where = tuple(error.field.split(".")) if error.field else ()
+        raise WrongRequest(str(error), where) from None
 
 
 def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> Generate:

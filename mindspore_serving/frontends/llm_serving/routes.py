@@ -1,13 +1,17 @@
-"""The routes: POST /models/NAME and below it, GET /serving/...."""
+"""The routes: POST /models/NAME and below it; GET /serving/..., how busy the model is, and what it
+is, as server-sent events of one message.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
+from typing import Any
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mindspore_serving import log
+from mindspore_serving import __version__, log
 from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.errors import (
     InvalidField,
@@ -20,7 +24,7 @@ from mindspore_serving.errors import (
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
-from mindspore_serving.frontends.llm_serving.frames import Form, Frames, frames_of
+from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
 from mindspore_serving.frontends.llm_serving.requests import (
     ClientRequest,
     Parameters,
@@ -29,7 +33,6 @@ from mindspore_serving.frontends.llm_serving.requests import (
     to_detail,
     to_request,
 )
-from mindspore_serving.frontends.llm_serving.status import status_routes
 from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
@@ -55,7 +58,7 @@ def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
         Route("/models/{name}", answering(None), methods=["POST"]),
         Route("/models/{name}/generate", answering(False), methods=["POST"]),
         Route("/models/{name}/generate_stream", answering(True), methods=["POST"]),
-        *status_routes(site),
+        *_status_routes(site),
     ]
 
 
@@ -92,10 +95,8 @@ def _to_response(error: ServingError) -> Response:
         response = to_detail(429, str(error))
         response.headers["retry-after"] = "1"
         return response
-    if isinstance(error, NotFound):
-        return to_detail(404, str(error))
-    if isinstance(error, TooLarge):
-        return to_detail(413, str(error))
+    if isinstance(error, NotFound | TooLarge):
+        return to_detail(404 if isinstance(error, NotFound) else 413, str(error))
     if isinstance(error, InvalidField):
         return WrongRequest(str(error), ("parameters", error.field)).to_response()
     if isinstance(error, InvalidInputs):
@@ -146,3 +147,60 @@ async def _events(
                 yield made
     if has_last:
         yield frames.last(writer.whole())
+
+
+def _status_routes(site: Site) -> list[BaseRoute]:
+    async def batch_size(_: Request) -> Response:
+        return _message(max(1, _engine_total(site, "num_running")))
+
+    async def request_numbers(_: Request) -> Response:
+        return _message(_num_waiting(site))
+
+    async def model_info(_: Request) -> Response:
+        try:
+            model = site.models.find(None)
+        except NotFound as error:
+            return to_detail(404, str(error))
+        found = msgspec.json.encode(_describe(model, _num_waiting(site)))
+        return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
+
+    return [
+        Route("/serving/get_bs", batch_size, methods=["GET"]),
+        Route("/serving/get_request_numbers", request_numbers, methods=["GET"]),
+        Route("/serving/get_serverd_model_info", model_info, methods=["GET"]),
+    ]
+
+
+def _describe(model: ServedModel, num_waiting: int) -> dict[str, Any]:
+    """The meanings are the original's, where two of the names mean something else."""
+    card = model.card
+    return {
+        "docker_label": "",
+        "max_batch_total_tokens": card.max_model_len * card.max_num_seqs,
+        "max_concurrent_requests": num_waiting,
+        "max_input_length": card.max_model_len,
+        "max_total_tokens": card.max_num_seqs,
+        "model_device_type": card.runtime,
+        "model_dtype": card.dtype,
+        "model_id": model.name,
+        "model_pipeline_tag": "text-generation",
+        "version": __version__,
+    }
+
+
+def _num_waiting(site: Site) -> int:
+    """Requests that wait for a worker, and in workers for room."""
+    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(site))
+    return int(waiting) + _engine_total(site, "num_waiting")
+
+
+def _engine_total(site: Site, name: str) -> int:
+    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(site)))
+
+
+def _models(site: Site) -> list[dict[str, Any]]:
+    return [one for one in site.control.observe() if "model" in one]
+
+
+def _message(number: int) -> Response:
+    return Response(message(b"%d" % number), headers=SSE)

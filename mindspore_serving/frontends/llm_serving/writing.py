@@ -12,8 +12,6 @@ from mindspore_serving.errors import NotFound, Overloaded, ServingError
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
 
-_REASONS = {"length": "length", "abort": "predict_failed", "error": "predict_failed"}
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -78,10 +76,11 @@ class Writer:
         self.tokens += shown
         if chunk.finish_reason in ("error", "abort"):
             return [*shown, self.fail(FAILED)]
-        if chunk.finish_reason is not None:
+        if chunk.finish_reason == "length":
+            self.finish_reason = "length"
+        elif chunk.finish_reason is not None:
             is_text = isinstance(chunk.stop_reason, str)
-            ended = "stop_sequence" if is_text else "eos"
-            self.finish_reason = _REASONS.get(chunk.finish_reason, ended)
+            self.finish_reason = "stop_sequence" if is_text else "eos"
         return shown
 
     def fail(self, fault: Fault) -> Shown:

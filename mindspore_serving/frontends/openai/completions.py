@@ -17,16 +17,14 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai.completion_choices import (
+    CompletionChunks,
     Echo,
     Showing,
+    begin_all,
     best,
+    stream_completions,
     to_choice,
     to_echo,
-)
-from mindspore_serving.frontends.openai.completion_stream import (
-    CompletionChunks,
-    begin_all,
-    stream_completions,
 )
 from mindspore_serving.frontends.openai.endpoint import timeout_of
 from mindspore_serving.frontends.openai.envelope import (
@@ -37,8 +35,7 @@ from mindspore_serving.frontends.openai.envelope import (
 )
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
-from mindspore_serving.frontends.openai.prompts import to_prompts
-from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
+from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage, to_prompts
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 

@@ -19,7 +19,7 @@ from mindspore_serving.frontends.language import LanguageModels, ServedModel
 from mindspore_serving.frontends.openai.endpoint import post, timeout_of
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
-from mindspore_serving.frontends.openai.prompts import to_prompts
+from mindspore_serving.frontends.openai.requests import to_prompts
 from mindspore_serving.frontends.site import Site
 
 FORMATS = ("float", "base64")

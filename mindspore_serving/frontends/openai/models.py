@@ -7,7 +7,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.errors import NotFound
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai.endpoint import get
 from mindspore_serving.frontends.site import Site
@@ -21,12 +20,8 @@ def routes(site: Site) -> list[BaseRoute]:
         return _respond({"object": "list", "data": found})
 
     async def one(request: Request) -> Response:
-        name = request.path_params["name"]
-        for model in site.models.all():
-            if model.name == name:
-                return _respond(to_object(model))
-        names = ", ".join(model.name for model in site.models.all()) or "none"
-        raise NotFound(f"The model '{name}' does not exist; there is: {names}")
+        model = site.models.find(request.path_params["name"], is_exact=True)
+        return _respond(to_object(model))
 
     return [get("/v1/models", every), get("/v1/models/{name:path}", one)]
 

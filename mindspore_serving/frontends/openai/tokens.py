@@ -21,7 +21,7 @@ from mindspore_serving.frontends.openai.endpoint import post, timeout_of
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
-from mindspore_serving.frontends.openai.translations import check_token
+from mindspore_serving.frontends.openai.translations import check_tokens
 from mindspore_serving.frontends.site import Site
 
 
@@ -67,8 +67,7 @@ def to_request(body: TokenizeRequest) -> Tokenize:
 
 async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Response:
     model = site.models.find(body.model)
-    for token_id in (min(body.tokens, default=0), max(body.tokens, default=0)):
-        check_token("tokens", token_id, model.card)
+    check_tokens("tokens", body.tokens, model.card)
     call = model.call(Detokenize(token_ids=body.tokens), Detokenized, timeout_of(http))
     with naming("tokens", CHAT, body):
         found = await while_there(http, call)

@@ -3,6 +3,7 @@
 Each function gets a body and the card of the model; None is "not given".  They raise InvalidField.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 from mindspore_serving.core.generation import MAX_SEQUENCES
@@ -20,14 +21,13 @@ MAX_COMPLETION_LOGPROBS = 5
 DEFAULT_MAX_TOKENS = 16  # of a completion
 
 
-def check_token(field: str, token_id: int, card: ModelCard) -> None:
-    """Raises InvalidField if the model has no such token."""
-    if not 0 <= token_id < card.vocab_size:
-        raise InvalidField(
-            field,
-            f"has token id {token_id}, expected 0 to {card.vocab_size - 1}, which is what the "
-            "model has",
-        )
+def check_tokens(field: str, token_ids: Collection[int], card: ModelCard) -> None:
+    """Raises InvalidField if the model does not have all these tokens."""
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < card.vocab_size:
+            last = card.vocab_size - 1
+            problem = f"has token id {token_id}, expected 0 to {last}, which is what the model has"
+            raise InvalidField(field, problem)
 
 
 @translation("top_k")
@@ -55,8 +55,8 @@ def stop(body: Any, _: ModelCard) -> list[str]:
 def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
     """values of -100 to 100"""
     biases: dict[int, float] | None = body.logit_bias
+    check_tokens("logit_bias", biases or (), card)
     for token_id, bias in (biases or {}).items():
-        check_token("logit_bias", token_id, card)
         if not -MAX_BIAS <= bias <= MAX_BIAS:
             name = f"logit_bias[{token_id}]"
             raise InvalidField(name, f"is {show(bias)}, expected a number from -100 to 100")
@@ -67,8 +67,7 @@ def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
 def stop_token_ids(body: Any, card: ModelCard) -> list[int] | None:
     """ids that the model has"""
     ids: list[int] | None = body.stop_token_ids
-    for token_id in ids or ():
-        check_token("stop_token_ids", token_id, card)
+    check_tokens("stop_token_ids", ids or (), card)
     return ids
 
 

@@ -23,18 +23,10 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-    )
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
 )
 _HEADERS = {
     "content-security-policy": _POLICY,
@@ -42,7 +34,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "cache-control": "no-cache",  # kept, but asked for each time, so that an upgrade is seen
+    "cache-control": "no-cache",  # kept, but checked each time, so that an upgrade is seen
 }
 
 
@@ -53,8 +45,8 @@ class _File:
 
 
 def routes(_: Site | None = None) -> list[BaseRoute]:
-    """What the page loads: GET /page/NAME for each file.  They hold no secrets: an API key must not
-    be asked for here, nor for `show_page`, or nobody can type one in."""
+    """What the page loads: GET /page/NAME for each file.  They hold no secrets and need no API
+    key, like `show_page`: people type their key into the page."""
     return [Route(PREFIX + "{name}", _show_file, methods=["GET"])]
 
 
@@ -84,7 +76,7 @@ def _respond(request: Request, name: str) -> Response:
 
 @lru_cache(maxsize=1)
 def _files() -> dict[str, _File]:
-    """Everything in `static/` by name, read once: what is not listed there cannot be asked for."""
+    """Everything in `static/` by name, read once: no other file can be requested."""
     found = {}
     for path in (files(__name__) / "static").iterdir():
         kind = _TYPES.get(path.name.rpartition(".")[2])

@@ -12,7 +12,7 @@ from mindspore_serving.frontends.tgi.requests import Parameters
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one request may ask for, and how many may be open at once."""
+    """The most that one request may want, and how many may be open at once."""
 
     max_concurrent_requests: int = 10_000
     max_best_of: int = 2
@@ -122,11 +122,10 @@ def _to_generate(
 ) -> Generate:
     wants_prompt = parameters.decoder_input_details
     has_tokens = is_stream or parameters.details or wants_prompt or (parameters.best_of or 1) > 1
-    defaults = {"max_tokens": None}
     logprobs = (parameters.top_n_tokens or 0) if has_tokens else None
     return Generate(
         prompt=inputs,
-        params=FIELDS.params(parameters, model.card, defaults, logprobs=logprobs),
+        params=FIELDS.params(parameters, model.card, {"max_tokens": None}, logprobs=logprobs),
         is_stream=is_stream,
         has_tokens=has_tokens,
         must_fit=True,

@@ -6,14 +6,32 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from mindspore_serving import __version__
+from mindspore_serving.core.llm_messages import Tokenize, Tokenized
+from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tgi.aliases import DecliningRoute, invocations
-from mindspore_serving.frontends.tgi.checks import RequestLimits
+from mindspore_serving.frontends.tgi.aliases import (
+    DecliningRoute,
+    Forwarded,
+    invocations,
+    other_path,
+)
+from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, Info, SimpleToken, encode
+from mindspore_serving.frontends.tgi.checks import RequestLimits, find_model
 from mindspore_serving.frontends.tgi.errors import TgiError, WrongBody, to_tgi_error
 from mindspore_serving.frontends.tgi.generating import Generating
-from mindspore_serving.frontends.tgi.info_routes import TOKENIZE, chat_tokenize, info, tokenize
 from mindspore_serving.frontends.tgi.metrics import Recorder
+from mindspore_serving.frontends.tgi.requests import (
+    CHAT,
+    GENERATE,
+    check_type,
+    decode,
+    read_json,
+    read_limited,
+)
 
+TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
+PREPARE_THREADS = 2  # of a worker, which look at prompts
 _VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -29,7 +47,7 @@ def routes(
     limits, recorder = limits or RequestLimits(), recorder or Recorder()
     generating = Generating(site, limits, recorder)
 
-    async def ask_health(request: Request) -> Response:
+    async def health(request: Request) -> Response:
         return root_health(site, request)
 
     return [
@@ -37,10 +55,10 @@ def routes(
         _route("/generate", "POST", generating.generate),
         _route("/generate_stream", "POST", generating.generate_stream),
         _route("/invocations", "POST", invocations(site, generating)),
-        DecliningRoute(TOKENIZE, _guarded(tokenize(site)), methods=["POST"]),
-        _route("/chat_tokenize", "POST", chat_tokenize(site, recorder)),
-        _route("/info", "GET", info(site, limits)),
-        _route("/ping", "GET", ask_health),
+        DecliningRoute(TOKENIZE, _guarded(_tokenize(site)), methods=["POST"]),
+        _route("/chat_tokenize", "POST", _chat_tokenize(site, recorder)),
+        _route("/info", "GET", _info(site, limits)),
+        _route("/ping", "GET", health),
     ]
 
 
@@ -75,3 +93,73 @@ def _guarded(answer: Answer) -> Answer:
             return to_tgi_error(error).to_response()
 
     return endpoint
+
+
+def _info(site: Site, limits: RequestLimits) -> Answer:
+    async def answer(_: Request) -> Response:
+        model = find_model(site.models, None)
+        card = model.card
+        return _json(
+            Info(
+                model_id=model.name,
+                model_pipeline_tag="text-generation" if card.can_generate else None,
+                max_concurrent_requests=limits.max_concurrent_requests,
+                max_best_of=limits.max_best_of,
+                max_stop_sequences=limits.max_stop_sequences,
+                max_input_tokens=card.max_model_len - 1,
+                max_total_tokens=card.max_model_len,
+                validation_workers=PREPARE_THREADS,
+                max_client_batch_size=limits.max_client_batch_size,
+                router="mindspore-serving",
+                version=__version__,
+            )
+        )
+
+    return answer
+
+
+def _tokenize(site: Site) -> Answer:
+    async def answer(request: Request) -> Response:
+        body = await read_limited(request, site.max_body)
+        path = other_path(body, TOKENIZE, TOKENIZE)
+        if path:
+            return Forwarded(body, path)
+        check_type(request)
+        found = decode(body, GENERATE)
+        model = find_model(site.models, found.parameters.adapter_id)
+        tokens, _ = await _tokens(model, Tokenize(prompt=found.inputs))
+        truncate = found.parameters.truncate
+        return _json(tokens[-truncate:] if truncate else tokens)
+
+    return answer
+
+
+def _chat_tokenize(site: Site, recorder: Recorder) -> Answer:
+    async def answer(request: Request) -> Response:
+        body = decode(await read_json(request, site.max_body), CHAT)
+        recorder.count_request()
+        if body.response_format:
+            body.response_format.to_grammar()  # to refuse a wrong one
+        if body.tools and body.response_format:
+            text = "Tool error: Grammar and tools are mutually exclusive"
+            raise TgiError(422, "tool_error", text)
+        model = find_model(site.models, body.model)
+        conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
+        tokens, text = await _tokens(model, conversation)
+        return _json(ChatTokenizeResponse(tokens, text))
+
+    return answer
+
+
+async def _tokens(model: ServedModel, request: Tokenize) -> tuple[list[SimpleToken], str]:
+    found = await model.call(request, Tokenized)
+    text = found.text
+    tokens = [
+        SimpleToken(token.id, text[start:stop], start, stop)
+        for token, (start, stop) in zip(found.tokens, found.offsets, strict=True)
+    ]
+    return tokens, text
+
+
+def _json(found: object) -> Response:
+    return Response(encode(found), media_type="application/json")

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import msgspec
 from msgspec import UNSET
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, PromptScored, Started, Token
@@ -148,7 +149,7 @@ async def write_stream(request: CheckedRequest, times: Times) -> AsyncGenerator[
 
 
 async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse:
-    """The answer, the best of as many as are asked for.  Raises ServingError."""
+    """The answer, the best of `best_of`.  Raises ServingError."""
     with ExitStack() as stack:
         generations = [
             stack.enter_context(request.model.generate(request.generate))
@@ -160,16 +161,9 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
     times.end(best.generated_tokens)
     if not request.has_details:
         return GenerateResponse(best.generated_text)
-    details = Details(
-        best.finish_reason,
-        best.generated_tokens,
-        best.seed,
-        best.prefill,
-        best.tokens,
-        others or UNSET,
-        best.top_tokens,
-    )
-    return GenerateResponse(best.generated_text, details)
+    fields = msgspec.structs.asdict(best)
+    text = fields.pop("generated_text")
+    return GenerateResponse(text, Details(**fields, best_of_sequences=others or UNSET))
 
 
 def _mean_logprob(written: BestOfSequence) -> float:

@@ -13,7 +13,7 @@ from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
 from mindspore_serving.llm.chat.tool_calls import CallReader, Content, without_start_of
 from mindspore_serving.llm.chat.tool_formats import tool_names
 
-__all__ = ["Content", "Delta", "OutputParser", "Reasoning", "shows_special_tokens"]
+__all__ = ["Content", "Delta", "OutputParser", "Reasoning"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,6 @@ class Reasoning:
 
 
 Delta: TypeAlias = Content | Reasoning | ToolCallDelta
-
-
-def shows_special_tokens(tool_format: str, reasoning_format: str) -> bool:
-    """Whether the text has to be made with `skip_special_tokens=False`: in many vocabularies the
-    markers are special tokens."""
-    return bool(tool_format or reasoning_format)
 
 
 class OutputParser:

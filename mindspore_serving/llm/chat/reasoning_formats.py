@@ -52,7 +52,7 @@ def as_prompted(reasoning_format: str, prompt: str) -> str:
     return "think_open" if prompt.rstrip().endswith("<think>") else "think"
 
 
-def as_asked(reasoning_format: str, template_options: Mapping[str, Any]) -> str:
+def as_requested(reasoning_format: str, template_options: Mapping[str, Any]) -> str:
     """The format of an answer whose template gets these options: with reasoning turned off the
     prompt does not end inside it."""
     is_off = any(template_options.get(switch) is False for switch in _SWITCHES)

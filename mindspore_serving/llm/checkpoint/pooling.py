@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
-from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import load_json, read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
+from mindspore_serving.llm.step import Vectors
 
 Starts = npt.NDArray[np.intp]
 
@@ -208,3 +208,10 @@ def longest_prompt(directory: Path) -> int | None:
             return found
     found = read_optional_json(directory / "tokenizer_config.json").get("model_max_length")
     return found if type(found) is int and found > 0 else None
+
+
+def unit_vectors(vectors: Vectors) -> Vectors:
+    """`vectors` [count, size] scaled to length 1; one of zeros stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+    return scaled

@@ -12,12 +12,12 @@ from typing import cast
 import numpy as np
 
 from mindspore_serving import log
-from mindspore_serving.core.vectors import Vectors, unit_vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.llm.checkpoint.pooling import unit_vectors
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step
+from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
 

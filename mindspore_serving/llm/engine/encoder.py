@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_serving import log
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.runtimes import open_encoder
-from mindspore_serving.llm.step import EncoderRunner
+from mindspore_serving.llm.step import EncoderRunner, Vectors
 
 MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
 WINDOW = 1024  # of the oldest that wait are looked at for a step

@@ -16,12 +16,11 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.engine.embedding import Embedder
-from mindspore_serving.llm.engine.plan import Scheduled
 from mindspore_serving.llm.engine.readout import PROMPT, Readout
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
-from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.speculation import MakeDrafter, NgramIndex
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar

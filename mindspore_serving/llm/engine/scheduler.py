@@ -16,8 +16,7 @@ from bisect import bisect_left, insort
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.plan import Plan, Scheduled
-from mindspore_serving.llm.engine.sequence import Sequence, Status
+from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ fused matrix.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor, Weight
 from mindspore_serving.llm.models.spec import ModelSpec
 
 
@@ -50,7 +50,7 @@ NAMES = {
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
     names = NAMES.get(spec.architecture, LLAMA)
-    return decode(ops, spec, inputs, names, lambda layer, h: layer.mlp(h))
+    return decode(ops, spec, inputs, names)
 
 
 def decode(
@@ -58,15 +58,21 @@ def decode(
     spec: ModelSpec,
     inputs: Inputs,
     names: Names,
-    feed_forward: Callable[["Layer", Tensor], Tensor],
+    *,
+    feed_forward: "Callable[[Layer, Tensor], Tensor] | None" = None,
+    slopes: tuple[float, ...] | None = None,
 ) -> Tensor:
-    """The same with another block behind each layer's attention."""
+    """The same with another block behind each layer's attention, or with ALiBi's `slopes` in place
+    of rotations."""
+    feed_forward = feed_forward or Layer.mlp
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
-    tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
+    tables = None
+    if slopes is None:
+        tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
     for i in range(spec.num_layers):
         layer = Layer(ops, spec, names, i)
         h = layer.norm(x, names.attention_norm)
-        x = ops.add(x, layer.attention(h, tables))
+        x = ops.add(x, layer.attention(h, tables, slopes))
         h = layer.norm(x, names.mlp_norm)
         x = ops.add(x, feed_forward(layer, h))
     x = ops.gather_rows(x, inputs.rows)
@@ -78,32 +84,36 @@ def decode(
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer."""
+    """One layer.  Norms scale by the weight, or by 1 + weight if `plus_one`."""
 
     ops: Ops
     spec: ModelSpec
     names: Names
     index: int
+    plus_one: bool = False
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        return self.ops.rms_norm(
-            x, self.ops.weight(self.name(f"{name}.weight")), self.spec.norm_eps
-        )
+        weight = self.weight(name)
+        return self.ops.rms_norm(x, weight, self.spec.norm_eps, plus_one=self.plus_one)
 
-    def attention(self, h: Tensor, tables: Tensor) -> Tensor:
+    def attention(
+        self, h: Tensor, tables: Tensor | None, slopes: tuple[float, ...] | None = None
+    ) -> Tensor:
         ops, spec, names = self.ops, self.spec, self.names
         sizes = (spec.q_size, spec.kv_size, spec.kv_size)
         q, k, v = self.projected(h, names.qkv, sizes, spec.qkv_bias)
         if spec.qk_norm:
-            q_norm, k_norm = (
-                ops.weight(self.name(f"{name}.weight")) for name in (names.q_norm, names.k_norm)
-            )
-            q = ops.head_rms_norm(q, q_norm, spec.num_heads, spec.norm_eps)
-            k = ops.head_rms_norm(k, k_norm, spec.num_kv_heads, spec.norm_eps)
-        q = ops.rope(q, tables, spec.num_heads)
-        k = ops.rope(k, tables, spec.num_kv_heads)
-        out = ops.attention(self.index, q, k, v, spec.attention(self.index))
+            q = self.head_norm(q, names.q_norm, spec.num_heads)
+            k = self.head_norm(k, names.k_norm, spec.num_kv_heads)
+        if tables is not None:
+            q = ops.rope(q, tables, spec.num_heads)
+            k = ops.rope(k, tables, spec.num_kv_heads)
+        out = ops.attention(self.index, q, k, v, spec.attention(self.index, slopes))
         return ops.all_reduce(self.linear(out, names.output, spec.output_bias))
+
+    def head_norm(self, x: Tensor, name: str, num_heads: int) -> Tensor:
+        weight, eps = self.weight(name), self.spec.norm_eps
+        return self.ops.head_rms_norm(x, weight, num_heads, eps, plus_one=self.plus_one)
 
     def mlp(self, h: Tensor) -> Tensor:
         ops, spec, names = self.ops, self.spec, self.names
@@ -119,10 +129,11 @@ class Layer:
         return [self.linear(h, name, bias) for name in names]
 
     def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
-        weight = self.ops.weight(self.name(f"{name}.weight"))
-        return self.ops.linear(
-            x, weight, self.ops.weight(self.name(f"{name}.bias")) if bias else None
-        )
+        shift = self.ops.weight(self.name(f"{name}.bias")) if bias else None
+        return self.ops.linear(x, self.weight(name), shift)
+
+    def weight(self, name: str) -> Weight:
+        return self.ops.weight(self.name(f"{name}.weight"))
 
     def name(self, suffix: str) -> str:
         return f"model.layers.{self.index}.{suffix}"

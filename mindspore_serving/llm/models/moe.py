@@ -29,7 +29,7 @@ NAMES = {
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
-    return decode(ops, spec, inputs, LLAMA, _feed_forward)
+    return decode(ops, spec, inputs, LLAMA, feed_forward=_feed_forward)
 
 
 def _feed_forward(layer: Layer, h: Tensor) -> Tensor:

@@ -37,7 +37,8 @@ class Inputs:
 
 
 class Ops(Protocol):
-    """The operations.  Shapes: T tokens, H features."""
+    """The operations.  Shapes: T tokens, H features.  Those with a body here are for tensors that
+    compute like arrays, and one rank."""
 
     def weight(self, name: str) -> Weight:
         """The handle of a checkpoint tensor.  Raises StartError naming a missing one."""
@@ -83,11 +84,14 @@ class Ops(Protocol):
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...
 
-    def mul(self, a: Tensor, b: Tensor) -> Tensor: ...
+    def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor: ...
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
 
-    def scale(self, x: Tensor, factor: float) -> Tensor: ...
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return x * factor
 
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         """cap * tanh(x / cap)."""
@@ -114,8 +118,8 @@ class Ops(Protocol):
     def hidden(self, x: Tensor) -> Tensor:
         """`x` itself: what every definition passes here once, before the output matrix, is the
         final normalised state of the wanted tokens, [num_logits, H], which embeddings are."""
-        ...
+        return x
 
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over ranks; x itself where there is one."""
-        ...
+        return x

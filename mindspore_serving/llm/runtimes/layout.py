@@ -57,8 +57,22 @@ class Layout:
     spans: tuple[Span, ...]
 
 
+class LimitedRunner:
+    """A base of runners: the numbers that an engine reads."""
+
+    hidden_size = 0
+
+    def __init__(self, limits: RunnerLimits) -> None:
+        self._limits = limits
+        self.block_size = limits.block_size
+        self.num_blocks = limits.num_blocks
+        self.vocab_size = limits.vocab_size
+        self.max_model_len = limits.max_model_len
+        self.num_adapters = limits.num_adapters
+
+
 def lay_out(step: Step, limits: RunnerLimits) -> Layout:
-    """The arrays of `step`.  Raises ServingError naming the row that does not fit."""
+    """The arrays of `step`.  Raises ServingError naming the row or the copy that does not fit."""
     spans: list[Span] = []
     begin = 0
     for index, row in enumerate(step.rows):
@@ -69,6 +83,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
     positions = _join(np.arange(span.start, span.length) for span in spans)
     token_ids = _join(np.asarray(row.tokens, np.int64) for row in step.rows)
     _check_tokens(step, token_ids, limits.vocab_size)
+    check_copies(step, limits.num_blocks)
     return Layout(
         token_ids,
         positions,

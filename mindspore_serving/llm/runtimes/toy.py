@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.step import Logits, Row, Step
 
 _PRIME = 2**31 - 1
@@ -39,11 +39,8 @@ def continuation(prompt: list[int], count: int, vocab_size: int, adapter: int = 
     return tokens[len(prompt) :]
 
 
-class ToyRunner:
+class ToyRunner(LimitedRunner):
     """A `Runner`.  Logits fall by 1/2 per step from the likeliest token upwards, circularly."""
-
-    num_adapters = 8
-    hidden_size = 0
 
     def __init__(
         self,
@@ -52,13 +49,7 @@ class ToyRunner:
         vocab_size: int = 128,
         max_model_len: int = 256,
     ) -> None:
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.vocab_size = vocab_size
-        self.max_model_len = max_model_len
-        self._limits = RunnerLimits(
-            block_size, num_blocks, vocab_size, max_model_len, self.num_adapters
-        )
+        super().__init__(RunnerLimits(block_size, num_blocks, vocab_size, max_model_len, 8))
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
         factors[0] = 1
@@ -70,7 +61,6 @@ class ToyRunner:
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError for a row that cannot be computed."""
         layout = lay_out(step, self._limits)
-        check_copies(step, self.num_blocks)
         for source, target in step.copies:
             self._cache[target] = self._cache[source]
         adapters = np.repeat([s.adapter for s in layout.spans], [len(r.tokens) for r in step.rows])

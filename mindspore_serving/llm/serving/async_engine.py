@@ -27,9 +27,8 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.serving.embedding import EmbedAnswer
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
-from mindspore_serving.llm.serving.generation import GenerateAnswer
+from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""

@@ -73,7 +73,9 @@ def _stages(decoders: Sequence[Config], continues: bool) -> list[Stage]:
 class _PerToken:
     """Converts each token by itself, the first one by `first` if that is given."""
 
-    def __init__(self, convert: Callable[[str], str], first: Callable[[str], str] | None) -> None:
+    def __init__(
+        self, convert: Callable[[str], str], first: Callable[[str], str] | None = None
+    ) -> None:
         self._convert = convert
         self._next = first or convert
 
@@ -197,17 +199,17 @@ def _metaspace(config: Config, continues: bool) -> Stage:
 
 def _replace(config: Config, _: bool) -> Stage:
     old, new = _replacement(config)
-    return _PerToken(lambda token: token.replace(old, new), None)
+    return _PerToken(lambda token: token.replace(old, new))
 
 
-def _replace_in_pieces(config: Config, _: bool) -> Stage:
-    old, new = _replacement(config)
+def _replace_in_pieces(config: Config, continues: bool) -> Stage:
+    old, _ = _replacement(config)
     if len(old) != 1:
         raise StartError(
             f"tokenizer.json: decoder Replace of {old!r} after the tokens are joined is not "
             "supported, only of one character"
         )
-    return _PerToken(lambda token: token.replace(old, new), None)
+    return _replace(config, continues)
 
 
 def _replacement(config: Config) -> tuple[str, str]:
@@ -228,7 +230,7 @@ def _strip(config: Config, _: bool) -> Stage:
         tail = len(token) - len(token.rstrip(char))
         return token[min(start, head) : max(min(start, head), len(token) - min(stop, tail))]
 
-    return _PerToken(strip, None)
+    return _PerToken(strip)
 
 
 def _strip_pieces(config: Config, continues: bool) -> Stage:
@@ -240,27 +242,21 @@ def _strip_pieces(config: Config, continues: bool) -> Stage:
     return _StripStart(config["content"], 0 if continues else config["start"])
 
 
-def _pass(config: Config, continues: bool) -> Stage:
-    return _PerToken(str, None)
-
-
-def _join_by_spaces(config: Config, continues: bool) -> Stage:
-    return _PerToken(lambda token: " " + token, None if continues else str)
-
-
 _DECODERS: dict[str, Callable[[Config, bool], Stage]] = {
     "ByteLevel": lambda config, continues: _ByteLevel(),
     "ByteFallback": lambda config, continues: _ByteFallback(),
     "BPEDecoder": lambda config, continues: _WordEnds(config["suffix"]),
-    "Fuse": _pass,
+    "Fuse": lambda config, continues: _PerToken(str),
     "Metaspace": _metaspace,
     "Replace": _replace,
     "Strip": _strip,
     "WordPiece": _word_piece,
-    "None": _join_by_spaces,  # no decoder at all
+    "None": lambda config, continues: _PerToken(
+        lambda token: " " + token, None if continues else str
+    ),  # no decoder at all: spaces between tokens
 }
 _FUSED: dict[str, Callable[[Config, bool], Stage]] = {
-    "Fuse": _pass,
+    "Fuse": lambda config, continues: _PerToken(str),
     "Replace": _replace_in_pieces,
     "Strip": _strip_pieces,
 }

@@ -1,22 +1,14 @@
 """Deciding when a text ends, and how much of it can be shown before.
 
 Stop strings are found wherever the borders of the tokens are; the start of one that may still
-become complete is held back.  Knows no model, and of the tokenizer the two calls of `Decoding`.
+become complete is held back.  Knows no model.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
-
-
-class Decoding(Protocol):
-    """Turns the tokens of one sequence into text, as a `Detokenizer` does."""
-
-    def append(self, token_id: int) -> str: ...
-
-    def flush(self) -> str: ...
+from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,7 @@ class StopChecker:
     Args:
         params: of the request.
         eos_ids: the model's own end tokens.
-        decoding: the sequence's detokenizer; None if no text is wanted.
+        detokenizer: of the sequence; None if no text is wanted.
         max_tokens: most tokens; None takes `params.max_tokens`.  The engine gives the smaller of
             that and what the context leaves.
     """
@@ -49,7 +41,7 @@ class StopChecker:
         self,
         params: SamplingParams,
         eos_ids: Collection[int],
-        decoding: Decoding | None = None,
+        detokenizer: Detokenizer | None = None,
         max_tokens: int | None = None,
     ) -> None:
         self._stop_ids = frozenset(params.stop_token_ids)
@@ -57,7 +49,7 @@ class StopChecker:
         self._includes_stop = params.include_stop
         self._min_tokens = params.min_tokens
         self._max_tokens = params.max_tokens if max_tokens is None else max_tokens
-        self._decoding = decoding
+        self._detokenizer = detokenizer
         self._matchers = [_Matcher(stop) for stop in dict.fromkeys(params.stop)]
         self._held = ""  # the start of a stop string, perhaps
         self._num_tokens = 0
@@ -87,10 +79,10 @@ class StopChecker:
         return self._end("", self._num_tokens <= self._min_tokens).text
 
     def _decode(self, token_id: int) -> str:
-        return self._decoding.append(token_id) if self._decoding else ""
+        return self._detokenizer.append(token_id) if self._detokenizer else ""
 
     def _flush(self) -> str:
-        return self._decoding.flush() if self._decoding else ""
+        return self._detokenizer.flush() if self._detokenizer else ""
 
     def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
         # The text of the token is left out by not decoding it: the detokenizer may hold bytes of

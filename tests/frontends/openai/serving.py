@@ -35,8 +35,11 @@ from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
-from mindspore_serving.llm.processing.answer_parser import AnswerParser
+from mindspore_serving.llm.processing.answer_format import (
+    AnswerFormat,
+    AnswerParser,
+    to_answer_format,
+)
 
 MAX_BODY = 1 << 20
 CARD = ModelCard(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.openai.completion_stream import MOST_UNREAD, merged
+from mindspore_serving.frontends.openai.completion_choices import MOST_UNREAD, merged
 
 pytestmark = pytest.mark.asyncio
 

@@ -5,12 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
-from mindspore_serving.llm.chat.output_parser import (
-    Content,
-    OutputParser,
-    Reasoning,
-    shows_special_tokens,
-)
+from mindspore_serving.llm.chat.output_parser import Content, OutputParser, Reasoning
+from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 TOOLS = [
     {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}},
@@ -268,9 +264,9 @@ def test_a_call_in_reasoning_is_reasoning_and_behind_it_a_call():
 
 
 def test_special_tokens_are_shown_where_there_are_markers():
-    assert shows_special_tokens("mistral", "")
-    assert shows_special_tokens("", "think")
-    assert not shows_special_tokens("", "")
+    assert AnswerFormat([], None, "mistral", "", is_parsed=True).shows_special_tokens
+    assert AnswerFormat([], None, "", "think", is_parsed=True).shows_special_tokens
+    assert not AnswerFormat([], None, "", "", is_parsed=True).shows_special_tokens
 
 
 PARTS = [

@@ -8,8 +8,8 @@ from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.chat.output_parser import OutputParser
 from mindspore_serving.llm.chat.reasoning_formats import (
-    as_asked,
     as_prompted,
+    as_requested,
     find_reasoning_format,
     reason_first,
 )
@@ -84,10 +84,10 @@ def test_an_open_prompt_is_told_by_its_end():
 
 
 def test_reasoning_that_is_turned_off_is_not_open():
-    assert as_asked("think_open", {"enable_thinking": False}) == "think"
-    assert as_asked("think_open", {"enable_thinking": True}) == "think_open"
-    assert as_asked("think_open", {}) == "think_open"
-    assert as_asked("", {"thinking": False}) == ""
+    assert as_requested("think_open", {"enable_thinking": False}) == "think"
+    assert as_requested("think_open", {"enable_thinking": True}) == "think_open"
+    assert as_requested("think_open", {}) == "think_open"
+    assert as_requested("", {"thinking": False}) == ""
 
 
 def tool(name, parameters=None, **more):

@@ -3,22 +3,12 @@
 The tests run it on CPUs alone; of Ascend they can check the calls, not the results.
 """
 
-import os
-
+from mindspore_serving.backends.mindir import import_mindspore
 from mindspore_serving.backends.source import words
 from mindspore_serving.errors import StartError
 
-# MindSpore reads its log level when it is imported.  The variable is other libraries' too, so what
-# the user has not set does not stay set.
-_is_quiet = "GLOG_v" not in os.environ
-if _is_quiet:
-    os.environ["GLOG_v"] = "3"  # noqa: SIM112
-try:
-    import mindspore
-    from mindspore import mint, ops
-finally:
-    if _is_quiet:
-        del os.environ["GLOG_v"]  # noqa: SIM112
+mindspore = import_mindspore()
+from mindspore import mint, ops  # noqa: E402
 
 __all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_cpu", "use_device"]
 
@@ -36,9 +26,7 @@ def use_device(target: str) -> None:
     refused = ""
     try:
         mindspore.set_device(target)
-    except (
-        Exception
-    ) as error:  # after the first operation it cannot be set, not even to the same device
+    except Exception as error:  # after the first operation not even the same device can be set
         refused = f": {words(error)}"
     current = mindspore.get_context("device_target")
     if current != target:

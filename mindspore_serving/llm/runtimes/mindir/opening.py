@@ -11,8 +11,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
-from mindspore_serving.llm.runtimes.checks import check_options
+from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, check_options, runner_limits
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs

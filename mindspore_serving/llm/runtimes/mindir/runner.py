@@ -11,7 +11,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.step import Logits, Step
 
@@ -28,21 +28,14 @@ class DenseGraphs(Protocol):
         ...
 
 
-class DenseRunner:
+class DenseRunner(LimitedRunner):
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    num_adapters = 0
-    hidden_size = 0
-
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
-        self._limits = limits
+        super().__init__(limits)
         self._window = spec.windows[0]
         self._graphs: DenseGraphs | None = graphs
         self._cache = BlockCache(spec, limits.num_blocks, limits.block_size)
-        self.block_size = limits.block_size
-        self.num_blocks = limits.num_blocks
-        self.vocab_size = limits.vocab_size
-        self.max_model_len = limits.max_model_len
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what MindSpore raises.
@@ -52,7 +45,6 @@ class DenseRunner:
         if self._graphs is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
-        check_copies(step, self.num_blocks)
         calls = list(self._graphs.calls(layout))
         if step.copies:
             self._cache.copy(step.copies)

@@ -18,8 +18,12 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
-from mindspore_serving.llm.runtimes.checks import check_logits, first_step
+from mindspore_serving.llm.runtimes.capacity import (
+    cache_block_bytes,
+    check_logits,
+    first_step,
+    runner_limits,
+)
 from mindspore_serving.llm.runtimes.layout import Layout
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell

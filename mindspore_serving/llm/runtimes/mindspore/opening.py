@@ -17,9 +17,14 @@ from mindspore_serving.llm.models import Decoder, load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, runner_limits
-from mindspore_serving.llm.runtimes.checks import check_logits, check_options, first_step
-from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.capacity import (
+    cache_block_bytes,
+    check_logits,
+    check_options,
+    first_step,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
 from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
@@ -70,30 +75,22 @@ class MindSporeModel:
     operators: Operators
 
 
-class MindSporeRunner:
+class MindSporeRunner(LimitedRunner):
     """A `Runner`.  Its cache is allocated when it is made."""
 
-    num_adapters = 0
-    hidden_size = 0
-
     def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
+        super().__init__(limits)
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
-        self._limits = limits
         self._cache = PagedCache(shape, spec.num_layers)
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
-        self.block_size = limits.block_size
-        self.num_blocks = limits.num_blocks
-        self.vocab_size = limits.vocab_size
-        self.max_model_len = limits.max_model_len
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what MindSpore raises."""
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
-        check_copies(step, self.num_blocks)
         if step.copies:
             source, target = np.array(step.copies).T
             self._cache.copy(source, target)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.models.ops import AttentionSpec, Ops
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass, Past, attend
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators
 from mindspore_serving.llm.runtimes.mindspore.weights import Weights, tensor
@@ -16,7 +16,7 @@ from mindspore_serving.llm.runtimes.mindspore.weights import Weights, tensor
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 
 
-class MindSporeOps:
+class MindSporeOps(Ops):
     """`Ops`.  A tensor is a mindspore.Tensor, a weight is a tensor's name."""
 
     def __init__(self, weights: Weights, cache: PagedCache, operators: Operators) -> None:
@@ -26,7 +26,7 @@ class MindSporeOps:
         self._pass: Pass | None = None
 
     def begin(self, current: Pass) -> None:
-        """Say where the tokens of the next pass go."""
+        """`current` has the places of the next pass's tokens."""
         self._pass = current
 
     def weight(self, name: str) -> str:
@@ -97,15 +97,6 @@ class MindSporeOps:
             return self._op.gelu_tanh(x)
         return x * (self._op.erf(x * 0.5**0.5) + 1.0) * 0.5
 
-    def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        return a * b
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    def scale(self, x: Tensor, factor: float) -> Tensor:
-        return x * factor
-
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return self._op.tanh(x / cap) * cap
 
@@ -141,9 +132,3 @@ class MindSporeOps:
             hidden = self.silu_mul(self.linear(part, gate), self.linear(part, up))
             out[tokens] += self.linear(hidden, down).asnumpy() * shares[tokens, places, None]
         return tensor(out)
-
-    def hidden(self, x: Tensor) -> Tensor:
-        return x  # there are no embeddings
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        return x

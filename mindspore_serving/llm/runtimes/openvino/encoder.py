@@ -11,7 +11,6 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
 
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
@@ -26,6 +25,7 @@ from mindspore_serving.llm.runtimes.openvino.attention import Node
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps, features
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.step import Vectors
 
 WARM_UP_SECONDS = 3.0
 INPUTS = ("token_ids", "positions", "types", "places", "back", "mask")

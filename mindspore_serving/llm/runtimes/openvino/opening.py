@@ -15,7 +15,6 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving import log
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -36,7 +35,7 @@ from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights

@@ -13,7 +13,7 @@ from openvino import opset13 as opset
 from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Weight
+from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Ops, Weight
 from mindspore_serving.llm.runtimes.openvino.attention import Node, paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import mixture
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -22,7 +22,7 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 _TO_END = 2**63 - 1
 
 
-class OpenVINOOps:
+class OpenVINOOps(Ops):
     """`Ops`; the handle of a weight is its name."""
 
     def __init__(self, weights: Weights) -> None:
@@ -168,9 +168,6 @@ class OpenVINOOps:
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x
-        return x
-
-    def all_reduce(self, x: Node) -> Node:
         return x
 
     def _vector(self, name: str, length: int, plus: float = 0.0) -> Node:

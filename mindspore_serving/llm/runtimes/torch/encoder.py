@@ -7,12 +7,11 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.checks import first_step
+from mindspore_serving.llm.runtimes.capacity import first_step
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
     lay_out_prompts,
@@ -22,6 +21,7 @@ from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
 from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.step import Vectors
 
 
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":

@@ -22,10 +22,11 @@ from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
+    check_logits,
+    first_step,
     free_main_memory,
     runner_limits,
 )
-from mindspore_serving.llm.runtimes.checks import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters

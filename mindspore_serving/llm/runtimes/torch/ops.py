@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.models.ops import AttentionSpec, Ops
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
 
@@ -17,22 +17,8 @@ Tensor: TypeAlias = torch.Tensor
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class WeightSource(Protocol):
-    """A model's tensors on the device, by checkpoint name."""
-
-    def has(self, name: str) -> bool: ...
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The same tensor every time.  Raises StartError naming a missing one."""
-        ...
-
-    def clear(self) -> None:
-        """Give their memory back."""
-        ...
-
-
 class Weights:
-    """A checkpoint's tensors on the device, each converted when it is first asked for."""
+    """A checkpoint's tensors on the device, by name; each is converted at its first use."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
         self._checkpoint = checkpoint
@@ -44,6 +30,7 @@ class Weights:
         return self._checkpoint.has(name)
 
     def __getitem__(self, name: str) -> Tensor:
+        """The same tensor every time.  Raises StartError naming a missing one."""
         weight = self._loaded.get(name)
         if weight is None:
             weight = self._loaded[name] = self._load(name)
@@ -72,11 +59,11 @@ class Pass:
     adapters: Chosen = ()
 
 
-class TorchOps:
+class TorchOps(Ops):
     """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
 
     def __init__(
-        self, weights: WeightSource, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
+        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
     ) -> None:
         self._weights = weights
         self._cache = cache
@@ -88,7 +75,7 @@ class TorchOps:
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
     def begin(self, current: Pass) -> None:
-        """Say where the tokens of the next pass go."""
+        """`current` has the places of the next pass's tokens."""
         self._pass = current
 
     def weight(self, name: str) -> Tensor:
@@ -154,15 +141,6 @@ class TorchOps:
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         return functional.gelu(x, approximate="tanh" if tanh else "none")
 
-    def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        return a * b
-
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    def scale(self, x: Tensor, factor: float) -> Tensor:
-        return x * factor
-
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         return torch.tanh(x / cap) * cap
 
@@ -197,7 +175,4 @@ class TorchOps:
 
     def hidden(self, x: Tensor) -> Tensor:
         self.last_hidden = x
-        return x
-
-    def all_reduce(self, x: Tensor) -> Tensor:
         return x

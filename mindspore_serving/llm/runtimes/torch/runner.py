@@ -10,12 +10,11 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from mindspore_serving.core.vectors import Vectors
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import (
     BEGIN,
     AttentionPath,
@@ -33,9 +32,9 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     batch_sizes,
 )
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, WeightSource
+from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
 from mindspore_serving.llm.runtimes.torch.transfer import Readback, upload
-from mindspore_serving.llm.step import Logits, Step
+from mindspore_serving.llm.step import Logits, Step, Vectors
 
 Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 
@@ -46,14 +45,14 @@ class TorchModel:
 
     spec: ModelSpec
     decoder: Decoder
-    weights: WeightSource
+    weights: Weights
     adapters: Adapters
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
 
 
-class TorchRunner:
+class TorchRunner(LimitedRunner):
     """A `Runner`.  Its cache is allocated when it is made, with one block more than `num_blocks`,
     for the padding of a batch.  `path` None gathers; up to `num_rows` logits come back through
     pinned memory."""
@@ -66,10 +65,10 @@ class TorchRunner:
         *,
         num_rows: int = 1,
     ) -> None:
+        super().__init__(limits)
         spec = model.spec
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
-        self._limits = limits
         self._path = path or GatherPath(limits.block_size)
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
         self._ops: TorchOps | None = TorchOps(
@@ -77,12 +76,7 @@ class TorchRunner:
         )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.block_size = limits.block_size
-        self.num_blocks = limits.num_blocks
-        self.vocab_size = limits.vocab_size
         self.hidden_size = spec.hidden_size
-        self.num_adapters = limits.num_adapters
-        self.max_model_len = limits.max_model_len
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
@@ -109,7 +103,6 @@ class TorchRunner:
         if self._ops is None:
             raise ServingError("the runner is closed")
         layout = lay_out(step, self._limits)
-        check_copies(step, self.num_blocks)
         try:
             with self._computing():
                 self._copy(step)

@@ -22,8 +22,11 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
-from mindspore_serving.llm.processing.answer_parser import AnswerParser
+from mindspore_serving.llm.processing.answer_format import (
+    AnswerFormat,
+    AnswerParser,
+    to_answer_format,
+)
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.generation import GenerateAnswer

@@ -1,4 +1,4 @@
-"""The worker's language model as a stage of methods: prompts of jobs in, texts out."""
+"""The worker's language model: for requests of front ends, and as a stage of methods."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,16 @@ import msgspec
 import numpy as np
 
 from mindspore_serving.core.generation import SamplingParams
-from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Grammar, Refused
+from mindspore_serving.core.llm_messages import (
+    Chunk,
+    Event,
+    Finished,
+    Generate,
+    Grammar,
+    Refused,
+    decode_request,
+    encode_events,
+)
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
     DeadlineExceeded,
@@ -15,14 +24,18 @@ from mindspore_serving.errors import (
     ServingError,
     StageFailed,
 )
-from mindspore_serving.execution.job import Item, Job, JobQueue
+from mindspore_serving.execution.job import Job, JobQueue
+from mindspore_serving.ipc.arena import Arena, NoArena
+from mindspore_serving.ipc.messages import WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 
+_CANCELLED = "the request was cancelled"
+
 
 class LanguageStage:
-    """One model for the executors of this worker.  `params` are how it samples what a request does
-    not say.  Its methods are called on the executor's thread."""
+    """One model for the executors of this worker, on whose threads it is called.  `params` are how
+    it samples what a request does not say."""
 
     def __init__(self, engine: AsyncEngine, params: SamplingParams) -> None:
         self._engine = engine
@@ -39,31 +52,32 @@ class LanguageStage:
                 continue
             self._submit(queue, job, msgspec.structs.replace(request, is_stream=job.is_to_stream))
 
-    def cancel(self, queue: JobQueue, item: Item) -> None:
-        """Nobody waits for `item` any more."""
-        generations, item.generations = item.generations, {}
-        for request_id, job in generations.items():
-            self._engine.cancel(request_id)
-            queue.fail(job, DeadlineExceeded("the request was cancelled"))
-
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
         request_id = ""
+        generations = job.item.generations
 
         def take(events: list[Event] | ServingError, is_last: bool) -> None:
-            if request_id not in job.item.generations:
+            if request_id not in generations:
                 return  # cancelled since
             if is_last:
-                del job.item.generations[request_id]
+                del generations[request_id]
             _put(queue, job, events)
             if not is_last and job.item.left == 0:  # a later stage has failed on a piece
-                del job.item.generations[request_id]
-                self._engine.cancel(request_id)
+                end()
 
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             queue.post(lambda: take(events, is_last))
 
+        def end() -> None:
+            del generations[request_id]
+            self._engine.cancel(request_id)
+
+        def cancel() -> None:
+            end()
+            queue.resume([job], [DeadlineExceeded(_CANCELLED)])
+
         request_id = self._engine.accept(request, sink)
-        job.item.generations[request_id] = job
+        generations[request_id] = cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
         given = json_object(values[1]) if len(values) > 1 else {}
@@ -82,18 +96,73 @@ class LanguageStage:
         return Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
 
 
+class LanguageService:
+    """Serves one model to front ends, on the thread that reads the channel: messages in, replies
+    out.  `stage` serves it to methods."""
+
+    def __init__(self, engine: AsyncEngine, stage: LanguageStage) -> None:
+        self.engine = engine
+        self.stage = stage
+        self._open: dict[int, str] = {}  # work item -> the engine's request
+        self._replies: list[tuple[int, list[Event] | ServingError, bool]] = []
+
+    @property
+    def has_work(self) -> bool:
+        return self.engine.num_open > 0
+
+    def numbers(self) -> dict[str, int]:
+        """The engine's newest numbers; empty before its first step."""
+        stats = self.engine.stats
+        return {} if stats is None else msgspec.to_builtins(stats)
+
+    def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
+        """Start a request of a front end.  Raises InvalidInputs if `body` is none."""
+        try:
+            request = decode_request(method, body)
+        except msgspec.DecodeError as error:
+            raise InvalidInputs(f"the request cannot be read: {error}") from None
+
+        def sink(events: list[Event] | ServingError, is_last: bool) -> None:
+            if is_last:
+                del self._open[item_id]
+            self._replies.append((item_id, events, is_last))
+
+        self._open[item_id] = self.engine.accept(request, sink)
+
+    def cancel(self, item_id: int) -> None:
+        """Nobody waits for the item any more.  It is answered all the same: the master counts."""
+        request_id = self._open.pop(item_id, None)
+        if request_id is not None:
+            self.engine.cancel(request_id)
+            self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
+
+    def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
+        """What the engine has made since.  Raises RuntimeError if its step loop broke."""
+        self.engine.collect()
+        replies, self._replies = self._replies, []
+        return [
+            WorkReply(item_id, [], rejected=to_fault(events))
+            if isinstance(events, ServingError)
+            else WorkReply(item_id, [arena.put(encode_events(events))], is_last=is_last)
+            for item_id, events, is_last in replies
+        ]
+
+    def close(self) -> None:
+        self.engine.close()
+
+
 def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
     """What the model made of `job`, for the stages behind."""
     if isinstance(events, ServingError):
-        queue.fail(job, events)
+        queue.resume([job], [events])
         return
     num_outputs = len(job.item.program.method.stages[job.position].outputs)
     for event in events:
         if isinstance(event, Refused):
-            queue.fail(job, _to_error(event))
+            queue.resume([job], [_to_error(event)])
         elif isinstance(event, Chunk):
             if event.finish_reason == "error":
-                queue.fail(job, StageFailed(str(event.stop_reason)))
+                queue.resume([job], [StageFailed(str(event.stop_reason))])
                 return
             outcome = (event.text, event.finish_reason or "")[:num_outputs]
             if job.is_to_stream:

@@ -1,14 +1,39 @@
-"""The messages for one thread of a worker: from the channel itself, or by way of a thread."""
+"""A worker's connection to the master, and the messages that reach a thread by it."""
 
+import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeAlias
 
-from mindspore_serving.ipc.messages import CallReply, ToWorker, Work, WorkReply
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc.channel import BlockingChannel
+from mindspore_serving.ipc.messages import CallReply, Done, Slice, ToWorker, Work, WorkReply
 
 Action: TypeAlias = Callable[[], None]
 """What another thread wants to be done on this one."""
+
+
+class Connection(BlockingChannel[ToWorker]):
+    """The channel, and the arenas for what is large."""
+
+    def __init__(
+        self, stream: socket.socket, arena: Arena | NoArena, view: ArenaView | NoArena
+    ) -> None:
+        super().__init__(stream, ToWorker)
+        self.arena = arena
+        self.view = view
+
+    def free(self, work: Work) -> None:
+        """The master is done with what `work` names."""
+        for offset in work.freed:
+            self.arena.free(offset)
+
+    def release(self, reply: WorkReply) -> None:
+        """What `reply` has in shared memory was copied: the master may use the room again."""
+        freed = [item.offset for item in reply.instances if isinstance(item, Slice)]
+        if freed:
+            self.send(Done([], freed))
 
 
 class Source(Protocol):
@@ -22,21 +47,17 @@ class Source(Protocol):
 class Inbox:
     """Messages in order.  Those that come while a stage waits for one reply are kept."""
 
-    def __init__(self, source: Source, free: Callable[[Work], None]) -> None:
+    def __init__(self, source: Source, connection: Connection) -> None:
+        self.kept: deque[ToWorker] = deque()  # the next to be received
         self._source = source
-        self._free = free
-        self._kept: deque[ToWorker] = deque()
-
-    def keep(self, messages: Iterable[ToWorker]) -> None:
-        """Messages that came with another one: the next to be received."""
-        self._kept.extend(messages)
+        self._connection = connection
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
         """All that has come; with `wait`, waits for the first."""
-        if not self._kept:
+        if not self.kept:
             return self._source.receive(wait=wait)
-        messages = list(self._kept)
-        self._kept.clear()
+        messages = list(self.kept)
+        self.kept.clear()
         return messages
 
     def wait_for(self, call_id: int) -> WorkReply:
@@ -47,10 +68,10 @@ class Inbox:
                 if isinstance(message, CallReply) and message.reply.id == call_id:
                     reply = message.reply
                 elif isinstance(message, Work):
-                    self._free(message)  # the stage that waits may need the room
-                    self._kept.append(Work(message.items))
+                    self._connection.free(message)  # the stage that waits may need the room
+                    self.kept.append(Work(message.items))
                 else:
-                    self._kept.append(message)
+                    self.kept.append(message)
             if reply is not None:
                 return reply
 
@@ -60,9 +81,7 @@ class ThreadSource:
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[ToWorker | Action] = SimpleQueue()
-
-    def put(self, entry: "ToWorker | Action") -> None:
-        self._queue.put(entry)
+        self.put = self._queue.put
 
     def receive(self, *, wait: bool) -> list[ToWorker]:
         """As `Source.receive`; runs the actions that come before the next message."""
