@@ -40,6 +40,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first")
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="only this one")
+    parser.add_argument("--singly", action="store_true", help="look at the server behind each one")
     parser.add_argument("--out", type=Path, default=Path("fuzz-findings"), metavar="DIRECTORY")
     parser.add_argument("--replay", type=Path, nargs="+", metavar="FILE")
     return parser.parse_args(arguments)
@@ -47,7 +48,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _run(server: campaign.Server, options: argparse.Namespace) -> int:
     maker = Maker(options.seed, options.protocol or PROTOCOLS)
-    running = Campaign(server, known.matches)
+    running = Campaign(server, known.matches, is_single=options.singly)
     numbers = range(options.first, options.first + options.requests)
     with tqdm(total=options.requests, unit="request", smoothing=0.05) as bar:
         for start in range(0, len(numbers), _CHUNK):
@@ -77,15 +78,17 @@ def _write(finding: Finding, out: Path) -> str:
 
 
 def _replay(server: campaign.Server, paths: Sequence[Path]) -> int:
-    running = Campaign(server)
+    running = Campaign(server, is_single=True)
+    num_bad = 0
     for path in paths:
         asyncio.run(running.run([read(path)]))
         found = running.report.findings
-        print(f"{path}: {'holds' if not found else ''}")
+        num_bad += bool(found)
+        print(f"{path}: {'wrong' if found else 'right'}")
         for finding in found:
             print(f"    {finding.problem}\n{finding.answer}")
         found.clear()
-    return 0
+    return int(num_bad > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """A campaign: cases by number, sent to one server over several connections, and what they do to it."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -55,21 +54,30 @@ class Report:
 class Campaign:
     """Sends to a server of `SITE`, warmed up, that nobody else asks.
 
-    `is_known(finding)` says whether a finding is expected.
+    `is_known(finding)` says whether a finding is expected.  `is_single`: one case after another, and a
+    look at the server behind each.
     """
 
-    def __init__(self, server: Server, is_known: Callable[[Finding], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        server: Server,
+        is_known: Callable[[Finding], bool] = lambda _: False,
+        *,
+        is_single: bool = False,
+    ) -> None:
         self._server = server
         self._is_known = is_known
         self._logs = Logs(server)
         self._workers = _workers(server)
         self._level = level_of(server)
+        self._is_single = is_single
         self.report = Report()
 
     async def run(self, cases: Sequence[Case], on_done: Callable[[], object] = lambda: None) -> None:
         """Send `cases`, a block after another."""
-        for start in range(0, len(cases), BLOCK):
-            block = cases[start : start + BLOCK]
+        size = 1 if self._is_single else BLOCK
+        for start in range(0, len(cases), size):
+            block = cases[start : start + size]
             await self._send(block, on_done)
             problems = await asyncio.to_thread(self._look)
             for problem in problems:
@@ -101,7 +109,7 @@ class Campaign:
                 on_done()
             await lane.close()
 
-        await asyncio.gather(*(drive() for _ in range(LANES)))
+        await asyncio.gather(*(drive() for _ in range(min(LANES, len(block)))))
 
     def _look(self) -> list[str]:
         """What is wrong with the server itself."""
@@ -136,7 +144,3 @@ def _shown(found: Exchanged) -> str:
     if found.answers:
         return "\n".join(f"{answer.status} {answer.body[:600]!r}" for answer in found.answers[-2:])
     return f"{found.status} {found.replies[-1][:600] if found.replies else b''!r}"
-
-
-def seconds_since(began: float) -> float:
-    return time.monotonic() - began

@@ -14,7 +14,7 @@ CUT = "cut"  # the connection ended inside an answer
 BROKEN = "broken"  # what came is no HTTP
 _MOST_HEAD = 1 << 20
 _MOST_KEPT = 1 << 20  # bytes of an answer, beyond which the client leaves
-_MOST_EVENTS = 1500  # pieces of an answer, the same
+_MOST_EVENTS = 300  # pieces of an answer, the same
 _QUIET = 0.05  # seconds after which nothing more is expected of what is no request
 
 
@@ -36,13 +36,14 @@ class Requests:
 @dataclass(slots=True)
 class Answer:
     """`problem` is HUNG, CUT or BROKEN and why; "" if it is complete, or was given up for its length
-    (`is_long`)."""
+    (`is_long`).  `has_continue`: "100 Continue" came before it."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     problem: str = ""
     is_long: bool = False
+    has_continue: bool = False
 
 
 def requests_in(data: bytes) -> Requests:
@@ -92,13 +93,14 @@ class AnswerReader:
         """Whether the server has left the connection open behind the last answer."""
         return (self._parser.our_state, self._parser.their_state) == (h11.IDLE, h11.IDLE)
 
-    async def read(self, verb: bytes, until: float) -> Answer:
-        """The answer to a request of `verb`, at the time `until` at the latest."""
+    async def read(self, verb: bytes, until: float, *, is_whole: bool = True) -> Answer:
+        """The answer to a request of `verb`, at the time `until` at the latest.  One that is not
+        whole need not be answered."""
         self._parser.send(h11.Request(method=verb, target="/", headers=[("Host", "fuzz")]))
         self._parser.send(h11.EndOfMessage())
         answer = Answer()
         try:
-            await self._read(answer, until)
+            await self._read(answer, until, is_whole=is_whole)
         except TimeoutError:
             answer.problem = HUNG
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -108,14 +110,18 @@ class AnswerReader:
             answer.problem = CUT if is_end else f"{BROKEN}: {error}"
         return answer
 
-    async def _read(self, answer: Answer, until: float) -> None:
+    async def _read(self, answer: Answer, until: float, *, is_whole: bool) -> None:
         num_pieces = 0
         while True:
             event = self._parser.next_event()
             if event is h11.NEED_DATA:
                 left = max(0.01, until - asyncio.get_running_loop().time())
+                if answer.has_continue and not answer.status and not is_whole:
+                    left = _QUIET
                 data = await asyncio.wait_for(self._stream.read(1 << 16), left)
                 self._parser.receive_data(data)
+            elif isinstance(event, h11.InformationalResponse):
+                answer.has_continue = True
             elif isinstance(event, h11.Response):
                 answer.status = event.status_code
                 answer.headers = {k.decode(): v.decode("latin-1") for k, v in event.headers}
@@ -140,9 +146,9 @@ class AnswerReader:
         """The answers to what is no whole request: until the connection is closed, or quiet."""
         found: list[Answer] = []
         while self.can_go_on and await self._has_more():
-            answer = await self.read(b"GET", until)
-            if answer.problem == CUT and not answer.status:
-                break  # closed between two answers
+            answer = await self.read(b"GET", until, is_whole=False)
+            if not answer.status and (answer.problem == CUT or answer.has_continue):
+                break  # closed between two answers, or the server waits for the body
             found.append(answer)
             if answer.problem or answer.is_long:
                 break

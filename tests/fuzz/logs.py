@@ -1,11 +1,9 @@
 """The logs of a server and its workers: tracebacks in them."""
 
-import re
 from pathlib import Path
 
 from tests.chaos.server import Server
 
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\S|\Z)", re.DOTALL)
 _OF_A_SERVABLE = "servable_config.py"  # a servable's own function raised
 
 
@@ -35,8 +33,15 @@ class Logs:
 
 
 def tracebacks(text: str) -> list[str]:
-    """The end of each in `text`, but for those of servables' own functions."""
+    """Each in `text`, its error first, but for those of servables' own functions."""
     if "Traceback" not in text:
         return []
-    found = text.split("Traceback (most recent call last)")[1:]
-    return [one[-1200:].strip() for one in found if _OF_A_SERVABLE not in one]
+    found = [_of_line(one) for one in text.split("Traceback (most recent call last):\n")[1:]]
+    return [one for one in found if _OF_A_SERVABLE not in one]
+
+
+def _of_line(text: str) -> str:
+    """The error at the end of a traceback, then the traceback; `text` goes on behind it."""
+    lines = text.splitlines()
+    count = next((n for n, line in enumerate(lines) if line[:1] != " "), len(lines))
+    return "\n".join(["".join(lines[count : count + 1]), *lines[:count][-12:]])
