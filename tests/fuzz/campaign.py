@@ -1,4 +1,4 @@
-"""A campaign: cases by number, sent to one server over several connections, and what they do to it."""
+"""A campaign: cases, sent to one server over several connections, and what they do to it."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,9 @@ class Report:
 
     def count(self, case: Case, found: Exchanged) -> None:
         self.num_sent += 1
-        codes = [str(answer.status or "none") for answer in found.answers] or [found.status or "sent"]
+        codes = [str(answer.status or "none") for answer in found.answers] or [
+            found.status or "sent"
+        ]
         self.codes.update(f"{case.protocol} {code.partition(':')[0]}" for code in codes)
         self.slowest = max(self.slowest, (found.seconds, f"{case.protocol} {case.origin}"))
 
@@ -54,8 +56,8 @@ class Report:
 class Campaign:
     """Sends to a server of `SITE`, warmed up, that nobody else asks.
 
-    `is_known(finding)` says whether a finding is expected.  `is_single`: one case after another, and a
-    look at the server behind each.
+    `is_known(finding)` says whether a finding is expected.  `is_single`: one case after another,
+    and a look at the server behind each.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Campaign:
         self._is_single = is_single
         self.report = Report()
 
-    async def run(self, cases: Sequence[Case], on_done: Callable[[], object] = lambda: None) -> None:
+    async def run(
+        self, cases: Sequence[Case], on_done: Callable[[], object] = lambda: None
+    ) -> None:
         """Send `cases`, a block after another."""
         size = 1 if self._is_single else BLOCK
         for start in range(0, len(cases), size):
@@ -107,7 +111,7 @@ class Campaign:
                 if problem := problem_of(case, found):
                     self._add(Finding(problem, (case,), _shown(found)))
                 on_done()
-            await lane.close()
+            await lane.aclose()
 
         await asyncio.gather(*(drive() for _ in range(min(LANES, len(block)))))
 
@@ -115,13 +119,22 @@ class Campaign:
         """What is wrong with the server itself."""
         if not self._server.is_running:
             return [f"the server has ended: {self._server.script.text[-500:]}"]
-        problems = [f"{name} is not right" for name in recovery.never_right(self._server, (), BOUND)]
+        problems = []
+        if self._is_wrong():
+            problems.append("it gives no right answer any more")
         problems += self._logs.problems()
         now = _workers(self._server)
         if now != self._workers:
             problems.append(f"workers have died: {self._workers}, now {now}")
             self._workers = now
         return problems
+
+    def _is_wrong(self) -> bool:
+        """Whether a servable gives no right answer over a protocol."""
+        return any(
+            recovery.never_right(self._server, set(recovery.SERVABLES) - {name}, BOUND)
+            for name in recovery.SERVABLES
+        )
 
     def _add(self, finding: Finding) -> None:
         if not self._is_known(finding):

@@ -13,31 +13,157 @@ from tests.fuzz.case import Request
 
 _LINES = (
     *(b"Content-Length: 5", b"Content-Length: -1", b"Content-Length: +5", b"Content-Length: 0x5"),
-    *(b"Content-Length: 99999999999999999999", b"Content-Length: 5, 5", b"Content-Length:", b"Content-Length: 1e3"),
-    *(b"Content-Length: 200000000", b"Content-Length : 5", b"content-length:5\t", b"Content-Length: 5\x0b"),
-    *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: gzip, chunked", b"Transfer-Encoding: identity"),
-    *(b"Transfer-Encoding:\x0bchunked", b"Transfer-Encoding : chunked", b"Transfer-Encoding: xchunked"),
+    *(
+        b"Content-Length: 99999999999999999999",
+        b"Content-Length: 5, 5",
+        b"Content-Length:",
+        b"Content-Length: 1e3",
+    ),
+    *(
+        b"Content-Length: 200000000",
+        b"Content-Length : 5",
+        b"content-length:5\t",
+        b"Content-Length: 5\x0b",
+    ),
+    *(
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: identity",
+    ),
+    *(
+        b"Transfer-Encoding:\x0bchunked",
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding: xchunked",
+    ),
     *(b"Transfer-Encoding: chunked, chunked", b"Transfer-Encoding: CHUNKED", b"TE: trailers"),
-    *(b"Connection: close", b"Connection: keep-alive, close", b"Connection: \xff", b"Connection: upgrade"),
+    *(
+        b"Connection: close",
+        b"Connection: keep-alive, close",
+        b"Connection: \xff",
+        b"Connection: upgrade",
+    ),
     *(b"Expect: 100-continue", b"Expect: 200-ok", b"Upgrade: websocket", b"Upgrade: h2c"),
-    *(b"Host: b", b"Host:", b"X: a\x00b", b"X: a\rb", b" folded", b"\tfolded", b": none", b"no colon"),
+    *(
+        b"Host: b",
+        b"Host:",
+        b"X: a\x00b",
+        b"X: a\rb",
+        b" folded",
+        b"\tfolded",
+        b": none",
+        b"no colon",
+    ),
     *(b"X: " + b"a" * 7000, b"X: " + b"a" * 70_000, b"\xff\xfe: x", b"(x): y", b"X\x00: y"),
-    *(b"Accept: text/html", b"Accept-Encoding: gzip", b"Content-Encoding: gzip", b"Range: bytes=0-1"),
-    *(b"Content-Type: text/plain", b"Content-Type: \xff", b"X-Request-Id: \xff", b"X-Request-Id: a b"),
-    *(b"X-Request-Timeout: 0", b"X-Request-Timeout: nan", b"X-Request-Timeout: 1e-9", b"Authorization: Basic ="),
+    *(
+        b"Accept: text/html",
+        b"Accept-Encoding: gzip",
+        b"Content-Encoding: gzip",
+        b"Range: bytes=0-1",
+    ),
+    *(
+        b"Content-Type: text/plain",
+        b"Content-Type: \xff",
+        b"X-Request-Id: \xff",
+        b"X-Request-Id: a b",
+    ),
+    *(
+        b"X-Request-Timeout: 0",
+        b"X-Request-Timeout: nan",
+        b"X-Request-Timeout: 1e-9",
+        b"Authorization: Basic =",
+    ),
 )
-_SIZES = (b"0", b"00", b"1", b"-1", b"+5", b"0x5", b"5 ", b" 5", b"5;", b'5;a="b', b"g", b"", b"FFFFFFFF")
-_HUGE = (b"FFFFFFFFFFFFFFFF", b"10000000000000005", b"5" * 100, b"5;" + b"x" * 70_000, b"7fffffff", b"5\n")
-_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/11", b"http/1.1", b"")
+_SIZES = (
+    b"0",
+    b"00",
+    b"1",
+    b"-1",
+    b"+5",
+    b"0x5",
+    b"5 ",
+    b" 5",
+    b"5;",
+    b'5;a="b',
+    b"g",
+    b"",
+    b"FFFFFFFF",
+)
+_HUGE = (
+    b"FFFFFFFFFFFFFFFF",
+    b"10000000000000005",
+    b"5" * 100,
+    b"5;" + b"x" * 70_000,
+    b"7fffffff",
+    b"5\n",
+)
+_VERSIONS = (
+    b"HTTP/1.0",
+    b"HTTP/1.1",
+    b"HTTP/2.0",
+    b"HTTP/0.9",
+    b"HTTP/1.2",
+    b"HTTP/11",
+    b"http/1.1",
+    b"",
+)
 _TARGETS = (
-    *(b"/", b"*", b"", b"/%", b"/%00", b"/%ff", b"/..%2f..%2fetc/passwd", b"//", b"/a//b", b"/model/"),
-    *(b"/model/good:", b"/model/:double", b"/model/good/version/-1:double", b"/model/good:double?a=b#c"),
-    *(b"/model/good/version/99999999999:double", b"/model/good/version/x:double", b"/model/%67ood:double"),
-    *(b"/model/good:double_stream", b"/model/tiny:generate", b"/model/tiny:@generate", b"/v1/models/../x"),
-    *(b"/model/" + b"a" * 5000 + b":x", b"/" + b"a" * 70_000, b"/models/x/generate", b"/models/%2e%2e"),
-    *(b"http://a/health", b"/health?" + b"&" * 2000, b"/static/../../x", b"/v1", b"/v1/responses/abc"),
+    *(
+        b"/",
+        b"*",
+        b"",
+        b"/%",
+        b"/%00",
+        b"/%ff",
+        b"/..%2f..%2fetc/passwd",
+        b"//",
+        b"/a//b",
+        b"/model/",
+    ),
+    *(
+        b"/model/good:",
+        b"/model/:double",
+        b"/model/good/version/-1:double",
+        b"/model/good:double?a=b#c",
+    ),
+    *(
+        b"/model/good/version/99999999999:double",
+        b"/model/good/version/x:double",
+        b"/model/%67ood:double",
+    ),
+    *(
+        b"/model/good:double_stream",
+        b"/model/tiny:generate",
+        b"/model/tiny:@generate",
+        b"/v1/models/../x",
+    ),
+    *(
+        b"/model/" + b"a" * 5000 + b":x",
+        b"/" + b"a" * 70_000,
+        b"/models/x/generate",
+        b"/models/%2e%2e",
+    ),
+    *(
+        b"http://a/health",
+        b"/health?" + b"&" * 2000,
+        b"/static/../../x",
+        b"/v1",
+        b"/v1/responses/abc",
+    ),
 )
-_VERBS = (b"GET", b"POST", b"HEAD", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"get", b"M-SEARCH")
+_VERBS = (
+    b"GET",
+    b"POST",
+    b"HEAD",
+    b"PUT",
+    b"DELETE",
+    b"PATCH",
+    b"OPTIONS",
+    b"TRACE",
+    b"CONNECT",
+    b"PRI",
+    b"get",
+    b"M-SEARCH",
+)
 
 
 def edit_framing(data: bytes, others: Sequence[bytes], random: Random) -> bytes:
@@ -106,7 +232,9 @@ def _cut(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
 
 
 def _line_ends(data: bytes, _: Sequence[bytes], random: Random) -> bytes:
-    return data.replace(b"\r\n", random.choice((b"\n", b"\r", b"\n\r", b"\r\r\n")), random.choice((1, -1)))
+    return data.replace(
+        b"\r\n", random.choice((b"\n", b"\r", b"\n\r", b"\r\r\n")), random.choice((1, -1))
+    )
 
 
 def _bytes(data: bytes, _: Sequence[bytes], random: Random) -> bytes:

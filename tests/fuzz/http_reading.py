@@ -35,8 +35,8 @@ class Requests:
 
 @dataclass(slots=True)
 class Answer:
-    """`problem` is HUNG, CUT or BROKEN and why; "" if it is complete, or was given up for its length
-    (`is_long`).  `has_continue`: "100 Continue" came before it."""
+    """`problem` is HUNG, CUT or BROKEN and why; "" if it is complete, or was given up for its
+    length (`is_long`).  `has_continue`: "100 Continue" came before it."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)

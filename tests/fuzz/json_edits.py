@@ -6,6 +6,7 @@ are.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeAlias
@@ -120,7 +121,8 @@ def _add(place: Place, known: Sequence[Field], random: Random) -> None:
     """A field of another request, with its value or another."""
     if not known:
         return
-    name, value = random.choice(known)
+    name, found = random.choice(known)
+    value = deepcopy(found)
     target = place.value if isinstance(place.value, dict) else place.inside
     if isinstance(target, dict):
         target[name] = value if random.random() < 0.6 else odd_values.value(random)

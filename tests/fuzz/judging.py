@@ -52,7 +52,7 @@ _TARGETS = tuple((name, re.compile(pattern)) for name, pattern in _ROUTES)
 
 
 def problem_of(case: Case, found: Exchanged) -> str:
-    """"" if all is as it must be."""
+    """ "" if all is as it must be."""
     if case.channel == H2:
         return ""
     if case.channel == HTTP:
@@ -84,9 +84,8 @@ def _ends(answer: Answer) -> bool:
 
 def _problem_of_answer(answer: Answer, line: bytes) -> str:
     """`line` has verb and target of the request; empty if what was sent is no whole request."""
-    if found := INTERNAL.search(answer.body):
-        if not _is_own_failure(answer):
-            return f"{answer.status} with {found[0].decode()!r}: {answer.body[:300]!r}"
+    if (found := INTERNAL.search(answer.body)) and not _is_own_failure(answer):
+        return f"{answer.status} with {found[0].decode()!r}: {answer.body[:300]!r}"
     if answer.status in REFUSALS and _ends(answer) and "text/plain" in _kind(answer):
         return ""  # refused as HTTP
     if line.startswith(b"HEAD "):
@@ -125,7 +124,9 @@ def _openai(answer: Answer) -> str:
         body = _json(answer.body)
         error = body.get("error") if isinstance(body, dict) else None
         keys = {"message", "type", "param", "code"}
-        is_right = isinstance(error, dict) and error.keys() == keys and isinstance(error["message"], str)
+        is_right = (
+            isinstance(error, dict) and error.keys() == keys and isinstance(error["message"], str)
+        )
         return "" if is_right else _wrong_form(answer)
     return _check_success(answer, "server_error", ends=b"data: [DONE]\n\n")
 

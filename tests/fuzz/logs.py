@@ -4,6 +4,8 @@ from pathlib import Path
 
 from tests.chaos.server import Server
 
+_TRACEBACK = "Traceback (most recent call last):\n"
+_CHAINED = ("During handling of the above", "direct cause of the following")  # another one follows
 _OF_A_SERVABLE = "servable_config.py"  # a servable's own function raised
 
 
@@ -34,14 +36,23 @@ class Logs:
 
 def tracebacks(text: str) -> list[str]:
     """Each in `text`, its error first, but for those of servables' own functions."""
-    if "Traceback" not in text:
+    if _TRACEBACK not in text:
         return []
-    found = [_of_line(one) for one in text.split("Traceback (most recent call last):\n")[1:]]
-    return [one for one in found if _OF_A_SERVABLE not in one]
+    before, *parts = text.split(_TRACEBACK)
+    found = []
+    for part in parts:
+        indent = len(before) - len(before.rstrip(" "))
+        before = part
+        if not any(words in part for words in (_OF_A_SERVABLE, *_CHAINED)):
+            found.append(_shorten(part, indent))
+    return found
 
 
-def _of_line(text: str) -> str:
-    """The error at the end of a traceback, then the traceback; `text` goes on behind it."""
-    lines = text.splitlines()
-    count = next((n for n, line in enumerate(lines) if line[:1] != " "), len(lines))
-    return "\n".join(["".join(lines[count : count + 1]), *lines[:count][-12:]])
+def _shorten(text: str, indent: int) -> str:
+    """The error at the end of a traceback, and its last calls; `text` goes on behind it."""
+    calls: list[str] = []
+    for line in text.splitlines():
+        if line and len(line) - len(line.lstrip()) <= indent:
+            return "\n".join([line.strip(), *calls[-8:]])
+        calls.append(line[indent:])
+    return "\n".join(calls[-8:])

@@ -11,12 +11,40 @@ _NUMBERS = (
 _LITERALS = (  # that a JSON library does not write
     *(b"NaN", b"Infinity", b"-Infinity", b"1e400", b"-1e400", b"-0", b"01", b"1.", b".5", b"+1"),
     *(b"0x10", b"1e", b"9" * 400, b"0." + b"0" * 400 + b"1", b"1e-9999999999", b"tru", b"None"),
-    *(b"'a'", b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\u0000"', b'"\\x"', b'"\xff"', b'"\xed\xa0\x80"'),
+    *(
+        b"'a'",
+        b'"\\ud800"',
+        b'"\\udc00\\ud800"',
+        b'"\\u0000"',
+        b'"\\x"',
+        b'"\xff"',
+        b'"\xed\xa0\x80"',
+    ),
     *(b'"a', b"[1,]", b'{"a":1,}', b"{1:2}", b"//a\n1", b"", b" ", b"\x00", b"\xef\xbb\xbf1"),
 )
 _TEXTS = (
-    *("", " ", "\n", "\r\n", "\0", "\x7f", "\x1b[31m", "a\0b", "\ufeff", "\u200b", "\u202e", "\u2028"),
-    *("\U0001f469\u200d\U0001f52c", "\U0010ffff", "\uffff", "e\u0301" * 50, "\ufdfa" * 20, "\u0130"),
+    *(
+        "",
+        " ",
+        "\n",
+        "\r\n",
+        "\0",
+        "\x7f",
+        "\x1b[31m",
+        "a\0b",
+        "\ufeff",
+        "\u200b",
+        "\u202e",
+        "\u2028",
+    ),
+    *(
+        "\U0001f469\u200d\U0001f52c",
+        "\U0010ffff",
+        "\uffff",
+        "e\u0301" * 50,
+        "\ufdfa" * 20,
+        "\u0130",
+    ),
     *("%s%n%d", "{}", "{0}", "{{7*7}}", "{% raw %}", "${a}", "../../etc/passwd", "a" * 300),
     *("<|endoftext|>", "<s>", "</s>", "<|im_start|>", "[INST]", "<think>", "<tool_call>", "null"),
     *("true", "1", "-1", "1e5", "NaN", "@generate", "@tokenize", "__class__", "$ref", "#/", "*"),
@@ -45,7 +73,9 @@ def text(random: Random) -> str:
 
 
 def _code_point(random: Random) -> int:
-    point = random.choice((random.randrange(128), random.randrange(0x3000), random.randrange(0x110000)))
+    point = random.choice(
+        (random.randrange(128), random.randrange(0x3000), random.randrange(0x110000))
+    )
     return point if not 0xD800 <= point < 0xE000 else 0xFFFD
 
 

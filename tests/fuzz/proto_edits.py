@@ -119,7 +119,9 @@ _EDITS: tuple[Callable[[pb.PredictRequest, Random], None], ...] = (
 def _append_field(data: bytes, random: Random) -> bytes:
     """A field that the message does not have, or has otherwise."""
     tag = bytes([random.choice((3, 4, 9, 15)) << 3 | random.randrange(8)])
-    return data + tag + random.choice((b"", b"\x00", b"\xff" * 10, b"\x05hello", random.randbytes(9)))
+    return (
+        data + tag + random.choice((b"", b"\x00", b"\xff" * 10, b"\x05hello", random.randbytes(9)))
+    )
 
 
 def _twice(data: bytes, _: Random) -> bytes:

@@ -11,7 +11,7 @@ from mindspore_serving.frontends.ms_grpc import SERVICE
 from tests.fuzz.case import H2, HTTP, Case
 from tests.fuzz.http_reading import HUNG, Answer, AnswerReader, Requests, requests_in
 
-BOUND = 30.0  # seconds after which a request counts as hung
+BOUND = 20.0  # seconds after which a request counts as hung
 _QUIET = 0.05
 _MOST_REPLIES = 60  # of a stream, beyond which the client leaves
 _OPTIONS = [("grpc.max_receive_message_length", 1 << 28), ("grpc.use_local_subchannel_pool", 1)]
@@ -55,7 +55,7 @@ class Lane:
         found.seconds = loop.time() - began
         return found
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         await self._disconnect()
         await self._channel.close()
 
@@ -87,9 +87,7 @@ class Lane:
 
     async def _disconnect(self) -> None:
         if self._stream is not None:
-            self._stream[1].close()
-            with suppress(OSError):
-                await self._stream[1].wait_closed()
+            await _close(self._stream[1])
         self._stream = self._reader = None
 
     # --- gRPC ---
@@ -101,7 +99,7 @@ class Lane:
         with suppress(TimeoutError, ConnectionError):
             while await asyncio.wait_for(reader.read(1 << 16), _QUIET):
                 pass
-        writer.close()
+        await _close(writer)
         return Exchanged()
 
     async def _call(self, case: Case) -> Exchanged:
@@ -122,6 +120,12 @@ class Lane:
             is_late = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             found.status = HUNG if is_late else f"{error.code().name}: {error.details()}"
         return found
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
