@@ -144,8 +144,12 @@ class Campaign:
 def start(directory: Path) -> Server:
     """A server for a campaign, warmed up."""
     server = Server(SITE, directory)
-    server.wait_until_started()
-    recovery.warm_up(server)
+    try:
+        server.wait_until_started()
+        recovery.warm_up(server)
+    except BaseException:
+        server.close()
+        raise
     return server
 
 
