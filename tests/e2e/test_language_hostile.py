@@ -66,7 +66,7 @@ def test_what_takes_too_long_to_prepare_is_the_fault_of_the_request(calls):
 def test_clients_that_leave_free_what_prepares_their_requests(calls):
     (pid,) = workers(os.getpid())
     body = json.dumps({**CHAT, **with_grammar(SLOW)}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     eventually(lambda: len(preparing(pid)) == NUM_PROCESSES)
     for _ in range(8):
         with socket.create_connection(("127.0.0.1", calls.http)) as stream:
