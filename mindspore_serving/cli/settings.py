@@ -91,6 +91,12 @@ class ServeSettings:
     )
     stage_timeout: float = _option(0.0, "seconds that a stage may run; 0 for any")
     step_timeout: float = _option(300.0, "seconds that a step of a language model may run")
+    limit: tuple[str, ...] = _option(
+        (),
+        "any field of ServerLimits, as head_timeout=10; docs/limits.md has them; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
+    )
     http_status_codes: bool = _option(False, "answer errors over REST with 4xx and 5xx, not 200")
     tls_cert: str | None = _option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
