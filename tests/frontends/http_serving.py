@@ -57,6 +57,12 @@ class Inference(FakeInference):
 class Control:
     is_ready = True
 
+    def __init__(self):
+        self.servables = []
+
+    def readiness(self):
+        return self.servables
+
     def observe(self):
         return [{"name": "add"}]
 
@@ -67,22 +73,34 @@ class Control:
 class Web:
     """A running server and raw connections to it."""
 
-    def __init__(self, background, *, use_status_codes=False, api_keys=(), routes=()):
+    def __init__(
+        self,
+        background,
+        *,
+        use_status_codes=False,
+        api_keys=(),
+        routes=(),
+        limits=None,
+        max_body=MAX_BODY,
+        sites=None,
+    ):
         self.background = background
-        rest, keys = MsRest(MAX_BODY, use_status_codes), Keys(api_keys)
-        self.inference = Inference()
+        rest, keys = MsRest(max_body, use_status_codes), Keys(api_keys)
+        self.inference, self.control = Inference(), Control()
         app = make_app(
             self.inference,
-            Control(),
+            self.control,
             lambda: b"numbers",
             rest=rest,
             keys=keys,
+            sites=sites,
             routes=routes,
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        self.server = HttpServer(address, app, FastPath(self.inference, rest, keys))
+        path = FastPath(self.inference, rest, keys, sites)
+        self.server = HttpServer(address, app, path, limits)
         background.run(self.server.start(None))
-        self.port = self.server._server.sockets[0].getsockname()[1]
+        self.port = self.server.port
         self.clients = []
 
     def connect(self):
@@ -103,6 +121,11 @@ class Web:
                 self.server.end_late_connections(now + seconds)
 
         self.background.run(look())
+
+    @property
+    def held(self):
+        """Bytes of bodies that the server holds, as it counts them."""
+        return self.server.shared.memory.held
 
     def close(self):
         for client in self.clients:

@@ -30,7 +30,7 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.llm.processing.answer_format import (
@@ -193,14 +193,15 @@ class Web:
         self._background = background
         self.control = Control()
         self.inference = Inference(self.control)
-        models = LanguageModels(self.inference, self.control)
+        rules = LanguageRules(allows_priority=True)
+        models = LanguageModels(self.inference, self.control, rules)
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         app = Starlette(routes=openai.routes(site))
         path = FastPath(self.inference, MsRest(MAX_BODY), Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
-        self.port = self._server._server.sockets[0].getsockname()[1]
+        self.port = self._server.port
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
     @property

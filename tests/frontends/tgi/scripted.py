@@ -61,10 +61,16 @@ class ScriptedInference(FakeInference):
         super().__init__()
         self.answers = answers
         self.stays_open = False  # say the answer, and then nothing
+        self.fails_with: ServingError | None = None  # after the answer
 
     @property
     def sent(self) -> list[LLMRequest]:
         return [decode_request(call.request.method, call.request.body) for call in self.calls]
+
+    @property
+    def timeouts(self) -> list[float | None]:
+        """Of those, in seconds."""
+        return [call.request.timeout for call in self.calls]
 
     def received(self, call: FakeCall) -> None:
         assert call.request.method in METHODS
@@ -74,7 +80,7 @@ class ScriptedInference(FakeInference):
             return
         call.reply(*(Reply([encode_events([event])], is_last=False) for event in answer))
         if not self.stays_open:
-            call.reply(Reply())
+            call.reply(Reply(failure=self.fails_with))
 
 
 @dataclass
