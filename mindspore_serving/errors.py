@@ -23,6 +23,7 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 9
     CANCELLED = 10
     UNAUTHORIZED = 11
+    FORBIDDEN = 12
 
 
 class ServingError(RuntimeError):
@@ -85,7 +86,7 @@ class Temporary(ServingError):
 
 
 class ServableUnavailable(Temporary):
-    """The servable is known, but no worker runs it now."""
+    """The servable is known, but no worker runs it now; one may come back."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
@@ -114,6 +115,12 @@ class Unauthorized(ServingError):
     code = Code.UNAUTHORIZED
 
 
+class Forbidden(ServingError):
+    """A web page of another site asks, or a name is called that is not the server's."""
+
+    code = Code.FORBIDDEN
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -136,6 +143,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         DeadlineExceeded,
         Cancelled,
         Unauthorized,
+        Forbidden,
     )
 }
 

@@ -56,7 +56,7 @@ class SamplingParams:
     )
     top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
     top_p: float = param(
-        1.0, "keep the likeliest that hold this probability", over=0.0, at_most=1.0
+        1.0, "keep the likeliest tokens that hold this probability", over=0.0, at_most=1.0
     )
     min_p: float = param(
         0.0,
@@ -174,6 +174,7 @@ class Generated:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
+    blames_request: bool = False  # for ERROR: its parameters or its grammar are the cause
 
 
 def join(parts: Sequence[Generated]) -> Generated:
@@ -190,4 +191,5 @@ def join(parts: Sequence[Generated]) -> Generated:
         last.finish_reason,
         last.stop_reason,
         max(part.num_cached_tokens for part in parts),
+        last.blames_request,
     )

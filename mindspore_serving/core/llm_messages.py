@@ -171,7 +171,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     `finish_reason` is None while there is more, else "stop", "tool_calls" (a "stop" of an answer
     that has calls), "length", "abort" or "error"; `stop_reason` is the stop string or token id that
-    ended it, for "error" what went wrong.
+    ended it, for "error" what went wrong; `blames_request` if parameters or grammar were the cause.
     """
 
     index: int
@@ -182,6 +182,13 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     stop_reason: str | int | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    blames_request: bool = False
+
+    def to_error(self) -> ServingError:
+        """For the finish reason "error"."""
+        if self.blames_request:
+            return InvalidInputs(f"the answer cannot go on: {self.stop_reason}")
+        return ServingError(f"the model failed: {self.stop_reason}")
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -263,6 +270,7 @@ _decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items
 _encoder = msgspec.msgpack.Encoder()
 encode_request: Callable[[LLMRequest], bytes] = _encoder.encode
 encode_events: Callable[[Sequence[Event]], bytes] = _encoder.encode
+encode_event: Callable[[Event], bytes] = _encoder.encode
 decode_events: Callable[[Buffer], list[Event]] = msgspec.msgpack.Decoder(list[Event]).decode
 
 

@@ -162,7 +162,9 @@ def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
             queue.resume([job], [_to_error(event)])
         elif isinstance(event, Chunk):
             if event.finish_reason == "error":
-                queue.resume([job], [StageFailed(str(event.stop_reason))])
+                text = str(event.stop_reason)
+                error = InvalidInputs(text) if event.blames_request else StageFailed(text)
+                queue.resume([job], [error])
                 return
             outcome = (event.text, event.finish_reason or "")[:num_outputs]
             if job.is_to_stream:

@@ -32,6 +32,8 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
+        preparation_timeout: seconds that chat template, tokens and grammar of a request may take.
+        preparation_memory: bytes that they may take.
         generation_config: "auto" takes the sampling that generation_config.json recommends as the
             default of OpenAI's routes and of the offline interface; "ignore" does not.
 
@@ -56,20 +58,25 @@ class EngineConfig:
     max_ngram: int = 4
     min_ngram: int = 2
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
+    preparation_timeout: float = 5.0
+    preparation_memory: int = 512 << 20
     generation_config: str = "auto"
 
     def __post_init__(self) -> None:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
-        if self.generation_config not in ("auto", "ignore"):
-            raise InvalidInputs(
-                f"generation_config is {self.generation_config!r}, expected auto or ignore"
-            )
+        given = self.generation_config
+        if given not in ("auto", "ignore"):
+            raise InvalidInputs(f"generation_config is {given!r}, expected auto or ignore")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
                 f"max_num_seqs={self.max_num_seqs}: every sequence computes a token in a step"
+            )
+        if not isinstance(self.preparation_timeout, int | float) or self.preparation_timeout <= 0:
+            raise InvalidInputs(
+                f"preparation_timeout is {self.preparation_timeout!r}, expected a number > 0"
             )
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
@@ -111,4 +118,5 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_waiting_tokens": (1, None),
     "kv_cache_memory": (1, None),
     "num_threads": (1, None),
+    "preparation_memory": (1 << 20, None),
 }

@@ -57,7 +57,7 @@ class ServableStartConfig:
         dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
         max_batch_delay_ms: Milliseconds to wait for a batch.  0 (default) takes whatever is queued.
-        preferred_batch_size: With a delay, send a batch of as many; 0 is the model's batch size.
+        preferred_batch_size: With a delay, send a batch of so many instances; 0: the model's size.
         retry: Whether instances that a dying worker had are sent to another one.
         restart_policy: Whether a worker that died is started again: "always" (default; ever later,
             at most every 30 s, if it dies soon each time), "limited" (not after five deaths within

@@ -1,6 +1,6 @@
 """One answer to a request: from a step's logits to tokens to outputs.  Knows no cache."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
@@ -27,7 +27,8 @@ class Branch:
         self.index = index
         self.sequence = sequence
         self.drafter = drafter
-        self.grammar = _state(request)
+        grammar, ignores_eos = request.grammar, request.params.ignore_eos
+        self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
         self._checker = _checker(request)
         self._row = self._sample_row(self.output_ids)
@@ -47,7 +48,8 @@ class Branch:
         if token.is_barred and self.grammar is not None and self.grammar.is_complete:
             return self.end(FinishReason.STOP)
         if token.error is not None:
-            return self.end(FinishReason.ERROR, token.error)
+            ended = self.end(FinishReason.ERROR, token.error)
+            return replace(ended, blames_request=token.blames_request)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
         if self.grammar is not None:
@@ -60,6 +62,7 @@ class Branch:
             None if token.logprobs is None else (token.logprobs,),
             emitted.finish_reason,
             emitted.stop_reason,
+            blames_request=emitted.finish_reason is FinishReason.ERROR,
         )
 
     def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
@@ -108,12 +111,6 @@ class Branch:
             seed=request.seed_of(self.index),
             bad_words_ids=request.bad_words_ids,
         )
-
-
-def _state(request: Request) -> GrammarState | None:
-    if request.grammar is None:
-        return None
-    return request.grammar.begin(has_ends=not request.params.ignore_eos)
 
 
 def _checker(request: Request) -> StopChecker:
@@ -202,4 +199,4 @@ class Readout:
         errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
         for index, row in enumerate(self._sampled):
             if id(row) in errors:
-                sampled[index] = Sampled(-1, error=errors[id(row)])
+                sampled[index] = Sampled(-1, error=errors[id(row)], blames_request=True)

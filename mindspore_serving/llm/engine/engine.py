@@ -113,17 +113,21 @@ class Engine:
         adapter: int = 0,
         grammar: CompiledGrammar | None = None,
         continues: bool = False,
+        bad_words_ids: list[list[int]] | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
         `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
-        that is complete.  With `continues` the text may begin with a space.
+        that is complete.  With `continues` the text may begin with a space.  `bad_words_ids` are
+        `params.bad_words` as tokens, if that was done before.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
-        request = make_request(request_id, prompt_ids, params, self._limits, grammar)
+        request = make_request(
+            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
+        )
         request.continues = continues
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._table:
@@ -232,9 +236,8 @@ class Engine:
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
         place = 0
-        for row, sequence, count in zip(
-            scheduled.step.rows, scheduled.sequences, counts, strict=True
-        ):
+        step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
+        for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue

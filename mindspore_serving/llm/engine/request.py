@@ -75,9 +75,11 @@ def make_request(
     prompt_ids: Iterable[int],
     params: SamplingParams,
     limits: ModelLimits,
+    *,
     grammar: CompiledGrammar | None = None,
+    words: list[list[int]] | None = None,
 ) -> Request:
-    """A request within `limits`.  A missing seed is drawn.
+    """A request within `limits`.  A missing seed is drawn; `words` are its bad words as tokens.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
@@ -97,7 +99,7 @@ def make_request(
         max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
         seed=secrets.randbits(64) if params.seed is None else params.seed,
         eos_ids=limits.eos_ids,
-        bad_words_ids=_bad_words_ids(params, limits.tokenizer),
+        bad_words_ids=_bad_words_ids(params, limits.tokenizer) if words is None else words,
         tokenizer=limits.tokenizer,
         grammar=grammar,
     )

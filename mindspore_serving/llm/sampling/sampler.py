@@ -30,6 +30,7 @@ class Sampled:
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
     is_barred: bool = False  # the error is that every token is forbidden
+    blames_request: bool = False  # the error is made by parameters or grammar, not by the model
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -62,12 +63,12 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
         if not np.isfinite(logits[best_id]):
             if not np.all(logits == -np.inf):
                 error = f"penalties and logit_bias overflow: {_describe(logits)}"
-                return Sampled(-1, error=error)
+                return Sampled(-1, error=error, blames_request=True)
             error = (
                 f"none of the {len(logits)} tokens may be chosen: allowed_token_ids, the grammar, "
                 "bad_words and min_tokens together forbid every one"
             )
-            return Sampled(-1, error=error, is_barred=True)
+            return Sampled(-1, error=error, is_barred=True, blames_request=True)
     if is_greedy(params):
         token_id = best_id
     else:
