@@ -44,7 +44,7 @@ class BatchScheduler:
         now = time.monotonic()  # uvloop's clock counts milliseconds
         for method in list(self._waiting):
             method.hand_out(now)
-            if not method.num_waiting:
+            if not len(method.queue) and not method.suspects:
                 del self._waiting[method]
             else:
                 self._wake_when_due(method, now)
@@ -153,16 +153,14 @@ class BatchedMethod(ServedMethod):
             reserved[link] = self
         if not windows[link].num_held:
             self._is_suspect_out = True
-            self._send([self.suspects.popleft()], link, now)
+            suspect = [self.suspects.popleft()]
+            link.send_work(suspect, now, self._scheduler)
+            windows[link].sent(suspect, now)
 
     def _release(self, link: WorkerLink) -> None:
         if self._scheduler.reserved.get(link) is self:
             del self._scheduler.reserved[link]
             self._is_suspect_out = False
-
-    def _send(self, parts: list[RequestPart], link: Link, now: float) -> None:
-        link.send_work(parts, now, self._scheduler)
-        self._scheduler.windows[link].sent(parts, now)
 
     def _hand_out_once(self, now: float) -> bool:
         """Give the freest worker its share of what waits.  False if nothing moved."""
@@ -180,7 +178,8 @@ class BatchedMethod(ServedMethod):
             return False
         parts = [part for part in parts if not part.request.is_done]
         if parts:
-            self._send(parts, link, now)
+            link.send_work(parts, now, self._scheduler)
+            self._scheduler.windows[link].sent(parts, now)
             if len(self.workers) > 1:
                 self._make_last(link)
         return True
@@ -192,10 +191,11 @@ class BatchedMethod(ServedMethod):
         would be given every part of a request.
         """
         freest, its_room, least, num_free = None, 0, 1.0, 0
+        reserved = self._scheduler.reserved
         for link in self.workers:
             window = self._scheduler.windows[link]
             room = window.room(batch_size)
-            if room <= 0 or link in self._scheduler.reserved:
+            if room <= 0 or (reserved and link in reserved):
                 continue
             num_free += 1
             held = window.num_held

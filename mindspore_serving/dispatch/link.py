@@ -114,6 +114,12 @@ class Link:
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
         self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
+    def trim(self) -> None:
+        """Give back shared memory that is not used any more."""
+        if not self.closed.done():
+            self._send_freed()
+            self._launched.arena.trim()
+
     def ask_to_exit(self) -> None:
         self._send(Exit())
 
