@@ -1,6 +1,5 @@
 """What clients can take of a gRPC server: messages without a key, memory, time, connections."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,10 +13,10 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.proto import ms_service_pb2 as pb
-from tests.e2e.harness import eventually
 from tests.frontends.http_serving import Inference
 from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
+from tests.waiting import eventually
 
 KEY = "a-key-that-is-long-enough"
 PREDICT = "/mindspore.serving.proto.MSService/Predict"
@@ -47,7 +46,7 @@ class Served:
 
     def __init__(self, background, keys, limits) -> None:
         self.background = background
-        self.inference = Inference(background.run(self._loop()))
+        self.inference = Inference()
         self.port = free_port()
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
         handler = ms_grpc.handler(self.inference, Keys(keys), limits, LARGEST)
@@ -55,10 +54,6 @@ class Served:
         background.run(self._server.start(LARGEST, None))
         self.channels = [self._channel()]
         self._raw: list[Client] = []
-
-    @staticmethod
-    async def _loop():
-        return asyncio.get_running_loop()
 
     def _channel(self):
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]

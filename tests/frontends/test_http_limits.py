@@ -13,8 +13,8 @@ from starlette.routing import Route
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import InvalidField
-from tests.e2e.harness import eventually
 from tests.frontends.http_serving import BODY, GET, MAX_BODY, Web, post
+from tests.waiting import eventually
 
 POST = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
