@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     CODEC,
     METHODS,
@@ -23,7 +24,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.metrics import WAITS, Histogram
 
@@ -104,6 +105,7 @@ class ServedModel:
     inference: Inference
     adapter: str = ""
     queue: Histogram | None = None
+    limits: LanguageLimits = LanguageLimits()
 
     def generate(self, request: Generate, timeout: float | None = None) -> Generation:
         """Start a generation.  `timeout` in seconds, None for no limit."""
@@ -123,7 +125,11 @@ class ServedModel:
 
     def _wrap(self, request: LLMRequest, timeout: float | None) -> Request:
         method = next(name for name, kind in METHODS.items() if kind is type(request))
-        body = encode_request(request)
+        self.limits.check(request)
+        try:
+            body = encode_request(request)
+        except OverflowError:
+            raise InvalidInputs("a number is an integer of over 64 bits, expected fewer") from None
         return Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
@@ -136,7 +142,10 @@ class LanguageModels:
     steps; of those that were answered in full.
     """
 
-    def __init__(self, inference: Inference, control: Control) -> None:
+    def __init__(
+        self, inference: Inference, control: Control, limits: LanguageLimits | None = None
+    ) -> None:
+        self.limits = limits or LanguageLimits()
         self._inference = inference
         self._control = control
         self.queues: dict[tuple[str, str], Histogram] = {}
@@ -148,7 +157,7 @@ class LanguageModels:
             queue = self._queue(servable, version) if card.can_generate else None
             for adapter in ("", *card.adapters):
                 own = (adapter or servable, servable, version, card)
-                found.append(ServedModel(*own, self._inference, adapter, queue))
+                found.append(ServedModel(*own, self._inference, adapter, queue, self.limits))
         return found
 
     def find(
