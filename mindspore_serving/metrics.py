@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -161,6 +160,10 @@ def expose(families: "list[Metric]") -> bytes:
     """`families` in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    registry, collector = CollectorRegistry(), SimpleNamespace(collect=lambda: families)
-    registry.register(cast("Collector", collector))
+    class Found:
+        def collect(self) -> "list[Metric]":
+            return families
+
+    registry = CollectorRegistry()
+    registry.register(cast("Collector", Found()))
     return generate_latest(registry)

@@ -50,7 +50,7 @@ def choose_device(
 ) -> str:
     """The device type, "ascend", "gpu" or "cpu", that the servable's models run on.
 
-    None or "none" takes the first of Ascend, GPU, CPU that all formats support.
+    None or "none" takes the best that all formats support.  Raises StartError.
     """
     needed = sorted(set(model_formats))
     for name in needed:

@@ -121,7 +121,7 @@ def warm_up(
 ) -> Signature:
     """Run once on zeros (unknown dimensions 1) and fill in the outputs that the file did not tell.
 
-    A model of fixed shapes must run.  Another may refuse ones: that is logged.
+    A model of fixed shapes must run; if another refuses dimensions of 1, that is logged.
     """
     inputs = _zeros(signature.inputs)
     if inputs is None:

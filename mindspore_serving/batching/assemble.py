@@ -23,7 +23,7 @@ Row: TypeAlias = "tuple[Array, ...]"
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
     """How many instances one run takes: fixed, or 0 if any number; 1 without a batch dimension.
 
-    Several graphs take what the fixed ones take.  Raises StartError for shapes that contradict.
+    Several graphs take what the fixed ones take.  Raises StartError if shapes contradict.
     """
     sizes = [_graph_batch_size(spec, signature, i) for i, signature in enumerate(signatures)]
     fixed = {size for size in sizes if size}
@@ -50,10 +50,8 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
     """
     given, wanted = len(instance), len(signature.inputs)
     if given != wanted:
-        relation = "less" if given < wanted else "greater"
-        raise InvalidInputs(
-            f"Given model inputs size {given} {relation} than model inputs size {wanted}"
-        )
+        relation = f"{given} {'less' if given < wanted else 'greater'}"
+        raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
         _fit(i, value, tensor, instance_shape(spec, i, tensor))
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))

@@ -44,7 +44,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def ask(self, request: bytes, reader: Reader, timeout: float) -> "asyncio.Future[int]":
-        """Send `request`; the future has the status, or RequestFailed.  May be cancelled."""
+        """Send `request`: a future of the status, or of RequestFailed, that may be cancelled."""
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._refusal.clear()

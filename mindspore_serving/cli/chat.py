@@ -58,7 +58,7 @@ class Conversation:
     def ask(self, text: str, say: Callable[[str], None]) -> str:
         """Give each piece of the answer to `say`; returns its times and counts as text.
 
-        Without an answer the question is forgotten; a part of one is kept.  Raises ServingError.
+        A question without an answer is forgotten, a part of one is kept.  Raises ServingError.
         """
         asked = {"role": "user", "content": text}
         system = [{"role": "system", "content": self.system}] * bool(self.system)

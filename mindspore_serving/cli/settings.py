@@ -79,6 +79,24 @@ class ServeSettings:
     preferred_batch_size: int = _option(0, "with a delay: send a batch as soon as it is this big")
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
+    max_requests: int = _option(0, "... of each servable; 0 for no limit of its own")
+    restart_policy: str = _option(
+        "always",
+        "whether workers that died are restarted: always, limited (to five quick deaths) or never",
+        choices=("always", "limited", "never"),
+        metavar="POLICY",
+    )
+    heartbeat_timeout: float = _option(
+        10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
+    )
+    stage_timeout: float = _option(0.0, "seconds that a stage may run; 0 for any")
+    step_timeout: float = _option(300.0, "seconds that a step of a language model may run")
+    limit: tuple[str, ...] = _option(
+        (),
+        "any field of ServerLimits, as head_timeout=10; docs/limits.md has them; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
+    )
     http_status_codes: bool = _option(False, "answer errors over REST with 4xx and 5xx, not 200")
     tls_cert: str | None = _option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
@@ -148,7 +166,7 @@ class ChatSettings(Access):
         None, "draw from the likeliest words that have this share", type=float, metavar="P"
     )
     max_tokens: int | None = _option(
-        None, "longest answer (default: its own)", type=int, metavar="N"
+        None, "longest answer (default: the server's)", type=int, metavar="N"
     )
     timeout: float = _option(300.0, "seconds to wait for more of an answer")
 
@@ -177,13 +195,13 @@ class BenchSettings(Access):
         type=_numbers(float, "0.5,2"),
         metavar="R,R",
     )
-    requests: int = _option(0, "of a run (default: 4 per client, 30 s of a rate; at least 8)")
+    requests: int = _option(0, "sent in a run (default: 4 per client, 30 s of a rate; at least 8)")
     input_tokens: int = _option(256, "average length of the prompts made up")
     output_tokens: int = _option(128, "average length of the answers")
     spread: float = _option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")
     shared_prefix: int = _option(0, "tokens at the beginning that all prompts share")
     prompts: str | None = _option(
-        None, 'file of {"prompt": ..., "max_tokens": ...} to send instead'
+        None, 'file with lines {"prompt": ..., "max_tokens": ...} to send instead'
     )
     body: str | None = _option(None, "JSON to send to a classic method")
     stop_at_end: bool = _option(False, "let the model end an answer before its length")

@@ -66,7 +66,7 @@ def to_response(body: bytes) -> Response:
 def to_responses(read: Callable[[int], bytes], *, has_last: bool) -> Iterator[StreamResponse]:
     """The stream that `read` gives the bytes of, until there are none.
 
-    With `has_last` the last object is the whole answer.  Raises ServingError, also a reported one.
+    With `has_last` the last object is the whole answer.  Raises ServingError if it breaks.
     """
     held: dict[str, Any] | None = None
     for found in _objects(_lines(read)):

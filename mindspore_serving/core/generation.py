@@ -56,7 +56,7 @@ class SamplingParams:
     )
     top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
     top_p: float = param(
-        1.0, "keep the likeliest that hold this probability", over=0.0, at_most=1.0
+        1.0, "keep the likeliest tokens that hold this probability", over=0.0, at_most=1.0
     )
     min_p: float = param(
         0.0,

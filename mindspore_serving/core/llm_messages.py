@@ -210,6 +210,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     cannot be compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
 
     `field` is the field of the request, or of its `params`, that is wrong; "" if there is none.
+    `retry_after`: the seconds after which an overloaded model may be asked again, if known.
     """
 
     reason: Literal["context", "overloaded", "template", "grammar", "empty", "input"]
@@ -218,6 +219,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     max_tokens: int = 0
     max_model_len: int = 0
     field: str = ""
+    retry_after: float | None = None
 
 
 class RequestRefused(InvalidInputs):
@@ -233,7 +235,7 @@ def to_refused(error: ServingError) -> Refused | None:
     if isinstance(error, RequestRefused):
         return error.refused
     if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error))
+        return Refused("overloaded", str(error), retry_after=error.retry_after)
     if isinstance(error, InvalidInputs):
         return Refused("input", str(error), field=getattr(error, "field", ""))
     return None

@@ -66,10 +66,9 @@ class EngineConfig:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
-        if self.generation_config not in ("auto", "ignore"):
-            raise InvalidInputs(
-                f"generation_config is {self.generation_config!r}, expected auto or ignore"
-            )
+        given = self.generation_config
+        if given not in ("auto", "ignore"):
+            raise InvalidInputs(f"generation_config is {given!r}, expected auto or ignore")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "

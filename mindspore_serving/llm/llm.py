@@ -39,9 +39,8 @@ class LLM:
     """A language model, loaded and ready.
 
     Args:
-        path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json.  Without
-            tokenizer.json only token ids can be given and are returned.
-            One of an encoder (BERT and its like) embeds, and does not generate.
+        path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
+            it: token ids alone).  An encoder (BERT and its like) embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
         quantization: how weights are stored, by a name of the runtime; None as they are.
         options: those of `EngineConfig`.

@@ -88,9 +88,7 @@ def as_nested_str_tuple(name: str, value: object) -> tuple[tuple[str, ...], ...]
     """A str, or a tuple or list whose items are strs or tuples/lists of strs, as tuples."""
     if not isinstance(value, _LISTS) or not value:
         return (as_str_tuple(name, value),)
-    return tuple(
-        as_str_tuple(name, item if isinstance(item, _LISTS) else (item,)) for item in value
-    )
+    return tuple(as_str_tuple(name, one if isinstance(one, _LISTS) else (one,)) for one in value)
 
 
 def check_servable_name(name: str, value: object) -> str:

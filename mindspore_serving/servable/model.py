@@ -135,8 +135,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         context: Threads, and options per kind of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
 
-    Returns:
-        The model, to be given to `add_stage` or called.
+    Returns the model, to be given to `add_stage` or called.
 
     Raises RuntimeError for a wrong argument, a file used twice, and outside a servable_config.py.
     """
@@ -216,6 +215,6 @@ def _checked_options(context: object, options: object) -> dict[str, Any]:
         )
     if context is not None:
         if options is not None:
-            log.warning("'context' and 'options' are both given to declare_model; 'context' counts")
+            log.warning("declare_model was given 'context' too: 'options' is ignored")
         return context.to_options()
     return options.context.to_options() if options is not None else {}

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
     from mindspore_serving.server.config import ServableStartConfig, SSLConfig
     from mindspore_serving.server.distributed import (
@@ -42,6 +43,7 @@ __all__ = [
     "Model",
     "SSLConfig",
     "ServableStartConfig",
+    "ServerLimits",
     "add_stage",
     "declare_llm",
     "declare_model",

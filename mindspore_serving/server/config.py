@@ -23,6 +23,7 @@ from mindspore_serving.servable.check import (
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 
+RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 
 
@@ -56,8 +57,19 @@ class ServableStartConfig:
         dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
         max_batch_delay_ms: Milliseconds to wait for a batch.  0 (default) takes whatever is queued.
-        preferred_batch_size: With a delay, send a batch of as many; 0 is the model's batch size.
+        preferred_batch_size: With a delay, send a batch of so many instances; 0: the model's size.
         retry: Whether instances that a dying worker had are sent to another one.
+        restart_policy: Whether a worker that died is started again: "always" (default; ever later,
+            at most every 30 s, if it dies soon each time), "limited" (not after five deaths within
+            10 s of their starts) or "never".
+        max_requests: The most requests in flight, beyond which more are refused; 0 (default) for
+            no limit but the server's.
+        heartbeat_timeout: Seconds without a heartbeat after which a worker gets no new work, and
+            what waits there goes to others; after three times as many it is ended and replaced.
+            0: never.
+        stage_timeout: Seconds that a stage may run: the worker is then ended and replaced, and the
+            requests that ran fail.  0 (default): any.
+        step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
         alias: What clients call it; the name of its directory if it is "".
         llm_options: For the directory of a language model (config.json, *.safetensors): the options
             of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
@@ -81,6 +93,11 @@ class ServableStartConfig:
         max_batch_delay_ms: float = 0,
         preferred_batch_size: int = 0,
         retry: bool = True,
+        restart_policy: str = "always",
+        max_requests: int = 0,
+        heartbeat_timeout: float = 10,
+        stage_timeout: float = 0,
+        step_timeout: float = 300,
         alias: str = "",
         llm_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -99,10 +116,15 @@ class ServableStartConfig:
             dec_key=dec_key,
             dec_mode=dec_mode,
             batching=BatchPolicy(
-                max_wait=_check_delay(max_batch_delay_ms) / 1000,
+                max_wait=_check_duration("max_batch_delay_ms", max_batch_delay_ms) / 1000,
                 preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
             ),
             retry=check_bool("retry", retry),
+            restart_policy=_check_policy(restart_policy),
+            max_requests=check_int("max_requests", max_requests, 0),
+            heartbeat_timeout=_check_duration("heartbeat_timeout", heartbeat_timeout),
+            stage_timeout=_check_duration("stage_timeout", stage_timeout),
+            step_timeout=_check_duration("step_timeout", step_timeout),
             alias=check_servable_name("alias", alias) if alias else "",
             llm_options=_check_options(llm_options),
         )
@@ -123,6 +145,11 @@ class ServableStartConfig:
     dec_mode: str = _reads("dec_mode")
     preferred_batch_size: int = _reads("batching.preferred_size")
     retry: bool = _reads("retry")
+    restart_policy: str = _reads("restart_policy")
+    max_requests: int = _reads("max_requests")
+    heartbeat_timeout: float = _reads("heartbeat_timeout")
+    stage_timeout: float = _reads("stage_timeout")
+    step_timeout: float = _reads("step_timeout")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
 
@@ -190,14 +217,22 @@ def _check_device_type(device_type: str | None) -> str:
     return name
 
 
-def _check_delay(delay: object) -> float:
-    name = "max_batch_delay_ms"
-    if isinstance(delay, bool) or not isinstance(delay, int | float):
-        kind = type(delay)
+def _check_duration(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value)
         raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
-    if not 0 <= delay < float("inf"):
-        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {delay}")
-    return float(delay)
+    if not 0 <= value < float("inf"):
+        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {value}")
+    return float(value)
+
+
+def _check_policy(policy: str) -> str:
+    if policy not in RESTART_POLICIES:
+        raise InvalidInputs(
+            f"Parameter 'restart_policy' should be one of {RESTART_POLICIES}, but actually "
+            f"{policy!r}"
+        )
+    return policy
 
 
 def _config_of(deployment: Deployment) -> ServableStartConfig:

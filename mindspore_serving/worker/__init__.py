@@ -63,9 +63,8 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
             f"server.start_servables(server.ServableStartConfig({servable_directory!r}, "
             f"{servable_name!r}, device_ids={device_id})); it starts the worker processes itself"
         )
-    start_servable_in_master(
-        servable_directory, servable_name, version_number, device_type, device_id
-    )
+    place = (servable_directory, servable_name)
+    start_servable_in_master(*place, version_number, device_type, device_id)
 
 
 def stop() -> None:

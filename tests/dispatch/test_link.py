@@ -139,7 +139,6 @@ async def test_work_goes_out_in_one_message_with_ids_and_the_time_left(bench):
         ]
     )
     assert [part.link for part in parts] == [bench.link] * 3
-    assert [part.num_attempts for part in parts] == [1] * 3
 
 
 async def test_answers_find_their_parts(bench):

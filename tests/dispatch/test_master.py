@@ -229,15 +229,43 @@ async def test_a_request_that_kills_every_worker_is_answered_with_the_news(serve
     assert await server.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
 
 
-async def test_while_the_only_worker_is_away_requests_are_refused_at_once(server, monkeypatch):
+async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, monkeypatch):
     monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
-    await server.ask("dying", {"x": 1})
-    await server.until(lambda: server.master.is_ready)
-    await server.ask("dying", {"x": 1})
+    reply = await server.ask("dying", {"x": 1})  # in two workers
+    assert reply.failure.code == Code.WORKER_UNAVAILABLE
+    reply = await server.ask("twice", {"x": 1}, timeout=0.2)
+    assert reply.failure.code == Code.DEADLINE_EXCEEDED
+    assert not server.master.is_ready
+    (readiness,) = server.master.readiness()
+    assert (readiness.name, readiness.is_ready) == ("tiny", False)
+    assert "restarted (exit status 3)" in readiness.reason
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.01)
+
+
+async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(supervisor, "_MOST_DELAY", 60.0)
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 7.0)  # doubled from the second on
+    server.write("tiny", "os._exit(4)")
+    os.kill(int((await server.outputs("pid", {"x": 0}))[0]["y"]), signal.SIGKILL)
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    pending = await server.ask("twice", {"x": 1})
+    assert isinstance(pending.failure, ServableUnavailable)
+    assert pending.failure.retry_after is not None
     reply = await server.ask("twice", {"x": 1})
     assert isinstance(reply.failure, ServableUnavailable)
-    assert not server.master.is_ready
+    assert "its workers have ended" in str(reply.failure)
+
+
+async def test_what_is_deployed_is_ready_until_the_server_stops(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    (readiness,) = server.master.readiness()
+    assert (readiness.name, readiness.is_ready, readiness.reason) == ("tiny", True, "")
+    await server.master.stop()
+    (readiness,) = server.master.readiness()
+    assert (readiness.is_ready, readiness.reason) == (False, "the server is stopping")
 
 
 async def test_the_end_of_all_workers_by_a_signal_is_reported(server):

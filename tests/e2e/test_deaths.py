@@ -18,6 +18,26 @@ from tests.e2e.harness import (
 )
 from tests.waiting import PATIENCE
 
+POISON = (
+    SOURCE
+    + """
+def die_of_13(x):
+    time.sleep(0.005)
+    if x == 13:
+        os._exit(13)
+    return x
+@register.register_method(output_names=["y"])
+def touchy(x):
+    return register.add_stage(die_of_13, x, outputs_count=1)
+
+def leave(x):
+    sys.exit(int(x))
+@register.register_method(output_names=["y"])
+def quit(x):
+    return register.add_stage(leave, x, outputs_count=1)
+"""
+)
+
 
 def test_instances_of_one_request_are_shared_by_the_replicas(serve):
     calls = serve(SOURCE, num_parallel_workers=2)
@@ -27,24 +47,48 @@ def test_instances_of_one_request_are_shared_by_the_replicas(serve):
     assert {r["pid"] for r in by_rest} == set(workers(os.getpid()))
 
 
-def test_a_killed_worker_that_was_alone_fails_its_request_at_once_and_comes_back(
-    serve, pool, started
-):
+def test_requests_of_a_killed_worker_that_was_alone_are_answered_by_the_next(serve, pool, started):
     calls = serve(SOURCE)
     answer, pid = ask_wait(calls, pool)
     queued = [pool.submit(calls.client("toy", "wait").infer, {"x": n}) for n in range(5)]
-    with held():  # nobody waits for the next worker
+    with held():
         os.kill(pid, signal.SIGKILL)
-        assert "servable(toy) method(wait)" in answer.result(PATIENCE)["error"]
-        assert "died" in answer.result()["error"]
-        for future in queued:
-            assert "error" in future.result(PATIENCE)
         replacement = new_worker(pid)
+        queued += [pool.submit(calls.client("toy", "wait").infer, {"x": 9})]
+        too_late = calls.client("toy", "wait", timeout=0.3).infer({"x": 1})
+        assert "no answer within" in too_late["error"]
         assert not is_ready(calls)
+        assert not any(future.done() for future in [answer, *queued])
     go()
-    result = eventually(lambda: works(calls, "wait"))
-    assert result["pid"] == replacement
+    assert {int(future.result(PATIENCE)[0]["pid"]) for future in [answer, *queued]} == {replacement}
     assert all(map(is_alive, started()))
+
+
+def test_one_request_that_kills_workers_costs_none_of_those_beside_it(serve, pool):
+    calls = serve(POISON, num_parallel_workers=2)
+    ask = calls.client("toy", "touchy").infer
+    answers = [pool.submit(ask, {"x": 13 if n == 20 else n + 100}) for n in range(40)]
+    failed = [n for n, one in enumerate(answers) if "error" in one.result(PATIENCE)]
+    assert failed == [20]
+    assert "died" in answers[20].result()["error"]
+    eventually(lambda: is_ready(calls))
+
+
+def test_a_stage_that_exits_fails_its_request_and_keeps_its_worker(serve):
+    calls = serve(POISON)
+    before = workers(os.getpid())
+    assert "SystemExit(7)" in calls.client("toy", "quit").infer({"x": 7})["error"]
+    assert works(calls, "pid")["pid"] == before[0]
+
+
+def test_with_restart_policy_never_a_dead_worker_is_not_replaced(serve, pool):
+    calls = serve(SOURCE, num_parallel_workers=2, restart_policy="never")
+    answer, pid = ask_wait(calls, pool)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: len(logged("wait")) == 2)
+    go()
+    assert answer.result(PATIENCE)[0]["pid"] == logged("wait")[1]
+    assert workers(os.getpid()) == [logged("wait")[1]]
 
 
 def test_a_request_of_a_killed_worker_is_answered_by_the_other(serve, pool, started):
@@ -88,10 +132,9 @@ def test_a_worker_whose_child_holds_on_to_everything_is_seen_to_die(serve, pool)
     answer, pid = ask_wait(calls, pool)
     os.kill(pid, signal.SIGKILL)
     try:
-        assert "died" in answer.result(PATIENCE)["error"]
-        eventually(lambda: not is_alive(in_group))
         go()
-        eventually(lambda: works(calls, "wait"))
+        assert answer.result(PATIENCE)[0]["pid"] != pid
+        eventually(lambda: not is_alive(in_group))
     finally:
         os.kill(elsewhere, signal.SIGKILL)  # it left the group; it is its own business
 
@@ -118,7 +161,8 @@ def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd, 
     """While a servable beside it goes on."""
     write_servable(tmp_path, "good", SOURCE)
     write_servable(tmp_path, "toy", SOURCE + "if os.path.exists('doom'): os._exit(9)\n")
-    with serving(tmp_path, config(tmp_path, "good"), config(tmp_path, "toy")) as calls:
+    toy = config(tmp_path, "toy", restart_policy="limited")
+    with serving(tmp_path, config(tmp_path, "good"), toy) as calls:
         Path("doom").touch()
         os.kill(int(works(calls, "pid")["pid"]), signal.SIGKILL)
         client = calls.client("toy", "pid")

@@ -4,7 +4,9 @@ import json
 import threading
 from pathlib import Path
 
+import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
@@ -34,6 +36,21 @@ def wait(x):
 
 def go() -> None:
     Path("go").touch()
+
+
+def test_servables_are_ready_by_name_over_http_and_grpc(serve):
+    calls = serve(SOURCE)
+    status, body = calls.http_call("GET", "/readyz?servable=toy")
+    assert (status, json.loads(body)["servables"]) == (
+        200,
+        [{"name": "toy", "version": 1, "ready": True, "reason": ""}],
+    )
+    assert calls.http_call("GET", "/readyz?servable=other")[0] == 404
+    with grpc.insecure_channel(calls.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "toy"):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_health_servables_and_metrics_tell_what_happens(serve):

@@ -40,6 +40,16 @@ def start_child(x):
 def child(x):
     return register.add_stage(start_child, x, outputs_count=1)
 """
+STUCK = """
+import re
+def hold_the_interpreter(x):
+    open("waiting", "w").close()
+    re.match("(a|aa)+$", "a" * 200 + "b")  # for longer than anybody lives
+    return x
+@register.register_method(output_names=["y"])
+def stick(x):
+    return register.add_stage(hold_the_interpreter, x, outputs_count=1)
+"""
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers={n}))
@@ -154,6 +164,23 @@ def test_a_killed_master_leaves_no_worker_and_none_of_their_children(start, pool
     script.send(signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, pids)))
     assert "error" in answer.result(PATIENCE)
+
+
+@pytest.mark.parametrize("state", ["holds the interpreter", "is stopped"])
+def test_a_killed_master_leaves_no_worker_that_is_stuck(start, pool, tmp_path, state):
+    """And nothing that such a worker started."""
+    source = SOURCE + STUCK
+    script, calls = start(source=source)
+    script.says("RESTful server start success")
+    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
+    pids = [*workers(script.pid), child]
+    if state == "is stopped":
+        os.kill(pids[0], signal.SIGSTOP)
+    else:
+        pool.submit(calls.client("toy", "stick").infer, {"x": 1})
+        eventually((tmp_path / "waiting").exists)
+    script.send(signal.SIGKILL)
+    eventually(lambda: not any(map(is_alive, pids)), 5)
 
 
 def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):

@@ -46,7 +46,7 @@ def double(x):
     return x * 2
 
 def wait(x):
-    may_go.wait(PATIENCE)
+    may_go.wait(600)
     return x
 
 @register.register_method(output_names=["y"])
@@ -463,6 +463,7 @@ def test_a_missing_instance_fails_all(extra):
     call = extra.hear()
     extra.say(CallReply(WorkReply(call.item.id, add_for(call)[:1])))
     faults = extra.replies(1)[1].faults
+    assert len(faults) == 2
     assert all("2 instances were sent to a model, 1 came back" in fault.text for fault in faults)
 
 

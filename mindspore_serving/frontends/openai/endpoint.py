@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mindspore_serving.frontends.bodies import read_json
-from mindspore_serving.frontends.ms_rest import to_timeout
 from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.errors import Failure, to_failure
 from mindspore_serving.frontends.site import Site
@@ -72,9 +71,3 @@ def _request_id(request: Request) -> str:
     """The client's own, if it sent one."""
     given = request.headers.get(REQUEST_ID, "")
     return given if _GOOD_ID.fullmatch(given) else f"req_{secrets.token_hex(16)}"
-
-
-def timeout_of(request: Request) -> float | None:
-    """Seconds of the header X-Request-Timeout, None if there is none.  Raises InvalidInputs."""
-    header = request.headers.get("x-request-timeout")
-    return to_timeout(header.encode("latin-1")) if header else None

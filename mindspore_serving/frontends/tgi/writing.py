@@ -131,7 +131,7 @@ def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: St
 async def write_stream(request: CheckedRequest, times: Times) -> AsyncGenerator[bytes, None]:
     """The events of the answer.  `times` are complete once the last was made.  Raises
     ServingError."""
-    with request.model.generate(request.generate) as generation:
+    with request.model.generate(request.generate, request.terms) as generation:
         started = await generation.begin()
         times.begin(started)
         writer = StreamWriter(request, started)
@@ -153,7 +153,7 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
     """The answer, the best of `best_of`.  Raises ServingError."""
     with ExitStack() as stack:
         generations = [
-            stack.enter_context(request.model.generate(request.generate))
+            stack.enter_context(request.model.generate(request.generate, request.terms))
             for _ in range(request.best_of)
         ]
         written = [await _read(generation, request, times) for generation in generations]

@@ -164,14 +164,12 @@ def _read_dense(directory: Path) -> Dense:
 
 def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
     for dense in denses:
-        if dense.weight.ndim != 2 or dense.weight.shape[1] != width:
+        shape, bias = dense.weight.shape, dense.bias
+        if len(shape) != 2 or shape[1] != width:
+            raise StartError(f"{path}: a Dense module has shape {shape}, expected [*, {width}]")
+        if bias is not None and bias.shape != shape[:1]:
             raise StartError(
-                f"{path}: a Dense module has shape {dense.weight.shape}, expected [*, {width}]"
-            )
-        if dense.bias is not None and dense.bias.shape != dense.weight.shape[:1]:
-            raise StartError(
-                f"{path}: a Dense module's bias has shape {dense.bias.shape}, expected "
-                f"{dense.weight.shape[:1]}"
+                f"{path}: a Dense module's bias has shape {bias.shape}, expected {shape[:1]}"
             )
         width = len(dense.weight)
 

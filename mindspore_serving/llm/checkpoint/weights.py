@@ -39,7 +39,7 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
-        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt_names`).
+        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`).
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """

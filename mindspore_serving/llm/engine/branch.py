@@ -27,7 +27,8 @@ class Branch:
         self.index = index
         self.sequence = sequence
         self.drafter = drafter
-        self.grammar = _state(request)
+        grammar, ignores_eos = request.grammar, request.params.ignore_eos
+        self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
         self._checker = _checker(request)
         self._row = self._sample_row(self.output_ids)
@@ -110,12 +111,6 @@ class Branch:
             seed=request.seed_of(self.index),
             bad_words_ids=request.bad_words_ids,
         )
-
-
-def _state(request: Request) -> GrammarState | None:
-    if request.grammar is None:
-        return None
-    return request.grammar.begin(has_ends=not request.params.ignore_eos)
 
 
 def _checker(request: Request) -> StopChecker:

@@ -66,7 +66,7 @@ class Embedder:
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """One pass: of each prompt that it ends float32 [hidden_size], or why not; by request."""
+        """One pass: of each prompt that ends, by request, float32 [hidden_size] or an error."""
         self.num_lacking = 0
         if self._long is None and self._waiting:
             self._admit_long()

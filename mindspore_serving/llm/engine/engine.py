@@ -236,9 +236,8 @@ class Engine:
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
         place = 0
-        for row, sequence, count in zip(
-            scheduled.step.rows, scheduled.sequences, counts, strict=True
-        ):
+        step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
+        for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue

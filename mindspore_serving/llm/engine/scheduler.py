@@ -101,9 +101,8 @@ class Scheduler:
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
         """Record that `scheduled` was computed.  `sampled` has, for each row, the tokens that
         follow: none for a chunk of a prompt, else the right guesses and one more."""
-        for sequence, row, tokens in zip(
-            scheduled.sequences, scheduled.step.rows, sampled, strict=True
-        ):
+        step = zip(scheduled.sequences, scheduled.step.rows, sampled, strict=True)
+        for sequence, row, tokens in step:
             if sequence.status is not Status.RUNNING:
                 continue
             if tokens:

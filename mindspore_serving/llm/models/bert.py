@@ -132,7 +132,7 @@ def _padding_id(config: Mapping[str, Any]) -> int:
 def encoder(ops: Ops, spec: EncoderSpec, inputs: EncoderInputs) -> Tensor:
     """The final hidden state of every token, [tokens, hidden_size].
 
-    `ops.attention` sees all tokens of a prompt, with no cache.  Raises StartError for a tensor.
+    `ops.attention` sees whole prompts.  Raises StartError: an unknown activation, a wrong tensor.
     """
     types, prefixes = spec.names.types, spec.names.prefixes
     # A model for another task has its encoder one level down.

@@ -12,7 +12,8 @@ Frequencies = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """`inv_freq`: radians per position of each pair; others are not rotated.  `scale`s cos, sin."""
+    """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
+    are not rotated.  cos and sin are multiplied by `scale`."""
 
     inv_freq: Frequencies
     scale: float = 1.0

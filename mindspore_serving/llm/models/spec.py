@@ -117,8 +117,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     """The spec of the model that `config` (config.json) describes.
 
     `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
-    scalings depend on it.  Raises StartError naming a key that is missing
-    or out of range.
+    scalings depend on it.  Raises StartError naming a key that is missing or out of range.
     """
     config = _flat(config)
     architecture = str(config["architectures"][0])
@@ -127,8 +126,9 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     num_heads, num_kv_heads, head_dim = _heads(config, hidden)
     trained = size(config, "max_position_embeddings", "n_positions", "model_max_length")
     rope, local_rope = _ropes(config, head_dim, trained, max_model_len or trained)
-    if is_dynamic(config):
-        trained = max(trained, max_model_len or 0)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "dynamic" in (scaling.get("rope_type"), scaling.get("type")):
+        trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
     num_experts = size(config, "num_local_experts", "num_experts", default=0)
     all_biased = bool(config.get("attention_bias") or config.get("bias"))
     return ModelSpec(
@@ -226,12 +226,6 @@ def _ropes(config: Config, head_dim: int, trained: int, longest: int) -> tuple[R
         local = given.get("sliding_attention") or {}
         return rope(given["full_attention"], base), rope(local, float(local_base or base))
     return rope(given, base), rope({}, float(local_base)) if local_base else None
-
-
-def is_dynamic(config: Config) -> bool:
-    """Whether the rotary base grows with the text, so that longer texts than trained for go."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return "dynamic" in (given.get("rope_type"), given.get("type"))
 
 
 def _windows(config: Config, num_layers: int) -> tuple[int, ...]:

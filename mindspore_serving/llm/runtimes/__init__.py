@@ -44,14 +44,12 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     Raises StartError: an unknown runtime, no library, a model or an option that it cannot use.
     """
     row = _find(runtime, RUNTIMES)
-    if config.adapters and not row.has_adapters:
-        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_adapters)
-        raise StartError(f"runtime {runtime!r} has no adapters, expected one of {accepted}")
-    if config.graph_mode and not row.has_graph_mode:
-        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_graph_mode)
-        raise StartError(
-            f"graph_mode is True, but runtime {runtime!r} has none, expected one of {accepted}"
-        )
+    for option in ("adapters", "graph_mode"):
+        if getattr(config, option) and not getattr(row, f"has_{option}"):
+            accepted = [name for name, row in RUNTIMES.items() if getattr(row, f"has_{option}")]
+            raise StartError(
+                f"runtime {runtime!r} has no {option}, expected one of {', '.join(accepted)}"
+            )
     opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
 

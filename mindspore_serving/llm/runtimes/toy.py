@@ -79,6 +79,5 @@ def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:
         raise StartError(f"kv_cache_memory is {memory}, expected at least {block_bytes}")
     if config.quantization is not None:
         raise StartError(f"quantization is {config.quantization!r}: the toy has no weights")
-    return ToyRunner(
-        memory // block_bytes, config.block_size, max_model_len=config.max_model_len or 256
-    )
+    longest = config.max_model_len or 256
+    return ToyRunner(memory // block_bytes, config.block_size, max_model_len=longest)

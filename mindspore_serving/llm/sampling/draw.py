@@ -46,7 +46,7 @@ def is_greedy(params: SamplingParams) -> bool:
 
 
 def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) -> int:
-    """The token of `uniform` in [0, 1); `best` is the largest of `logits` [V], overwritten."""
+    """The token of `uniform` in [0, 1); `best` is the largest of `logits` [V] (overwritten)."""
     ids, weights = weigh(logits, best, params)
     share = params.xtc_probability
     if uniform < share:  # below and above it, the number is as uniform as it was as a whole
@@ -61,7 +61,7 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
 
 
 def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | None, Logits]:
-    """The weights of the ids returned, or of all tokens: in proportion to their probabilities.
+    """The weights of the ids returned, or of all: like their probabilities, 0 if filtered out.
 
     `logits` are overwritten.  Filters apply in the order top_n_sigma, top_k, top_p, min_p,
     typical_p, each to what the one before leaves.  Of equally likely tokens lower ids are kept.
@@ -168,7 +168,7 @@ def _drop_tail(weights: Logits, slack: float) -> Logits:
 
 
 def typical(weights: Logits, mass: float) -> Kept:
-    """The fewest weights that sum to `mass` of the whole, by how typical their surprise is."""
+    """The fewest weights that sum to `mass` of the whole, nearest to the mean surprise first."""
     probabilities = weights / weights.sum()
     surprise = -np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
     order = np.abs(surprise - probabilities @ surprise).view(np.int32)

@@ -27,7 +27,7 @@ from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, StepLane
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 
@@ -41,9 +41,12 @@ class AsyncEngine:
     Args:
         opened: the model; its engine belongs to the loop from now on.
         wake: called from any thread when `collect` has something to deliver.
+        steps: where it is written that a step runs, and since when.
     """
 
-    def __init__(self, opened: Opened, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, opened: Opened, wake: Callable[[], None], steps: StepLane | None = None
+    ) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
@@ -56,7 +59,7 @@ class AsyncEngine:
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
+        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, steps)
         self._loop.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 

@@ -61,7 +61,7 @@ class StopChecker:
         params: of the request.
         eos_ids: the model's own end tokens.
         detokenizer: of the sequence; None if no text is wanted.
-        max_tokens: most tokens that the context leaves; None takes `params.max_tokens`.
+        max_tokens: most tokens, with what the context leaves; None takes `params.max_tokens`.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ Knows nothing of sampling or of chats; needs the `tokenizers` library.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
@@ -98,8 +98,7 @@ class Tokenizer:
 
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it; None if there is none."""
-        token: str | None = self._inner.id_to_token(token_id)
-        return token
+        return cast("str | None", self._inner.id_to_token(token_id))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

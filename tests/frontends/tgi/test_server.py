@@ -289,6 +289,7 @@ def test_hub_client_streams(client, expected):
     assert "".join(pieces) == expected(12).text
     found = list(client.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))
     assert [one.token.text for one in found] == pieces
+    assert len(found) == 12
     assert found[-1].generated_text == PROMPT + expected(12).text
     assert found[-1].details.finish_reason == "length"
     assert all(one.details is None for one in found[:-1])

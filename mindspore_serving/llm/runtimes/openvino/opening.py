@@ -131,16 +131,12 @@ class OpenVINORunner:
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
-        self._infer(step)
-        logits: Logits = self._request.get_output_tensor(0).data
-        return logits
+        return self._infer(step, 0)
 
     def embed(self, step: Step) -> Vectors:
-        self._infer(step)
-        hidden: Vectors = self._request.get_output_tensor(1).data
-        return hidden
+        return self._infer(step, 1)
 
-    def _infer(self, step: Step) -> None:
+    def _infer(self, step: Step, output: int) -> Vectors:
         if self._request is None:
             raise ServingError("the runner is closed")
         self._feed.load(step)
@@ -151,6 +147,8 @@ class OpenVINORunner:
             self._request.infer()
         except RuntimeError as error:
             raise ServingError(f"openvino failed in a step: {error}") from error
+        found: Vectors = self._request.get_output_tensor(output).data
+        return found
 
     def close(self) -> None:
         self._request = None

@@ -104,10 +104,9 @@ class Paged:
         out = torch.empty_like(q)
         slopes = None if spec.alibi is None else alibi_slopes(spec.alibi, q.device)
         for tiles, longest in self.parts:
-            num_splits = self.path.num_splits(len(tiles.tiles), longest, spec)
-            kernels.attend(
-                tiles, (keys, values), q, out, spec=spec, slopes=slopes, num_splits=num_splits
-            )
+            splits = self.path.num_splits(len(tiles.tiles), longest, spec)
+            cache = (keys, values)
+            kernels.attend(tiles, cache, q, out, spec=spec, slopes=slopes, num_splits=splits)
         return out
 
 
