@@ -160,8 +160,8 @@ def check_refusals(calls: Calls, words: str) -> None:
             assert words in answer.decode(), (path, answer)
         if path.startswith("/v1/"):
             assert json.loads(answer)["error"]["code"] == "rate_limit_exceeded"
-    one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 14\r\n"
-    head = calls.send(one + b'\r\n{"prompt":"x"}').lower()
+    one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head = calls.send(one + b'Content-Length: 14\r\n\r\n{"prompt":"x"}').lower()
     assert head.startswith(b"http/1.1 429 ")
     assert b"\r\nretry-after: 1\r\n" in head
 
