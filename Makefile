@@ -1,7 +1,8 @@
 # Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
 #   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
-#   make test    all tests          make lint    ruff and mypy
+#   make test    all tests          make test-fast  those that need no heavy library, no server
+#   make lint    ruff and mypy
 #   make bench   the benchmarks     make clean   everything that make made
 # PYTHON is the interpreter to start from, VENV where to install, ARGS what to add to pytest.
 
@@ -19,8 +20,9 @@ SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print
 
 DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,examples,dev
+FAST  := not (slow or e2e or mindspore or torch or gpu)
 
-.PHONY: demo serve test lint bench clean
+.PHONY: demo serve test test-fast lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
@@ -29,7 +31,10 @@ serve: $(VENV)/.demo
 	$(BIN)/python -m examples.demo --serve
 
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+test-fast: $(VENV)/.tests
+	$(BIN)/python -m pytest -n auto -m "$(FAST)" $(ARGS)
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ class Code(IntEnum):
     DEADLINE_EXCEEDED = 9
     CANCELLED = 10
     UNAUTHORIZED = 11
+    FORBIDDEN = 12
 
 
 class ServingError(RuntimeError):
@@ -76,13 +77,21 @@ class WorkerUnavailable(ServingError):
     code = Code.WORKER_UNAVAILABLE
 
 
-class ServableUnavailable(ServingError):
+class Temporary(ServingError):
+    """May succeed when it is sent again: `retry_after` seconds from now, if that is known."""
+
+    def __init__(self, text: str = "", retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class ServableUnavailable(Temporary):
     """The servable is known, but no worker runs it now; one may come back."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
-class Overloaded(ServingError):
+class Overloaded(Temporary):
     """Too much is waiting already; try again later."""
 
     code = Code.OVERLOADED
@@ -106,8 +115,18 @@ class Unauthorized(ServingError):
     code = Code.UNAUTHORIZED
 
 
+class Forbidden(ServingError):
+    """A web page of another site asks, or a name is called that is not the server's."""
+
+    code = Code.FORBIDDEN
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
+
+
+class ResourceShortage(StartError):
+    """There are no descriptors, processes or memory for it now."""
 
 
 _BY_CODE: dict[Code, type[ServingError]] = {
@@ -124,10 +143,12 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         DeadlineExceeded,
         Cancelled,
         Unauthorized,
+        Forbidden,
     )
 }
 
 
-def from_code(code: int, text: str) -> ServingError:
-    """The error that another process reported as (`code`, `text`)."""
-    return _BY_CODE.get(Code(code), ServingError)(text)
+def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:
+    """The error that another process reported."""
+    kind = _BY_CODE.get(Code(code), ServingError)
+    return kind(text, retry_after) if issubclass(kind, Temporary) else kind(text)

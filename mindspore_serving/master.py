@@ -6,8 +6,7 @@ processes any more.  Where a script names no address, this listens on 127.0.0.1,
 """
 
 from mindspore_serving import log
-from mindspore_serving.servable.check import check_port, check_str
-from mindspore_serving.servable.legacy import warn_deprecated
+from mindspore_serving.servable.check import check_port, check_str, warn_deprecated
 from mindspore_serving.server import startup
 from mindspore_serving.server.config import SSLConfig
 from mindspore_serving.server.master import context
@@ -30,10 +29,7 @@ def start_grpc_server(
     max_msg_mb_size: int = 100,
     ssl_config: SSLConfig | None = None,
 ) -> None:
-    """Deprecated: `server.start_grpc_server(f"{ip}:{grpc_port}", ...)`, with its errors.
-
-    Without `ip` it listens on 127.0.0.1, and says so; it used to be 0.0.0.0.
-    """
+    """Deprecated: `server.start_grpc_server(f"{ip}:{grpc_port}", ...)`, with its errors."""
     warn_deprecated("master.start_grpc_server", _SINCE, "server.start_grpc_server")
     where = _address(ip, "grpc_port", grpc_port)
     startup.start_grpc_server(where, max_msg_mb_size, ssl_config)
@@ -45,10 +41,7 @@ def start_restful_server(
     max_msg_mb_size: int = 100,
     ssl_config: SSLConfig | None = None,
 ) -> None:
-    """Deprecated: `server.start_restful_server(f"{ip}:{restful_port}", ...)`, with its errors.
-
-    Without `ip` it listens on 127.0.0.1, and says so; it used to be 0.0.0.0.
-    """
+    """Deprecated: `server.start_restful_server(f"{ip}:{restful_port}", ...)`, with its errors."""
     warn_deprecated("master.start_restful_server", _SINCE, "server.start_restful_server")
     where = _address(ip, "restful_port", restful_port)
     startup.start_restful_server(where, max_msg_mb_size, ssl_config)

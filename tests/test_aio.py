@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from mindspore_serving.aio import BackgroundLoop, Ticker
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_calls_from_many_threads_share_one_loop(background):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
     assert len(loops) == 8
     assert len(set(map(id, loops))) == 1
 

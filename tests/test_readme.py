@@ -23,6 +23,7 @@ import pytest
 from tests.cli.commands import Command, environment
 from tests.e2e.harness import ROOT, eventually
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 PAGES = ["README.md", "README_CN.md", "ARCHITECTURE.md"]
 PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))
@@ -94,7 +95,7 @@ class Typist:
             env={**environment(), "GLOG_v": "3"},
             text=True,
             capture_output=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.stdout.strip() == self._with_free_ports(step.expected), done.stderr
@@ -111,7 +112,7 @@ class Typist:
             assert server.process.poll() is None, server.text
             return any(map(answers_ready, ports))
 
-        eventually(is_ready, 60, f"ready: {command}\n{server.text}")
+        eventually(is_ready, what=f"ready: {command}\n{server.text}")
 
     def _on_path(self, command: str) -> str:
         return f"PATH={self._directory}/bin:$PATH; {command}"

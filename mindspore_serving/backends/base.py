@@ -20,8 +20,7 @@ Array = np.ndarray[Any, Any]
 class ModelSource:
     """What to load: the declaration, its files as absolute paths, the device and the key.
 
-    `device_type` is "cpu", "gpu" or "ascend" (already chosen); `dec_key` is the key of an encrypted
-    MindIR or None; `config_file` is absolute or None.
+    `device_type` "cpu", "gpu" or "ascend" is chosen already; `dec_key` is of an encrypted MindIR.
     """
 
     spec: ModelSpec
@@ -50,9 +49,8 @@ class Backend(Protocol):
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         """Run graph `subgraph` on C-contiguous arrays that fit its signature.
 
-        Shapes and dtypes were checked against the signature by the caller.  Raises StageFailed
-        with the runtime's own words.  The results may alias memory of the backend only until the
-        next `run`.
+        Shapes and dtypes were checked against the signature before.  Raises StageFailed with the
+        runtime's own words.  The results may alias the backend's memory until the next `run`.
         """
         ...
 

@@ -4,8 +4,7 @@ A file is a row of blocks, all integers little-endian and 4 bytes wide:
 
     magic | tag (16 bytes, AES-GCM only) | block length | iv length | iv | cipher length | cipher
 
-where block length counts what follows it.  Lengths are believed only as far as the file reaches.
-Needs the `cryptography` package.  Does not know what is inside.
+where block length counts what follows it.  Needs the `cryptography` package.
 """
 
 from collections.abc import Iterator

@@ -50,8 +50,7 @@ def choose_device(
 ) -> str:
     """The device type, "ascend", "gpu" or "cpu", that the servable's models run on.
 
-    None or "none" takes the first of Ascend, GPU, CPU that every format supports; anything else is
-    taken if it is supported.  Case does not matter.  Raises StartError.
+    None or "none" takes the best that all formats support.  Raises StartError.
     """
     needed = sorted(set(model_formats))
     for name in needed:

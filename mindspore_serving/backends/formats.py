@@ -1,13 +1,13 @@
 """Which class runs which model format; imported when a model of that format is opened.
 
-A table for the built-in formats and an entry-point group for other packages.  Knows where a
-library lives and which devices its build is for, not how to use it.
+A table for the built-in formats and an entry-point group for other packages.
 """
 
 import importlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,9 @@ ENTRY_POINTS = "mindspore_serving.backends"
 class Format:
     """A built-in format.
 
-    `library` is the import name of the runtime (None: none is needed), `extra` the extra of this
-    package that installs it, `distributions` the names it may be installed under.  `builds` maps a
-    device type to files below the library, as a glob, that only a build for that device has; an
-    empty glob means that every build has it.
+    `library` is the runtime's import name (None: none is needed), `extra` our extra that installs
+    it, `distributions` the names it may be installed under.  `builds` maps a device type to a glob
+    of files below the library that only a build for that device has; "" is in every build.
     """
 
     target: str
@@ -51,7 +50,7 @@ FORMATS = {
         ("mindspore-lite", "mindspore_lite"),
         (("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), ("cpu", "")),
     ),
-    "om": Format("mindspore_serving.backends.om:OmBackend", builds=(("ascend", ""),)),
+    "om": Format("", builds=(("ascend", ""),)),  # known so that its declaration is understood
     "onnx": Format(
         "mindspore_serving.backends.onnx:OnnxBackend",
         "onnxruntime",
@@ -79,6 +78,11 @@ FORMATS = {
 
 def open_backend(source: ModelSource) -> Backend:
     """Load the model of `source`.  Raises StartError: unknown format, no library, or no load."""
+    if source.spec.format == "om" and "om" not in _entry_points():
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: format OM is not supported; export the model "
+            "as MindIR, or install a package that registers a backend for 'om'"
+        )
     backend = backend_class(source.spec.format)
     try:
         loaded: Backend = backend.load(source)
@@ -153,10 +157,8 @@ def installed(name: str) -> tuple[str, str]:
 
 def _version(distributions: Sequence[str]) -> str:
     for distribution in distributions:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return ""
 
 

@@ -39,9 +39,7 @@ class MindirBackend:
         self._mindspore = mindspore
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
-        self._signature = tuple(
-            self._warm_up(source, index, file) for index, file in enumerate(files)
-        )
+        self._signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod
     def device_types(cls) -> tuple[str, ...]:
@@ -60,12 +58,14 @@ class MindirBackend:
     def load(cls, source: ModelSource) -> "MindirBackend":
         """Load, compile and warm up every file.
 
-        `source.dec_key` must be given if the files are encrypted, and only then.  A graph with
-        collective operators loads only after `mindspore.communication.init()`.
+        `source.dec_key` is for encrypted files alone.  Collective operators need initialised ranks.
         """
         check_files(source)
         files = [read_graph_file(source, path) for path in source.paths]
-        _prepare_environment(source, files)
+        if source.device_type == "cpu" and any(file.has_convolution for file in files):
+            # oneDNN reads it when it is first used.  On CPUs with AVX-512 that of MindSpore runs
+            # convolutions in slow reference code (30 times slower); otherwise the limit only costs.
+            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
         mindspore = import_mindspore()
         _check_collectives(source, files)
         with LOCK:
@@ -108,25 +108,12 @@ class MindirBackend:
         signature = checked(source, path, file.signature)
         known = warm_up(lambda arrays: self.run(arrays, index), signature, source, path)
         if not known.outputs:
-            raise load_error(
-                source, path, "the file does not tell its outputs and could not be run to see them"
-            )
+            raise load_error(source, path, "it does not name its outputs and could not be run")
         return known
 
 
-def _prepare_environment(source: ModelSource, files: list[GraphFile]) -> None:
-    """What oneDNN reads from the environment when it is first used.
-
-    On CPUs with AVX-512 the oneDNN of MindSpore runs convolutions in its slow reference code,
-    limited to AVX2 it does not (30 times faster).  Without convolutions the limit only costs.
-    """
-    if source.device_type == "cpu" and any(file.has_convolution for file in files):
-        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
-
-
 def import_mindspore() -> Any:
-    # MindSpore reads its log level here.  Only errors, unless the user wants more; and the variable
-    # is ours too, so it does not stay set.
+    # MindSpore reads its log level here, and we read the same variable: it does not stay set.
     is_quiet = "GLOG_v" not in os.environ
     if is_quiet:
         os.environ["GLOG_v"] = "3"  # noqa: SIM112

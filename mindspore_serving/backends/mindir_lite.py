@@ -67,7 +67,6 @@ class MindirLiteBackend:
             raise StageFailed(words(error)) from error
 
     def close(self) -> None:
-        """Drop the model."""
         self._model = None
 
 
@@ -92,8 +91,6 @@ def _context(lite: Any, source: ModelSource, options: Options) -> Any:
 
 def _specs(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(
-            tensor.name, np.dtype(tensor.dtype.name.lower()), tuple(int(d) for d in tensor.shape)
-        )
-        for tensor in tensors
+        TensorSpec(one.name, np.dtype(one.dtype.name.lower()), tuple(map(int, one.shape)))
+        for one in tensors
     )

@@ -36,26 +36,10 @@ _NUMPY = {
     17: "float64",
 }
 _BFLOAT16 = 16
-_COLLECTIVES = frozenset(
-    {
-        "AllGather",
-        "AllGatherV",
-        "AllReduce",
-        "AlltoAll",
-        "AlltoAllV",
-        "AlltoAllVC",
-        "Barrier",
-        "Broadcast",
-        "CollectiveGather",
-        "CollectiveScatter",
-        "NeighborExchange",
-        "NeighborExchangeV2",
-        "Receive",
-        "Reduce",
-        "ReduceScatter",
-        "ReduceScatterV",
-        "Send",
-    }
+_COLLECTIVES = ("Barrier", "Broadcast", "Receive", "Reduce", "Send")
+_COLLECTIVE_FAMILIES = (
+    *("AllGather", "AllReduce", "AlltoAll", "CollectiveGather", "CollectiveScatter"),
+    *("NeighborExchange", "ReduceScatter", "InnerComm", "DistComm"),
 )
 
 
@@ -77,7 +61,7 @@ class GraphFile:
         return sorted(
             name
             for name in self.operators
-            if name in _COLLECTIVES or name.startswith(("InnerComm", "DistComm"))
+            if name in _COLLECTIVES or name.startswith(_COLLECTIVE_FAMILIES)
         )
 
     @property
@@ -89,8 +73,7 @@ class GraphFile:
 def read_graph_file(source: ModelSource, path: str) -> GraphFile:
     """Read the file at `path`, decrypted with the key of `source`.
 
-    Input names are the parameter names of the exported cell; outputs have none in the file and are
-    called output0, output1 and so on.  Raises StartError naming the file.
+    Inputs are named as the cell's parameters; outputs output0, output1...  Raises StartError.
     """
     content = Path(path).read_bytes()
     is_encrypted = crypto.is_encrypted(content)

@@ -69,12 +69,10 @@ class OnnxBackend:
         return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `Backend.run`."""
         names = [spec.name for spec in self._signature[subgraph].inputs]
         return _run(self._sessions[subgraph], dict(zip(names, inputs, strict=True)))
 
     def close(self) -> None:
-        """Drop the sessions."""
         self._sessions.clear()
 
 
@@ -119,45 +117,38 @@ def _session(source: ModelSource, path: str, settings: Any) -> Any:
 
 
 def _warm(source: ModelSource, path: str, session: Any) -> Signature:
-    inputs = tuple(_input(source, path, i, node) for i, node in enumerate(session.get_inputs()))
-    outputs = tuple(_output(source, path, i, node) for i, node in enumerate(session.get_outputs()))
-    signature = checked(source, path, Signature(inputs, outputs))
-    names = [spec.name for spec in inputs]
+    inputs, outputs = (
+        [(_spec(node), node) for node in nodes]
+        for nodes in (session.get_inputs(), session.get_outputs())
+    )
+    for index, (spec, node) in enumerate(inputs):
+        if spec.dtype is None:
+            raise element_error(source, path, index, name=node.name, kind=node.type)
+    for index, (spec, node) in enumerate(outputs):
+        if spec.dtype is None:
+            raise load_error(
+                source,
+                path,
+                f"output {index} '{node.name}' is of type {node.type}, which replies cannot carry; "
+                "export the model with plain number tensors (for scikit-learn: zipmap=False)",
+            )
+    names = [spec.name for spec, _ in inputs]
+    signature = Signature(tuple(spec for spec, _ in inputs), tuple(spec for spec, _ in outputs))
     return warm_up(
-        lambda arrays: _run(session, dict(zip(names, arrays, strict=True))), signature, source, path
+        lambda arrays: _run(session, dict(zip(names, arrays, strict=True))),
+        checked(source, path, signature),
+        source,
+        path,
     )
 
 
-def _input(source: ModelSource, path: str, index: int, node: Any) -> TensorSpec:
-    dtype = _dtype(node.type)
-    if dtype is None:
-        raise element_error(source, path, index, name=node.name, kind=node.type)
-    return TensorSpec(node.name, dtype, _shape(node))
-
-
-def _output(source: ModelSource, path: str, index: int, node: Any) -> TensorSpec:
-    dtype = _dtype(node.type)
-    if dtype is None:
-        raise load_error(
-            source,
-            path,
-            f"output {index} '{node.name}' is of type {node.type}, which replies cannot carry; "
-            "export the model with plain number tensors (for scikit-learn: option zipmap=False)",
-        )
-    return TensorSpec(node.name, dtype, _shape(node))
-
-
-def _dtype(kind: str) -> "np.dtype[Any] | None":
-    """`kind` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))"."""
-    element = kind.removeprefix("tensor(").removesuffix(")")
-    return np.dtype(_ELEMENTS[element]) if element in _ELEMENTS else None
-
-
-def _shape(node: Any) -> tuple[int, ...] | None:
-    """A named or missing dimension becomes -1."""
-    if not node.shape:
-        return None
-    return tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+def _spec(node: Any) -> TensorSpec:
+    """`node.type` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))",
+    dtype None if numpy has none such; a dimension that has a name or is missing becomes -1."""
+    element = node.type.removeprefix("tensor(").removesuffix(")")
+    dtype = np.dtype(_ELEMENTS[element]) if element in _ELEMENTS else None
+    dims = (dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+    return TensorSpec(node.name, dtype, tuple(dims) if node.shape else None)
 
 
 def _run(session: Any, feed: dict[str, Array]) -> list[Array]:

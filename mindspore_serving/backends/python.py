@@ -16,9 +16,8 @@ class PythonBackend:
     """`spec.factory`: a function, or a class that is made once at load and called from then on.
 
     It gets one array per input and returns an array, or a tuple or list of arrays.  Inputs are
-    named after its parameters.  Shapes and types are unknown, and so are the outputs, unless the
-    function or class has an attribute `signature` (a `Signature`).  A method `close`, if the class
-    has one, is called at the end.
+    named after its parameters.  Shapes, types and outputs are unknown, unless it has an attribute
+    `signature` (a `Signature`).  A method `close`, if the class has one, is called at the end.
     """
 
     def __init__(self, model: Callable[..., Any], signature: Signature) -> None:

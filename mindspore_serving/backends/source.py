@@ -53,8 +53,7 @@ def words(cause: object) -> str:
 class Options:
     """What a declaration asks of its runtime, for the chosen device; what no one takes is logged.
 
-    Read from `spec.options` and then `source.options`, which wins.  A "device_list" there holds
-    one mapping per device type; only the one of the chosen device counts.
+    From `spec.options` and `source.options`, which wins; of a "device_list" the chosen device's.
     """
 
     def __init__(self, source: ModelSource) -> None:
@@ -122,8 +121,7 @@ def warm_up(
 ) -> Signature:
     """Run once on zeros (unknown dimensions 1) and fill in the outputs that the file did not tell.
 
-    A model of fixed shapes must run.  One with unknown dimensions may refuse ones; that is logged,
-    unless its outputs are unknown, and it is loaded.
+    A model of fixed shapes must run; if another refuses dimensions of 1, that is logged.
     """
     inputs = _zeros(signature.inputs)
     if inputs is None:

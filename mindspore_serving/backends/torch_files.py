@@ -1,7 +1,6 @@
 """PyTorch model files: which kind one is, loading it without pickle, and its signature.
 
-Both kinds are programs: what is refused here is a pickle in or in place of one, not a program that
-does harm.  Load only files that you would run.
+Both kinds are programs: a pickle is refused, harm is not.  Load only files that you would run.
 """
 
 import os
@@ -85,13 +84,10 @@ def _exported(source: ModelSource, path: str, device: str) -> Program:
         args, kwargs = pytree.tree_unflatten(list(tensors), in_spec)
         return module(*args, **kwargs)
 
-    return Program(call, _exported_signature(source, path, program), _writes(program.graph))
-
-
-def _writes(graph: Any) -> bool:
-    """Whether any operator works in place; on what, is not followed."""
-    schemas = (getattr(node.target, "_schema", None) for node in graph.nodes)
-    return any(schema is not None and schema.is_mutable for schema in schemas)
+    # Whether any operator works in place; on what, is not followed.
+    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
+    writes = any(schema is not None and schema.is_mutable for schema in schemas)
+    return Program(call, _exported_signature(source, path, program), writes)
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:
@@ -102,9 +98,9 @@ def _refuse_objects(source: ModelSource, path: str) -> None:
         names = torch._C.PyTorchFileReader(path).get_all_records()
     except RuntimeError:  # the layout before PyTorch 2.7, which has none of these
         return
-    found = [name for name in names if _PICKLED in name]
-    if found:
-        raise load_error(source, path, f"it contains a pickled Python object, {found[0]}")
+    for name in names:
+        if _PICKLED in name:
+            raise load_error(source, path, f"it contains a pickled Python object, {name}")
 
 
 @contextmanager
@@ -131,7 +127,9 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
             raise element_error(source, path, index, name=str(name), kind=kind)
         inputs.append(spec)
     outputs = program.graph_signature.user_outputs
-    names = _output_names(program.call_spec.out_spec, len(outputs))
+    names, spec = [f"output{i}" for i in range(len(outputs))], program.call_spec.out_spec
+    if spec.type is dict and len(spec.context) == len(outputs):  # a flat dict of tensors
+        names = [str(key) for key in spec.context]
     return Signature(
         tuple(inputs),
         tuple(
@@ -139,13 +137,6 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
             for name, node in zip(names, outputs, strict=True)
         ),
     )
-
-
-def _output_names(spec: Any, count: int) -> list[str]:
-    """The keys, if the model returns a flat dict of tensors."""
-    if spec.type is dict and len(spec.context) == count:
-        return [str(key) for key in spec.context]
-    return [f"output{i}" for i in range(count)]
 
 
 def _spec(name: str, value: Any, *, widen: bool = False) -> TensorSpec | None:
@@ -202,5 +193,4 @@ def to_numpy(leaf: Any) -> "np.ndarray[Any, Any]":
     if not isinstance(leaf, torch.Tensor):
         return np.asarray(leaf)
     tensor = leaf.float() if leaf.dtype == torch.bfloat16 else leaf
-    array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
-    return array
+    return np.asarray(tensor.detach().cpu())

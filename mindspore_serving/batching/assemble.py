@@ -1,8 +1,7 @@
 """Instances to the arrays of one model run, and its results back to instances.
 
-Pure numpy: decides, copies, runs nothing.  The shape of an *instance* is the model's shape without
-the batch dimension, or the whole shape if the model has none (`with_batch_dim` False) or if the
-input is one of `without_batch_dim_inputs`.
+Pure numpy: runs nothing.  An *instance* has the model's shape without the batch dimension, if there
+is one (`with_batch_dim`, `without_batch_dim_inputs`).
 """
 
 import math
@@ -24,8 +23,7 @@ Row: TypeAlias = "tuple[Array, ...]"
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
     """How many instances one run takes: fixed, or 0 if any number; 1 without a batch dimension.
 
-    A model of several graphs takes what its fixed ones take.  Raises StartError if the shapes
-    contradict each other or the declaration.
+    Several graphs take what the fixed ones take.  Raises StartError if shapes contradict.
     """
     sizes = [_graph_batch_size(spec, signature, i) for i, signature in enumerate(signatures)]
     fixed = {size for size in sizes if size}
@@ -52,10 +50,8 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
     """
     given, wanted = len(instance), len(signature.inputs)
     if given != wanted:
-        relation = "less" if given < wanted else "greater"
-        raise InvalidInputs(
-            f"Given model inputs size {given} {relation} than model inputs size {wanted}"
-        )
+        relation = f"{given} {'less' if given < wanted else 'greater'}"
+        raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
         _fit(i, value, tensor, instance_shape(spec, i, tensor))
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
@@ -72,8 +68,7 @@ def instance_shape(spec: ModelSpec, index: int, tensor: TensorSpec) -> tuple[int
 def group(spec: ModelSpec, rows: Sequence[Row]) -> list[list[int]]:
     """Indices of `rows` that may share a run, in order of first appearance.
 
-    Those of one group have equal types and shapes, and equal content in every input without a
-    batch dimension, since a run has only one of those.
+    A group has equal types and shapes, and equal content in inputs without a batch dimension.
     """
     if len(rows) == 1:
         return [[0]]
@@ -102,8 +97,7 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
 def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Row]:
     """The first `count` instances of a run of batch dimension `size`.
 
-    Copies: the rows share one fresh array per output.  Raises StageFailed naming an output whose
-    first dimension is not `size`.
+    The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
     """
     if not spec.with_batch_dim:
         return [tuple(np.array(output, order="C") for output in outputs)]

@@ -1,7 +1,6 @@
 """`mindspore-serving bench`: measure how fast a running server answers under load.
 
-Before the first measured request the server gets one or two others, so that what cannot work is an
-error at once.
+The server first gets one or two requests that are not measured: what cannot work fails at once.
 """
 
 import asyncio
@@ -9,11 +8,12 @@ import itertools
 import json
 import random
 import sys
-import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from mindspore_serving import __version__
 from mindspore_serving.cli import bench_load, bench_prompts, bench_protocols, bench_summary, openai
@@ -52,14 +52,14 @@ async def _measure(settings: BenchSettings, target: Target) -> list[Run]:
     for load in settings.rate or settings.concurrency:
         each = _SECONDS if settings.rate else _PER_CLIENT
         count = settings.requests or max(_LEAST, round(each * load))
-        bar = _Bar(count)
-        if settings.rate:
-            arrivals = bench_load.poisson(load, count, settings.seed)
-            label = f"{load:g} req/s"
-            runs.append(await bench_load.at_times(target, prompts, arrivals, label, bar.note))
-        else:
-            runs.append(await bench_load.by_clients(target, prompts, int(load), count, bar.note))
-        bar.clear()
+        with tqdm(total=count, disable=None, leave=False) as bar:
+            note = _counting(bar)
+            if settings.rate:
+                arrivals = bench_load.poisson(load, count, settings.seed)
+                label = f"{load:g} req/s"
+                runs.append(await bench_load.at_times(target, prompts, arrivals, label, note))
+            else:
+                runs.append(await bench_load.by_clients(target, prompts, int(load), count, note))
     target.connections.close()
     return runs
 
@@ -69,43 +69,20 @@ def _run(work: Coroutine[Any, Any, list[Run]]) -> list[Run]:
         return asyncio.run(work)
     import uvloop
 
-    loop = uvloop.new_event_loop()
-    try:
-        return loop.run_until_complete(work)
-    finally:
-        loop.close()
+    return uvloop.run(work)
 
 
-class _Bar:
-    """How far a run is, on a terminal; nothing elsewhere."""
+def _counting(bar: Any) -> Callable[[Outcome], None]:
+    """Shows on `bar` how many requests have ended, and how many of them failed."""
+    num_failed = 0
 
-    WIDTH = 30
-    PERIOD = 0.1  # seconds between two updates
+    def note(outcome: Outcome) -> None:
+        nonlocal num_failed
+        num_failed += outcome.answer is None
+        bar.set_postfix_str(f"{num_failed} failed" if num_failed else "", refresh=False)
+        bar.update()
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = self._failed = 0
-        self._began = self._shown = time.monotonic()
-        self._is_seen = sys.stderr.isatty()
-
-    def note(self, outcome: Outcome) -> None:
-        self._done += 1
-        self._failed += outcome.answer is None
-        now = time.monotonic()
-        if self._is_seen and now > self._shown + self.PERIOD:
-            self._shown = now
-            filled = self.WIDTH * self._done // self._total
-            bar = "#" * filled + " " * (self.WIDTH - filled)
-            failed = f", {self._failed} failed" if self._failed else ""
-            left = (now - self._began) * (self._total - self._done) / self._done
-            text = f"[{bar}] {self._done}/{self._total}{failed}, about {left:.0f} s left"
-            sys.stderr.write(f"\r{text}\x1b[K")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._is_seen:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    return note
 
 
 def _write(path: str, settings: BenchSettings, model: str, rows: list[dict[str, Any]]) -> None:

@@ -1,7 +1,6 @@
 """The client of `bench`: HTTP/1.1 over asyncio, made to cost little per piece of an answer.
 
-A connection carries one request at a time and is kept for the next.  Knows no protocol above HTTP:
-what comes goes to a `Reader`.
+A connection carries one request at a time and is kept for the next.  Knows no other protocol.
 """
 
 import asyncio
@@ -45,8 +44,7 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def ask(self, request: bytes, reader: Reader, timeout: float) -> "asyncio.Future[int]":
-        """Send `request`; the future has the status when the answer is complete, or fails with
-        RequestFailed.  Cancelling it closes the connection."""
+        """Send `request`: a future of the status, or of RequestFailed, that may be cancelled."""
         loop = asyncio.get_running_loop()
         self._reader = reader
         self._refusal.clear()
@@ -145,11 +143,9 @@ class Connections:
             self._free.pop().close()
 
     async def _connect(self, timeout: float) -> Connection:
-        where = self._endpoint
-        loop = asyncio.get_running_loop()
-        making = loop.create_connection(
-            lambda: Connection(self), where.host, where.port, ssl=where.context
-        )
+        where, loop = self._endpoint, asyncio.get_running_loop()
+        place = (where.host, where.port)
+        making = loop.create_connection(lambda: Connection(self), *place, ssl=where.context)
         try:
             return (await asyncio.wait_for(making, timeout))[1]
         except asyncio.TimeoutError:

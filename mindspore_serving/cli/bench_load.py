@@ -7,7 +7,9 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import perf_counter
 
 from mindspore_serving.cli.bench_client import Connections, RequestFailed
@@ -82,7 +84,7 @@ async def by_clients(
             run.outcomes.append(outcome)
             seen(outcome)
 
-    with _Clock(run):
+    with _measured(run):
         await asyncio.gather(*(client() for _ in range(min(clients, count))))
     return run
 
@@ -99,7 +101,7 @@ async def at_times(
         run.outcomes.append(outcome)
         seen(outcome)
 
-    with _Clock(run):
+    with _measured(run):
         start = perf_counter()
         for arrival in arrivals:
             await asyncio.sleep(max(start + arrival - perf_counter(), 0))
@@ -111,22 +113,12 @@ async def at_times(
 def poisson(rate: float, count: int, seed: int) -> list[float]:
     """When `count` requests come, `rate` per second on average, independent of each other."""
     draw = random.Random(f"arrivals {seed}")
-    times, now = [], 0.0
-    for _ in range(count):
-        now += draw.expovariate(rate)
-        times.append(now)
-    return times
+    return list(accumulate(draw.expovariate(rate) for _ in range(count)))
 
 
-class _Clock:
+@contextmanager
+def _measured(run: Run) -> Iterator[None]:
     """Measures the block into `run`."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __enter__(self) -> None:
-        self._wall, self._busy = perf_counter(), time.thread_time()
-
-    def __exit__(self, *_: object) -> None:
-        self._run.seconds = perf_counter() - self._wall
-        self._run.busy = time.thread_time() - self._busy
+    wall, busy = perf_counter(), time.thread_time()
+    yield
+    run.seconds, run.busy = perf_counter() - wall, time.thread_time() - busy

@@ -47,8 +47,7 @@ class Lengths:
 class Mix:
     """What made-up prompts are like, lengths in tokens.
 
-    `spread` is the sigma of a log-normal distribution with these means, 0 for equal lengths;
-    `shared` are the tokens at the beginning that all prompts have.
+    `spread` is the sigma of log-normal lengths with these means; `shared` tokens begin all prompts.
     """
 
     input_tokens: int

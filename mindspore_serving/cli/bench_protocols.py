@@ -147,16 +147,17 @@ class Dialect:
 
 def chat(model: str, *, stop_at_end: bool) -> Dialect:
     """OpenAI chat completions."""
-    return _openai("/v1/chat/completions", model, stop_at_end, _to_messages)
+    return _openai(
+        "/v1/chat/completions",
+        model,
+        stop_at_end,
+        lambda text: {"messages": [{"role": "user", "content": text}]},
+    )
 
 
 def completions(model: str, *, stop_at_end: bool) -> Dialect:
     """OpenAI completions."""
     return _openai("/v1/completions", model, stop_at_end, lambda text: {"prompt": text})
-
-
-def _to_messages(text: str) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": text}]}
 
 
 def _openai(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.cli.bench_load import Outcome, Run
-from mindspore_serving.cli.bench_protocols import Answer
 
 QUANTILES = (50, 90, 99)
 Numbers = dict[str, float]
@@ -26,6 +25,7 @@ def summarize(run: Run) -> dict[str, Any]:
     generated = sum(answer.num_generated for _, answer in answered)
     prompted = sum(answer.num_prompt for _, answer in answered)
     gaps = np.concatenate([np.diff(answer.times) for _, answer in streams]) if streams else []
+    longer = [answer for _, answer in streams if answer.num_generated > 1]
     return {
         "load": run.label,
         "requests": len(run.outcomes),
@@ -41,7 +41,9 @@ def summarize(run: Run) -> dict[str, Any]:
         "cached_tokens": sum(answer.num_cached for _, answer in answered),
         "first_token_ms": _numbers([answer.times[0] - one.due for one, answer in streams]),
         "between_pieces_ms": _numbers(gaps),
-        "per_token_ms": _numbers([_per_token(a) for _, a in streams if a.num_generated > 1]),
+        "per_token_ms": _numbers(
+            [(one.times[-1] - one.times[0]) / (one.num_generated - 1) for one in longer]
+        ),
         "whole_ms": _numbers([one.ended - one.due for one, _ in answered]),
         "late_ms": _numbers([one.sent - one.due for one in run.outcomes]),
         "client_busy": run.busy / run.seconds,
@@ -106,10 +108,6 @@ def _examples(outcomes: Sequence[Outcome]) -> dict[str, str]:
             kind, text = one.failure
             found.setdefault(kind, " ".join(text.split())[:200])
     return found
-
-
-def _per_token(answer: Answer) -> float:
-    return (answer.times[-1] - answer.times[0]) / (answer.num_generated - 1)
 
 
 def _numbers(seconds: "Sequence[float] | np.ndarray[Any, Any]") -> Numbers | None:

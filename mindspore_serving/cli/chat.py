@@ -33,8 +33,9 @@ def run(settings: ChatSettings) -> int:
     if not is_conversation and not prompt:
         raise InvalidInputs("there is no prompt: give one with --prompt, or on the standard input")
     model = openai.choose(endpoint, settings.model, settings.timeout)
-    talk = Conversation(endpoint, model, _sampling(settings), settings.timeout)
-    talk.system = settings.system
+    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+    sampling = {name: value for name, value in given.items() if value is not None}
+    talk = Conversation(endpoint, model, sampling, settings.timeout, settings.system)
     if is_conversation:
         _converse(talk)
     else:
@@ -57,8 +58,7 @@ class Conversation:
     def ask(self, text: str, say: Callable[[str], None]) -> str:
         """Give each piece of the answer to `say`; returns its times and counts as text.
 
-        A question without an answer is forgotten; an interrupted answer is kept as far as it came.
-        Raises ServingError, KeyboardInterrupt.
+        A question without an answer is forgotten, a part of one is kept.  Raises ServingError.
         """
         asked = {"role": "user", "content": text}
         system = [{"role": "system", "content": self.system}] * bool(self.system)
@@ -111,11 +111,6 @@ def _piped() -> str:
         return sys.stdin.read().strip()
     except UnicodeDecodeError as error:
         raise InvalidInputs(f"the standard input is no text: {error}") from error
-
-
-def _sampling(settings: ChatSettings) -> dict[str, Any]:
-    given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _converse(talk: Conversation) -> None:

@@ -1,7 +1,6 @@
 """`mindspore-serving predict`: one request, over REST or gRPC, and its reply as JSON.
 
-Both read and write the same JSON; over gRPC it is turned into tensors here, over REST by the
-server.
+Both read and write the same JSON, which over gRPC is turned into tensors here.
 """
 
 import json
@@ -64,9 +63,7 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     from mindspore_serving.client import Client, SSLConfig
     from mindspore_serving.wire import json_values
 
-    values = [
-        {name: json_values.to_value(value) for name, value in one.items()} for one in instances
-    ]
+    values = [{name: json_values.to_value(one[name]) for name in one} for one in instances]
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)

@@ -32,8 +32,7 @@ def warning(settings: ServeSettings) -> str | None:
 
 
 def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float) -> str:
-    """The text that is shown once everything is loaded; `servables` are those of
-    `core.service.Control.describe`."""
+    """The text shown once all is loaded; `servables` as `core.service.Control.describe`."""
     found = sorted(servables, key=lambda one: (one["name"], one["version"]))
     return "\n".join(_lines(settings, found, seconds))
 

@@ -1,7 +1,6 @@
 """`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
-Uses the public API as a start-up script does.  The ports are taken first: a port in use is an error
-at once, and /health answers "not ready" while models load.
+The ports are taken first: one in use is an error at once, and /health answers while models load.
 """
 
 import json
@@ -9,11 +8,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.cli import report
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
+from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable import repository
 from mindspore_serving.servable.repository import is_language_model
@@ -46,6 +48,15 @@ def run(settings: ServeSettings) -> int:
     return _wait()
 
 
+SUPERVISION = (
+    "restart_policy",
+    "max_requests",
+    "heartbeat_timeout",
+    "stage_timeout",
+    "step_timeout",
+)
+
+
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
     """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
     places = (place for path in settings.paths for place in repository.discover(path))
@@ -63,6 +74,7 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
+            **{name: getattr(settings, name) for name in SUPERVISION},
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )
@@ -74,12 +86,28 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
     given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    for text in settings.llm_option:
+    return options | _values("--llm-option", settings.llm_option)
+
+
+def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
+    """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
+    one that does not exist."""
+    given = _values("--limit", settings.limit)
+    known = [*LIMITS, *LANGUAGE_LIMITS]
+    for name in given.keys() - known:
+        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(known)}")
+    content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
+    return server.ServerLimits(**given), server.LanguageLimits(**content)
+
+
+def _values(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise InvalidInputs(f"--llm-option is {text!r}, expected NAME=VALUE")
-        options[name.replace("-", "_")] = _value(value)
-    return options
+            raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
+        found[name.replace("-", "_")] = _value(value)
+    return found
 
 
 def _value(text: str) -> Any:
@@ -105,6 +133,7 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
 
 def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
+    most, content = limits(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     if not settings.no_http:
         server.start_restful_server(
@@ -114,10 +143,14 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             use_status_codes=settings.http_status_codes,
             api_keys=settings.api_key,
             llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
+            limits=most,
+            language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=settings.api_key)
+        server.start_grpc_server(
+            where, settings.max_msg_mb, tls, api_keys=settings.api_key, limits=most
+        )
 
 
 def _warn(settings: ServeSettings) -> None:

@@ -30,9 +30,7 @@ def _numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number
         try:
             return tuple(kind(part) for part in text.split(","))
         except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"{text!r}: expected numbers as in {example}"
-            ) from None
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers as {example}") from None
 
     return read
 
@@ -74,15 +72,32 @@ class ServeSettings:
     device_ids: tuple[int, ...] = _option(
         (), "one worker process on each, as in 0,1 (default: 0)", type=_ids, metavar="IDS"
     )
-    num_parallel_workers: int = _option(
-        0, "worker processes per servable; on CPU each loads the models"
-    )
+    num_parallel_workers: int = _option(0, "processes per servable; on CPU each loads the models")
     max_batch_delay_ms: float = _option(
         0.0, "how long a request may wait for others to share its batch", metavar="MS"
     )
     preferred_batch_size: int = _option(0, "with a delay: send a batch as soon as it is this big")
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
+    max_requests: int = _option(0, "... of each servable; 0 for no limit of its own")
+    restart_policy: str = _option(
+        "always",
+        "whether workers that died are restarted: always, limited (to five quick deaths) or never",
+        choices=("always", "limited", "never"),
+        metavar="POLICY",
+    )
+    heartbeat_timeout: float = _option(
+        10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
+    )
+    stage_timeout: float = _option(0.0, "seconds that a stage may run; 0 for any")
+    step_timeout: float = _option(300.0, "seconds that a step of a language model may run")
+    limit: tuple[str, ...] = _option(
+        (),
+        "any field of ServerLimits or LanguageLimits, as head_timeout=10; see docs/limits.md; "
+        "repeatable",
+        action="append",
+        metavar="NAME=VALUE",
+    )
     http_status_codes: bool = _option(False, "answer errors over REST with 4xx and 5xx, not 200")
     tls_cert: str | None = _option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
@@ -181,9 +196,7 @@ class BenchSettings(Access):
         type=_numbers(float, "0.5,2"),
         metavar="R,R",
     )
-    requests: int = _option(
-        0, "requests of a run (default: 4 per client, 30 s of a rate; at least 8)"
-    )
+    requests: int = _option(0, "sent in a run (default: 4 per client, 30 s of a rate; at least 8)")
     input_tokens: int = _option(256, "average length of the prompts made up")
     output_tokens: int = _option(128, "average length of the answers")
     spread: float = _option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")

@@ -1,16 +1,14 @@
-"""The client library: `Client` for scripts, `AsyncClient` for asyncio, and for language models over
-HTTP `MindsporeInferenceClient`.  Needs no server parts.
-"""
+"""The client library: gRPC for scripts and asyncio, HTTP for language models.  No server parts."""
 
 from typing import TYPE_CHECKING, Any
 
-from mindspore_serving.client.aio import AsyncClient
+from mindspore_serving.client.caller import SSLConfig
 from mindspore_serving.client.client import (
+    AsyncClient,
     Client,
     ClientGrpcAsyncError,
     ClientGrpcAsyncResult,
 )
-from mindspore_serving.client.tls import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.client.llm import MindsporeInferenceClient

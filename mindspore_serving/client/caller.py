@@ -1,18 +1,54 @@
-"""What the blocking and the asyncio client have in common: whom they call.
-
-It leaves it to the client how to connect.
-"""
+"""What the blocking and the asyncio client have in common: whom they call, and by what."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
 
 import grpc
 
 from mindspore_serving.client.check import check_str, check_timeout, check_version
 from mindspore_serving.client.messages import to_request
-from mindspore_serving.client.tls import SSLConfig, credentials
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
+
+
+@dataclass(frozen=True, slots=True)
+class SSLConfig:
+    """The files of a TLS connection, all in PEM.
+
+    Args:
+        certificate: the client's certificate chain, for servers that verify clients.
+        private_key: its key; comes together with `certificate`.
+        custom_ca: the authorities to trust in place of the default ones.
+
+    Raises RuntimeError for a wrong argument; the files are read when a client is made.
+    """
+
+    certificate: str | None = None
+    private_key: str | None = None
+    custom_ca: str | None = None
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            path = getattr(self, one.name)
+            if path is not None:
+                check_str(one.name, path)
+        if (self.certificate is None) != (self.private_key is None):
+            raise InvalidInputs("The certificate and private_key should be passed at the same time")
+
+
+def credentials(ssl_config: object) -> grpc.ChannelCredentials:
+    """Raises RuntimeError if `ssl_config` is none, and OSError if a file cannot be read."""
+    if not isinstance(ssl_config, SSLConfig):
+        raise InvalidInputs(
+            f"The type of ssl_config should be type of SSLConfig, but actually {type(ssl_config)}"
+        )
+    paths = (ssl_config.custom_ca, ssl_config.private_key, ssl_config.certificate)
+    root, key, chain = (None if path is None else Path(path).read_bytes() for path in paths)
+    return grpc.ssl_channel_credentials(root, key, chain)
+
 
 OPTIONS = tuple((f"grpc.max_{way}_message_length", 512 << 20) for way in ("send", "receive"))
 
@@ -34,7 +70,9 @@ def _accept_ip_and_port(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Caller:
-    """One method of a servable at one address.  A subclass gives `_connect`."""
+    """One method of a servable at one address, by `grpc` or, in a subclass, `grpc.aio`."""
+
+    _library: ClassVar[Any] = grpc
 
     @_accept_ip_and_port
     def __init__(
@@ -59,12 +97,12 @@ class Caller:
         self.version_number = version_number
         self.timeout = timeout
         self._metadata = None if api_key is None else (("authorization", f"Bearer {api_key}"),)
-        self.channel = self._connect(None if ssl_config is None else credentials(ssl_config))
+        if ssl_config is None:
+            self.channel = self._library.insecure_channel(address, options=OPTIONS)
+        else:
+            security = credentials(ssl_config)
+            self.channel = self._library.secure_channel(address, security, options=OPTIONS)
         self.stub = MSServiceStub(self.channel)
-
-    def _connect(self, security: grpc.ChannelCredentials | None) -> Any:
-        """A channel to `self.address`."""
-        raise NotImplementedError
 
     def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
         """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""

@@ -1,11 +1,11 @@
-"""The blocking client of the gRPC server."""
+"""The blocking and the asyncio client of the gRPC server."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, ClassVar
 
 import grpc
 
-from mindspore_serving.client.caller import OPTIONS, Caller
+from mindspore_serving.client.caller import Caller
 from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_piece
 
 
@@ -54,11 +54,6 @@ class Client(Caller):
     Raises RuntimeError for a wrong argument.  Connects on first use; safe to use from many threads.
     """
 
-    def _connect(self, security: grpc.ChannelCredentials | None) -> grpc.Channel:
-        if security is None:
-            return grpc.insecure_channel(self.address, options=OPTIONS)
-        return grpc.secure_channel(self.address, security, options=OPTIONS)
-
     def infer(self, instances: object, timeout: float | None = None) -> Result:
         """Send one instance, or a list or tuple of instances, and wait for the outputs.
 
@@ -87,8 +82,7 @@ class Client(Caller):
         """Send one instance to a method that streams, and iterate over the pieces of its answer.
 
         Each piece is a dict {output: value}, the last one {"error": text} if the request failed.
-        Leaving the loop early, or closing the iterator, cancels the request.  A method that does
-        not stream gives one piece.
+        Leaving the loop early cancels the request.  A method that does not stream gives one piece.
         """
         call = self._send(self.stub.PredictStream, instance, timeout)
         try:
@@ -117,3 +111,45 @@ def _report(error: grpc.RpcError) -> dict[str, str]:
     print(code.name)
     print(code.value)
     return from_rpc_error(error)
+
+
+class AsyncClient(Caller):
+    """`Client` for asyncio; it takes the same arguments.
+
+        async with AsyncClient("127.0.0.1:5500", "tensor_add", "add_common") as client:
+            print(await client.infer({"x1": x1, "x2": x2}))
+
+    To be made and used inside of one event loop.
+    """
+
+    _library: ClassVar[Any] = grpc.aio
+
+    async def infer(self, instances: object, timeout: float | None = None) -> Result:
+        """As `Client.infer`, but prints nothing.  Cancelling it cancels the request."""
+        try:
+            return from_reply(await self._send(self.stub.Predict, instances, timeout))
+        except grpc.aio.AioRpcError as error:
+            return from_rpc_error(error)
+
+    async def infer_stream(
+        self, instance: dict[str, Any], timeout: float | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `Client.infer_stream`, but prints nothing."""
+        call = self._send(self.stub.PredictStream, instance, timeout)
+        try:
+            async for reply in call:
+                yield to_piece(from_reply(reply))
+        except grpc.aio.AioRpcError as error:
+            yield from_rpc_error(error)
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close the connection; calls under way fail."""
+        await self.channel.close(None)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -158,11 +158,9 @@ def _to_error(status: int, body: bytes) -> ServingError:
     text = body.decode("utf-8", "replace")
     try:
         detail = json.loads(text)["detail"]
-        text = detail if isinstance(detail, str) else "; ".join(map(_describe, detail))
+        if not isinstance(detail, str):
+            detail = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
+        text = detail
     except (ValueError, KeyError, TypeError):
         pass  # not our server's: its text as it is
     return _BY_STATUS.get(status, ServingError)(f"{text} (HTTP {status})")
-
-
-def _describe(detail: dict[str, Any]) -> str:
-    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"

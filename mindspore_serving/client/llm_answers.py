@@ -1,6 +1,4 @@
-"""What llm-serving's HTTP protocol answers, as values: whole answers, and streams of every form
-that there has been.  Knows no connection.
-"""
+"""Answers of llm-serving's HTTP protocol, whole or in any form of stream.  Knows no connection."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -68,8 +66,7 @@ def to_response(body: bytes) -> Response:
 def to_responses(read: Callable[[int], bytes], *, has_last: bool) -> Iterator[StreamResponse]:
     """The stream that `read` gives the bytes of, until there are none.
 
-    With `has_last` the last object is the whole answer, though nothing in it may show that.  Raises
-    ServingError for what is no such stream, or reports an error.
+    With `has_last` the last object is the whole answer.  Raises ServingError if it breaks.
     """
     held: dict[str, Any] | None = None
     for found in _objects(_lines(read)):

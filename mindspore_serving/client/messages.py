@@ -9,16 +9,14 @@ from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import ms_service_pb2 as pb
 
-# A list with one dict per instance, {output: value} or {"error": text}; or {"error": text} if the
-# request failed as a whole.
+# A dict {output: value} or {"error": text} per instance; or {"error": text} if the whole failed.
 Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
 
 
 def to_request(servable: str, method: str, version: int, instances: object) -> pb.PredictRequest:
     """A request for one dict {input: value}, or a list or tuple of them.
 
-    Raises RuntimeError for a value that is no numpy array or number, bool, int, float, str or
-    bytes.
+    Raises RuntimeError for a value that is no numpy array or number, bool, int, float, str, bytes.
     """
     request = pb.PredictRequest()
     request.servable_spec.name = servable
@@ -39,9 +37,8 @@ def from_reply(reply: pb.PredictReply) -> Result:
     if len(errors) == 1 and not reply.instances:
         return {"error": _text_of(errors[0])}
     if errors and len(errors) != len(reply.instances):
-        raise InvalidInputs(
-            f"The reply has {len(reply.instances)} instances and {len(errors)} errors"
-        )
+        count = len(reply.instances)
+        raise InvalidInputs(f"The reply has {count} instances and {len(errors)} errors")
     results: list[dict[str, Any]] = []
     for index, instance in enumerate(reply.instances):
         if errors and errors[index].error_code:

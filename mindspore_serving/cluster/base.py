@@ -44,5 +44,6 @@ class Launcher(Protocol):
     """Starts workers."""
 
     async def launch(self, name: str, log_name: str) -> Launched:
-        """Start a worker process; `name` is for people.  Raises StartError."""
+        """Start a worker process; `name` is for people.  Raises StartError, or ResourceShortage if
+        it may succeed later."""
         ...

@@ -4,31 +4,42 @@ Knows nothing of servables: what the worker is to load goes over the channel.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import mindspore_serving
 from mindspore_serving.cluster.base import Launched
-from mindspore_serving.errors import StartError
-from mindspore_serving.ipc import arena
+from mindspore_serving.errors import ResourceShortage, StartError
+from mindspore_serving.ipc import arena, status
 
 LOG_DIRECTORY = "serving_logs"
 # Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
 # glibc takes it from the environment of a new process alone.
 HUGE_PAGES = "glibc.malloc.hugetlb"
 _TAIL = 2000  # bytes of a dead worker's log that are shown
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOSPC}
 
 
 class LocalProcess:
-    """A child that leads its own process group, so that all it starts can be ended with it."""
+    """A child that leads its own process group, so that all it starts can be ended with it.
 
-    def __init__(self, child: "subprocess.Popen[bytes]", log_path: Path | None) -> None:
+    `lifeline` is the end of a pipe: when it closes, with this process, the kernel kills the group.
+    """
+
+    def __init__(
+        self, child: "subprocess.Popen[bytes]", pidfd: int, lifeline: int, log_path: Path | None
+    ) -> None:
         self._child = child
+        self._pidfd = pidfd
+        self._lifeline = lifeline
+        self._ended: asyncio.Future[int] | None = None
         self._log_path = log_path
         self._start = log_path.stat().st_size if log_path else 0
 
@@ -37,25 +48,18 @@ class LocalProcess:
         return self._child.pid
 
     async def wait(self) -> int:
-        if self._child.returncode is not None:
-            return self._child.returncode
-        loop = asyncio.get_running_loop()
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return self._reap()
-        ended = asyncio.Event()
-        loop.add_reader(descriptor, ended.set)
-        try:
-            await ended.wait()
-        finally:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        return self._reap()
+        if self._ended is None:
+            loop = asyncio.get_running_loop()
+            self._ended = loop.create_future()
+            loop.add_reader(self._pidfd, self._reap, loop, self._ended)
+        return await asyncio.shield(self._ended)
 
-    def _reap(self) -> int:
+    def _reap(self, loop: asyncio.AbstractEventLoop, ended: "asyncio.Future[int]") -> None:
+        loop.remove_reader(self._pidfd)
         self.kill()  # what the worker started and left behind
-        return self._child.wait()
+        ended.set_result(self._child.wait())
+        os.close(self._pidfd)
+        os.close(self._lifeline)
 
     def kill(self) -> None:
         if self._child.returncode is None:
@@ -75,38 +79,61 @@ class LocalProcess:
 class LocalLauncher:
     """Worker processes of this machine; their output goes to files in `serving_logs/`."""
 
+    def __init__(self) -> None:
+        self._spawner = ThreadPoolExecutor(1, "spawner")
+        self._spawner.submit(int)  # its thread starts now: later there may be none to be had
+
     async def launch(self, name: str, log_name: str) -> Launched:
-        ours, theirs = socket.socketpair()
-        to_worker, to_master = arena.create(), arena.create()
-        path = _log_path(log_name)
-        try:
-            child = await asyncio.to_thread(
-                _spawn, name, path, (theirs.fileno(), to_master, to_worker)
-            )
-            process = LocalProcess(child, path)
-            return Launched(process, ours, arena.Arena(to_worker), arena.ArenaView(to_master))
-        except OSError as error:
-            ours.close()
-            raise StartError(f"could not start a worker process for {name}: {error}") from error
-        finally:
-            theirs.close()
-            os.close(to_worker)
-            os.close(to_master)
+        with ExitStack() as inherited, ExitStack() as ours:
+            try:
+                return await self._launch(name, _log_path(log_name), inherited, ours)
+            except OSError as error:
+                kind = ResourceShortage if error.errno in _SHORTAGES else StartError
+                text = f"could not start a worker process for {name}: {error}"
+                raise kind(text) from error
+
+    async def _launch(
+        self, name: str, log_path: Path | None, inherited: ExitStack, ours: ExitStack
+    ) -> Launched:
+        """What the worker inherits is closed in any case, what is ours if this fails."""
+        stream, theirs = socket.socketpair()
+        inherited.callback(theirs.close)
+        ours.callback(stream.close)
+        descriptors = {"channel": theirs.fileno()}
+        for kind in ("to-worker", "to-master"):
+            descriptors[kind] = arena.create()
+            inherited.callback(os.close, descriptors[kind])
+        descriptors["lifeline"], lifeline = os.pipe2(os.O_CLOEXEC)
+        inherited.callback(os.close, descriptors["lifeline"])
+        ours.callback(os.close, lifeline)
+        to_worker = arena.Arena(descriptors["to-worker"])
+        ours.callback(to_worker.close)
+        to_master = arena.ArenaView(descriptors["to-master"], status.SIZE)
+        ours.callback(to_master.close)
+        loop = asyncio.get_running_loop()
+        child, pidfd = await loop.run_in_executor(
+            self._spawner, _spawn, name, log_path, descriptors
+        )
+        ours.pop_all()
+        process = LocalProcess(child, pidfd, lifeline, log_path)
+        return Launched(process, stream, to_worker, to_master)
 
 
 def _spawn(
-    name: str, log_path: Path | None, descriptors: tuple[int, int, int]
-) -> "subprocess.Popen[bytes]":
-    channel, to_write, to_read = descriptors
+    name: str, log_path: Path | None, descriptors: dict[str, int]
+) -> "tuple[subprocess.Popen[bytes], int]":
+    """The worker's process, and a descriptor of it."""
     # -P: nothing in the current directory may hide what the worker imports
     safe = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *safe, "-m", "mindspore_serving.execution"]
-    command += ["--channel", f"fd:{channel}", "--arenas", f"{to_write},{to_read}", "--name", name]
+    command = [sys.executable, *safe, "-m", "mindspore_serving.execution", "--name", name]
+    command += ["--channel", f"fd:{descriptors['channel']}"]
+    command += ["--arenas", f"{descriptors['to-master']},{descriptors['to-worker']}"]
+    command += ["--lifeline", str(descriptors["lifeline"])]
     output = log_path.open("ab") if log_path else None
     try:
-        return subprocess.Popen(
+        child = subprocess.Popen(
             command,
-            pass_fds=descriptors,
+            pass_fds=tuple(descriptors.values()),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
@@ -116,6 +143,12 @@ def _spawn(
     finally:
         if output:
             output.close()
+    try:
+        return child, os.pidfd_open(child.pid)
+    except OSError:
+        child.kill()
+        child.wait()
+        raise
 
 
 def _environment() -> dict[str, str]:

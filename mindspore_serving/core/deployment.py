@@ -35,6 +35,11 @@ class Deployment:
     batching: BatchPolicy = BatchPolicy()
     enable_lite: bool = False
     retry: bool = True  # resend to another replica when a worker dies
+    restart_policy: str = "always"  # "always", "limited" or "never"
+    max_requests: int = 0  # in flight; 0 for no limit but the server's
+    heartbeat_timeout: float = 10.0  # seconds; 0 for none, as in the next two
+    stage_timeout: float = 0.0  # seconds
+    step_timeout: float = 300.0  # seconds
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
 

@@ -146,15 +146,13 @@ SAMPLING = rows_of(SamplingParams)
 
 if SamplingParams.__doc__:  # there is none with python -OO
     SamplingParams.__doc__ += "\n    Args:\n"
-    SamplingParams.__doc__ += "".join(
-        f"        {row.name}: {row.meaning}.\n" for row in SAMPLING.values()
-    )
+    rows = SAMPLING.values()
+    SamplingParams.__doc__ += "".join(f"        {row.name}: {row.meaning}.\n" for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability and its rank (0 is the likeliest) under the model's own
-    distribution, before temperature and filters."""
+    """A token, its log-probability and rank (0: the likeliest) before temperature and filters."""
 
     token_id: int
     logprob: float
@@ -176,6 +174,7 @@ class Generated:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     num_cached_tokens: int = 0  # of the prompt, found in the cache; given with the finish reason
+    blames_request: bool = False  # for ERROR: its parameters or its grammar are the cause
 
 
 def join(parts: Sequence[Generated]) -> Generated:
@@ -192,4 +191,5 @@ def join(parts: Sequence[Generated]) -> Generated:
         last.finish_reason,
         last.stop_reason,
         max(part.num_cached_tokens for part in parts),
+        last.blames_request,
     )

@@ -171,7 +171,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
     `finish_reason` is None while there is more, else "stop", "tool_calls" (a "stop" of an answer
     that has calls), "length", "abort" or "error"; `stop_reason` is the stop string or token id that
-    ended it, for "error" what went wrong.
+    ended it, for "error" what went wrong; `blames_request` if parameters or grammar were the cause.
     """
 
     index: int
@@ -182,6 +182,13 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag=3):
     stop_reason: str | int | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    blames_request: bool = False
+
+    def to_error(self) -> ServingError:
+        """For the finish reason "error"."""
+        if self.blames_request:
+            return InvalidInputs(f"the answer cannot go on: {self.stop_reason}")
+        return ServingError(f"the model failed: {self.stop_reason}")
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -203,6 +210,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     cannot be compiled.  "empty": the prompt has no tokens.  "input": anything else that is wrong.
 
     `field` is the field of the request, or of its `params`, that is wrong; "" if there is none.
+    `retry_after`: the seconds after which an overloaded model may be asked again, if known.
     """
 
     reason: Literal["context", "overloaded", "template", "grammar", "empty", "input"]
@@ -211,6 +219,7 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):
     max_tokens: int = 0
     max_model_len: int = 0
     field: str = ""
+    retry_after: float | None = None
 
 
 class RequestRefused(InvalidInputs):
@@ -226,7 +235,7 @@ def to_refused(error: ServingError) -> Refused | None:
     if isinstance(error, RequestRefused):
         return error.refused
     if isinstance(error, Overloaded):
-        return Refused("overloaded", str(error))
+        return Refused("overloaded", str(error), retry_after=error.retry_after)
     if isinstance(error, InvalidInputs):
         return Refused("input", str(error), field=getattr(error, "field", ""))
     return None
@@ -261,6 +270,7 @@ _decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in METHODS.items
 _encoder = msgspec.msgpack.Encoder()
 encode_request: Callable[[LLMRequest], bytes] = _encoder.encode
 encode_events: Callable[[Sequence[Event]], bytes] = _encoder.encode
+encode_event: Callable[[Event], bytes] = _encoder.encode
 decode_events: Callable[[Buffer], list[Event]] = msgspec.msgpack.Decoder(list[Event]).decode
 
 

@@ -6,9 +6,8 @@ import msgspec
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded language model, as front ends and people see it.
 
-    `tool_format` and `reasoning_format` name rows of `llm.chat.tool_formats` and
-    `llm.chat.reasoning_formats`, "" if the chat template shows none.  `sampling` are fields of
-    SamplingParams by name, as the model's authors recommend.
+    `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
+    shows none.  `sampling` are fields of SamplingParams, as the model's authors recommend.
     """
 
     architecture: str

@@ -6,8 +6,7 @@
 
     ROWS = rows_of(Params)
 
-Checks, the fields that protocols take, defaults and documentation are made from the rows.  Knows no
-parameter.
+Checks, the fields of protocols, defaults and documentation are made from the rows.
 """
 
 import types
@@ -64,7 +63,8 @@ class Row:
             is_type = isinstance(value, bool) == (self.kind is bool)
             is_accepted = is_type and isinstance(value, _TYPES[self.kind]) and self._has(value)
         elif self.kind == list[str]:
-            is_accepted = not isinstance(value, str) and all(map(_is_text, value))
+            is_accepted = not isinstance(value, str)
+            is_accepted = is_accepted and all(isinstance(one, str) and one for one in value)
         if not is_accepted:
             raise InvalidField(self.name, f"is {value!r}, expected {self.accepted}")
         if self.kind == list[str] and len(value) > self.high:
@@ -84,10 +84,6 @@ _WORDS = {
 }
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
 def param(
     default: T,
     meaning: str,
@@ -102,8 +98,7 @@ def param(
     Args:
         meaning: what it does, in one line.
         at_least, over, at_most: the range; of texts `at_most` is their number.
-        aliases: its name in a protocol, None if the protocol does not offer it; without one it has
-            the same name there.
+        aliases: its name in a protocol, if it differs; None if the protocol does not offer it.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
     metadata = {_ROW: Row(default, meaning, low, at_most, over is not None, aliases)}

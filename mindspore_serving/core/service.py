@@ -69,6 +69,17 @@ class Inference(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ServableReadiness:
+    """Whether a servable version takes requests now.  `reason` says why not, for clients to read;
+    "" if it is ready."""
+
+    name: str
+    version: int  # 0 while the newest is not known yet
+    is_ready: bool
+    reason: str = ""
+
+
 class Control(Protocol):
     """What front ends show of the server as a whole."""
 
@@ -97,4 +108,9 @@ class Control(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether everything that was deployed can be called."""
+        ...
+
+    def readiness(self) -> Sequence[ServableReadiness]:
+        """Each servable version that was deployed, also one that is loading or has failed; all are
+        unready while the server stops.  The server is alive if this is answered at all."""
         ...

@@ -6,6 +6,7 @@ together, in one message per worker.  A worker has at most what its `Window` all
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ class BatchScheduler:
 
     def __init__(self, deliver: Callable[[list[Answer]], None]) -> None:
         self.windows: dict[WorkerLink, Window] = {}  # one for all methods of a worker
+        self.reserved: dict[WorkerLink, BatchedMethod] = {}  # workers that suspects get
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._ticker = Ticker(self._loop, self.hand_out)
@@ -42,7 +44,7 @@ class BatchScheduler:
         now = time.monotonic()  # uvloop's clock counts milliseconds
         for method in list(self._waiting):
             method.hand_out(now)
-            if not len(method.queue):
+            if not len(method.queue) and not method.suspects:
                 del self._waiting[method]
             else:
                 self._wake_when_due(method, now)
@@ -50,6 +52,8 @@ class BatchScheduler:
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
         self.windows[link].answered(answers, time.monotonic())
         self._deliver(answers)
+        if self.reserved and link in self.reserved and not self.windows[link].num_held:
+            self.reserved[link].on_empty(link)
         if self._waiting:
             self._ticker.arm()
 
@@ -74,12 +78,22 @@ class BatchedMethod(ServedMethod):
         policy = _policy(deployment, report)
         self.is_cut_singly = policy.preferred_size > 0  # it counts instances, not requests
         self.queue: Batcher[RequestPart] = Batcher(policy)
+        self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
+        self._is_suspect_out = False
         self._scheduler = scheduler
 
     @property
     def num_waiting(self) -> int:
-        return len(self.queue)
+        return len(self.queue) + len(self.suspects)
+
+    def withhold(self, link: Link) -> None:
+        super().withhold(link)
+        self._release(link)
+
+    def remove_worker(self, link: Link) -> None:
+        super().remove_worker(link)
+        self._release(link)
 
     def add_worker(self, link: Link) -> None:
         most_messages = MOST_MESSAGES if link.owns_models else MOST_MESSAGES_WITHOUT_MODELS
@@ -94,18 +108,59 @@ class BatchedMethod(ServedMethod):
         self._scheduler.schedule(self)
 
     def put_back(self, part: RequestPart) -> None:
-        """Take `part` again, whose worker was lost: it is next."""
-        self.queue.put_back(part)
+        """Take `part` again: it is next."""
+        if part.is_alone:
+            self.suspects.appendleft(part)
+        else:
+            self.queue.put_back(part)
         self._scheduler.schedule(self)
 
     def take_waiting(self) -> list[RequestPart]:
         """What waits, taken out."""
-        return self.queue.clear()
+        suspects = list(self.suspects)
+        self.suspects.clear()
+        return [*self.queue.clear(), *suspects]
 
     def hand_out(self, now: float) -> None:
         """Give workers all that may leave now."""
+        if self.suspects:
+            self._hand_out_suspect(now)
         while self._hand_out_once(now):
             pass
+
+    def on_empty(self, link: WorkerLink) -> None:
+        """The worker that is reserved for suspects has answered everything."""
+        if self._is_suspect_out:
+            self._release(link)
+        self._scheduler.schedule(self)
+
+    def _hand_out_suspect(self, now: float) -> None:
+        """Have the next suspect run by itself: a worker is reserved, and gets it when it has
+        nothing else."""
+        reserved, windows = self._scheduler.reserved, self._scheduler.windows
+        while self.suspects and self.suspects[0].request.is_done:
+            self.suspects.popleft()
+        link = next((link for link in self.workers if reserved.get(link) is self), None)
+        if not self.suspects and link is not None and not self._is_suspect_out:
+            self._release(link)
+        if not self.suspects or self._is_suspect_out:
+            return
+        if link is None:
+            free = [link for link in self.workers if link not in reserved]
+            if not free:
+                return
+            link = min(free, key=lambda link: windows[link].num_held)
+            reserved[link] = self
+        if not windows[link].num_held:
+            self._is_suspect_out = True
+            suspect = [self.suspects.popleft()]
+            link.send_work(suspect, now, self._scheduler)
+            windows[link].sent(suspect, now)
+
+    def _release(self, link: WorkerLink) -> None:
+        if self._scheduler.reserved.get(link) is self:
+            del self._scheduler.reserved[link]
+            self._is_suspect_out = False
 
     def _hand_out_once(self, now: float) -> bool:
         """Give the freest worker its share of what waits.  False if nothing moved."""
@@ -136,10 +191,11 @@ class BatchedMethod(ServedMethod):
         would be given every part of a request.
         """
         freest, its_room, least, num_free = None, 0, 1.0, 0
+        reserved = self._scheduler.reserved
         for link in self.workers:
             window = self._scheduler.windows[link]
             room = window.room(batch_size)
-            if room <= 0:
+            if room <= 0 or (reserved and link in reserved):
                 continue
             num_free += 1
             held = window.num_held

@@ -6,34 +6,35 @@ Which worker gets a part, and when, is decided in `batched` and `streamed`.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.dispatch import retrying
 from mindspore_serving.dispatch.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Method, Registry
-from mindspore_serving.dispatch.request import Answer, PendingRequest
+from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart
+from mindspore_serving.dispatch.retrying import Fate
+from mindspore_serving.dispatch.shares import Shares
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.errors import (
     DeadlineExceeded,
-    Overloaded,
-    ServableUnavailable,
     ServingError,
+    StageFailed,
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import Call as WorkerCall
 from mindspore_serving.ipc.messages import MethodReport
 
 DEFAULT_LIMIT = 10_000
-MOST_ATTEMPTS = 2
 
 
 class Dispatcher:
     """Owns the requests in flight.  Everything happens on the loop's thread."""
 
     def __init__(self) -> None:
-        self.limit = DEFAULT_LIMIT
+        self.shares = Shares(DEFAULT_LIMIT)
         self.registry = Registry(self._new_method)
         self._loop = asyncio.get_running_loop()
         self._now = time.monotonic  # uvloop's clock counts milliseconds
@@ -46,9 +47,13 @@ class Dispatcher:
         return len(self._requests)
 
     def _new_method(self, deployment: Deployment, version: int, report: MethodReport) -> Method:
+        method: Method
         if report.streams:
-            return StreamedMethod(self._streams, deployment, version, report)
-        return BatchedMethod(self._batches, deployment, version, report)
+            method = StreamedMethod(self._streams, deployment, version, report)
+        else:
+            method = BatchedMethod(self._batches, deployment, version, report)
+        method.share = self.shares.share(deployment.name, deployment.max_requests)
+        return method
 
     # --- requests ---------------------------------------------------------------------------
 
@@ -56,11 +61,8 @@ class Dispatcher:
         """See `core.service.Inference.submit`."""
         pending = self._new_request(request.method, on_reply)
         try:
-            if len(self._requests) > self.limit:
-                raise Overloaded(
-                    f"Serving Error: enqueued requests count exceeds the limit {self.limit}"
-                )
             method = self.registry.find(request.servable, request.version, request.method)
+            self.shares.take(method.share)
             self._requests[pending] = method
             pending.parts = method.cut_body(pending, request.codec, request.body)
             if request.is_stream:
@@ -80,6 +82,7 @@ class Dispatcher:
         pending = self._new_request(item.method, answer)
         try:
             method = self.registry.find(message.servable, message.version, item.method)
+            self.shares.count(method.share)
             self._requests[pending] = method
             chunks = [chunk for chunk in item.chunks if isinstance(chunk, bytes)]
             pending.parts = method.cut(pending, item.codec, chunks)
@@ -112,6 +115,7 @@ class Dispatcher:
         if request.stop_timer is not None:
             request.stop_timer()
         if method is not None:
+            self.shares.release(method.share)
             method.series.observe(self._now() - request.started, code)
         for part in request.parts:
             part.chunks = ()  # it may lie in a queue for long
@@ -130,23 +134,47 @@ class Dispatcher:
                 part.has_replied = True
             part.request.answer(part, reply)
 
+    def withhold(self, link: Link, methods: Iterable[Method]) -> None:
+        """Give the worker of `methods` no work for now; what only waits there is taken back."""
+        for method in methods:
+            method.withhold(link)
+        is_running = _running_in(link)
+        for part in reversed(list(link.parts.values())):
+            method_of = self._requests.get(part.request)
+            if method_of is None or part.has_replied or not method_of.can_retry:
+                continue
+            if not is_running(part):
+                link.cancel(part)
+                method_of.put_back(part.request.replace(part))
+
     def on_lost(self, link: Link, reason: str) -> None:
-        """Its worker died: the parts it had go once more to another one, or fail."""
+        """Its worker died: the parts it had go to another one, or fail."""
         self._batches.windows.pop(link, None)
         self._streams.num_open.pop(link, None)
-        for part in link.take_parts():
+        is_running = _running_in(link)
+        for part in reversed(link.take_parts()):
             part.link = None
             method = self._requests.get(part.request)
             if method is None:  # nobody waits any more
                 continue
-            is_first = part.num_attempts < MOST_ATTEMPTS and not part.has_replied
-            if method.workers and method.can_retry and is_first:
-                method.put_back(part)
-            else:
+            was_running = is_running(part)
+            if was_running and link.overdue is not None and link.overdue.has(part.id):
+                part.request.fail(StageFailed(f"{method.label}: {link.why_ended}"))
+                continue
+            fate = retrying.decide(part, was_running=was_running, can_retry=method.can_retry)
+            if fate is Fate.FAIL:
                 part.request.fail(WorkerUnavailable(f"{method.label}: {reason}"))
+            else:
+                part.is_alone = fate is Fate.ALONE
+                method.put_back(part)
 
-    def fail_waiting(self, method: Method) -> None:
-        """Nobody can run `method` now: answer what waits for it."""
-        error = f"Request {method.label} , servable is not available"
+    def fail_waiting(self, method: Method, error: ServingError) -> None:
+        """No worker is expected to run `method` soon: answer what waits for it."""
         for part in method.take_waiting():
-            part.request.fail(ServableUnavailable(error))
+            part.request.fail(error)
+
+
+def _running_in(link: Link) -> Callable[[RequestPart], bool]:
+    """Whether the worker was at a part when it was seen last."""
+    running = link.running()
+    return lambda part: any(one.has(part.id) for one in running)

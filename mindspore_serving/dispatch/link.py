@@ -15,6 +15,7 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
+from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     Call,
@@ -36,6 +37,7 @@ from mindspore_serving.ipc.messages import (
     to_fault,
     to_faults,
 )
+from mindspore_serving.ipc.status import Running
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -63,6 +65,9 @@ class Link:
         self.parts: dict[int, RequestPart] = {}
         self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
         self.is_ready = False
+        self.is_silent = False  # it gives no heartbeat
+        self.why_ended = ""  # if we ended its process
+        self.overdue: Running | None = None  # if we did because that took too long
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Ready] = self._loop.create_future()
@@ -76,6 +81,7 @@ class Link:
         self._view = memoryview(self._buffer)
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
+        self._running: list[Running] = []
         self._freed: list[int] = []
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
@@ -108,14 +114,42 @@ class Link:
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
         self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
+    def trim(self) -> None:
+        """Give back shared memory that is not used any more."""
+        if not self.closed.done():
+            self._send_freed()
+            self._launched.arena.trim()
+
     def ask_to_exit(self) -> None:
         self._send(Exit())
+
+    # --- what it says of itself ---------------------------------------------------------------
+
+    @property
+    def num_beats(self) -> int | None:
+        """Its heartbeats so far, if they can be seen."""
+        return None if self.closed.done() else status.beats(self._launched.view.reserved)
+
+    def running(self) -> list[Running]:
+        """What it runs now; once the link is closed, what it ran then."""
+        if not self.closed.done():
+            self._running = list(status.read(self._launched.view.reserved))
+        return self._running
+
+    # --- its end ------------------------------------------------------------------------------
+
+    def end(self, reason: str, overdue: Running | None = None) -> None:
+        """Kill the process, for `reason`; because `overdue` took too long, if it is given."""
+        log.error("worker %s: %s; ending it", self.name, reason)
+        self.why_ended, self.overdue = reason, overdue
+        self.process.kill()
 
     def close(self) -> None:
         """Close the socket and the arenas.  Reported to the owner once."""
         if self.closed.done():
             return
         self.is_ready = False
+        self.running()
         self._loop.remove_reader(self._stream.fileno())
         self._outbox.close()
         self._stream.close()
@@ -132,7 +166,6 @@ class Link:
     def _item(self, part: RequestPart, now: float, way: Way) -> WorkItem:
         self._next_id += 1
         part.id, part.link, part.way = self._next_id, self, way
-        part.num_attempts += 1
         self.parts[part.id] = part
         request = part.request
         timeout = None if request.deadline is None else max(0.0, request.deadline - now)
@@ -148,8 +181,7 @@ class Link:
             self._outbox.send(encode(message))
 
     def _on_full(self) -> None:
-        log.error("worker %s does not read what it is sent; ending it", self.name)
-        self.process.kill()
+        self.end("it does not read what it is sent")
 
     # --- receiving --------------------------------------------------------------------------
 
@@ -167,8 +199,7 @@ class Link:
             for message in self._frames.feed(self._view[:count]):
                 self._handle(message)
         except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
-            log.error("worker %s sent what is no message (%s); ending it", self.name, error)
-            self.process.kill()
+            self.end(f"it sent what is no message ({error})")
 
     def _handle(self, message: ToMaster) -> None:
         if isinstance(message, Done):

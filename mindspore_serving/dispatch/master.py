@@ -4,16 +4,18 @@ Front ends see it as `Inference` (by its dispatcher) and `Control`.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.dispatch import loading, status
+from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.dispatch import liveness, loading, status
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.dispatch.liveness import Pulse
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
@@ -32,6 +34,7 @@ class Master:
         self._launcher = launcher
         self._on_all_gone = on_all_gone
         self._supervisors: list[WorkerSupervisor] = []
+        self._deployed: list[tuple[Deployment, list[WorkerSupervisor]]] = []
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
@@ -45,6 +48,7 @@ class Master:
 
         Raises StartError with the first worker's reason; what was started is then to be stopped.
         """
+        self._deployed += [(deployment, []) for deployment in deployments]
         devices = [(d, i) for d in deployments for i in d.device_ids]
         await self._start_all([self._supervisor(d, device_id=i) for d, i in devices])
         extras = [(d, i) for d in deployments for i in range(self._num_extra_workers(d))]
@@ -109,16 +113,22 @@ class Master:
             owns_models = device_id is not None or not deployment.device_ids
             link = Link(launched, title, self, owns_models=owns_models)
             self._links[link] = supervisor
-            watch = asyncio.create_task(_close_after(link))
-            self._watches.add(watch)
-            watch.add_done_callback(self._watches.discard)
+            self._watch(_close_after(link))
             if self._is_stopping:
                 link.process.kill()
             await self._load(link, deployment, device_id)
             return link
 
-        supervisor = WorkerSupervisor(title, start, lambda s: self._on_gone(s, deployment))
+        supervisor = WorkerSupervisor(
+            title, start, lambda _: self._on_change(deployment), deployment.restart_policy
+        )
+        self._supervisors_of(deployment).append(supervisor)
         return supervisor
+
+    def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(watch)
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
 
     async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> None:
         """Have the worker load the servable, and register what it can do."""
@@ -139,6 +149,7 @@ class Master:
         self._services[link] = self.registry.add_worker(
             deployment, ready.version, ready.methods, link, card=ready.card
         )
+        self._watch(liveness.watch(link, deployment, self._on_pulse))
         if ready.card is not None:
             log.info("%s", ready.card.summary)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
@@ -150,8 +161,8 @@ class Master:
 
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""
-        self._links[link].leave()
         self._unregister(link)
+        self._links[link].leave()
         if link.is_ready:
             link.ask_to_exit()
         else:
@@ -165,18 +176,47 @@ class Master:
     def _unregister(self, link: Link) -> None:
         service = self._services.pop(link, None)
         if service is not None:
-            for method in self.registry.remove_worker(service, link):
-                self.dispatcher.fail_waiting(method)
+            self.registry.remove_worker(service, link)
+            service.reason = ""  # another is expected, unless its supervisor says otherwise
 
-    def _on_gone(self, supervisor: WorkerSupervisor, deployment: Deployment) -> None:
-        for service in self.registry:
-            if service.deployment == deployment and not service.workers:
-                service.reason = (
-                    f"its workers have ended ({supervisor.last_exit}), see the server's log"
-                )
+    def _on_pulse(self, link: Link, pulse: Pulse) -> None:
+        """The worker gives no heartbeat, or does again."""
+        service = self._services.get(link)
+        if service is None:
+            return
+        link.is_silent = pulse.is_silent
+        if pulse.is_silent:
+            log.warning("{%s}: no heartbeat for %.0f s", link.name, pulse.silent_for)
+            self.dispatcher.withhold(link, service.methods.values())
+        else:
+            for method in service.methods.values():
+                method.restore(link)
+
+    def _on_change(self, deployment: Deployment) -> None:
+        """A worker of `deployment` runs now, or no more, or later than before."""
+        own = self._supervisors_of(deployment)
+        if all(one.state == "ready" or one.ready_in() is None for one in own):
+            last = next((one.last_exit for one in own if one.last_exit), "they were told to")
+            later = [one.next_start_in() for one in own if one.state == "restarting"]
+            for service in self.registry:
+                if service.deployment == deployment:
+                    self._give_up(service, last, min(later, default=None))
         if not self._is_stopping and all(s.state == "gone" for s in self._supervisors):
             log.error("Serving server begin to exit: all worker processes have exited")
             self._on_all_gone()
+
+    def _give_up(self, service: Service, last_exit: str, retry_after: float | None) -> None:
+        """Let nothing wait for more workers of `service`: none is expected within `retry_after`
+        seconds, or ever."""
+        service.reason = f"its workers have ended ({last_exit}), see the server's log"
+        service.retry_after = retry_after
+        for method in service.methods.values():
+            if not method.is_served:
+                text = f"Request {method.label} , servable is not available: {service.reason}"
+                self.dispatcher.fail_waiting(method, ServableUnavailable(text, retry_after))
+
+    def _supervisors_of(self, deployment: Deployment) -> list[WorkerSupervisor]:
+        return next(own for one, own in self._deployed if one is deployment)
 
     # --- Control ------------------------------------------------------------------------------
 
@@ -196,7 +236,17 @@ class Master:
     @property
     def is_ready(self) -> bool:
         wanted = [one for one in self._supervisors if one.is_wanted]
-        return bool(wanted) and all(one.state == "ready" for one in wanted)
+        return bool(wanted) and all(one.condition == "ready" for one in wanted)
+
+    def readiness(self) -> Sequence[ServableReadiness]:
+        if self._is_stopping:
+            text = "the server is stopping"
+            return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
+        found = []
+        for deployment, supervisors in self._deployed:
+            last = next((one.last_exit for one in supervisors if one.last_exit), "")
+            found.append(status.readiness(deployment, {s.condition for s in supervisors}, last))
+        return found
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(service) for service in self.registry]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
+from mindspore_serving.dispatch.shares import Share
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.metrics import Series
@@ -19,16 +20,45 @@ class ServedMethod:
     def __init__(self, deployment: Deployment, version: int, report: MethodReport) -> None:
         self.version = version
         self.report = report
+        self.share = Share(deployment.name)
         self.series = Series(deployment.name, version, report.name)
         self.can_retry = report.retry and deployment.retry
         self.label = f"servable({deployment.name}) method({report.name})"
-        self.workers: list[Link] = []
+        self.workers: list[Link] = []  # that may get work
+        self.withheld: list[Link] = []  # that may not for now
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a worker that can run it, now or when it is no longer withheld."""
+        return bool(self.workers or self.withheld)
+
+    def add_worker(self, link: Link) -> None:
+        """`link` may get work."""
+        raise NotImplementedError
+
+    def withhold(self, link: Link) -> None:
+        """`link` is to get no work for now."""
+        if link in self.workers:
+            self.workers.remove(link)
+            self.withheld.append(link)
+
+    def restore(self, link: Link) -> None:
+        """`link`, which was withheld, may get work again."""
+        if link in self.withheld:
+            self.withheld.remove(link)
+            self.add_worker(link)
+
+    def remove_worker(self, link: Link) -> None:
+        """`link` is gone, or is to be."""
+        for links in (self.workers, self.withheld):
+            if link in links:
+                links.remove(link)
 
     def cut_body(
         self, request: PendingRequest, codec: str, body: bytes | bytearray
     ) -> list[RequestPart]:
         """The body as it is where one worker gets all of it; else as `cut`."""
-        if len(self.workers) == 1 and not self.is_cut_singly:
+        if len(self.workers) <= 1 and not self.is_cut_singly:
             return [RequestPart(request, 0, *cutting.whole(codec, body))]
         return self.cut(request, *cutting.split(codec, body))
 

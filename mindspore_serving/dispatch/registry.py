@@ -24,7 +24,8 @@ class Service:
     deployment: Deployment
     methods: dict[str, Method] = field(default_factory=dict)
     workers: list[Link] = field(default_factory=list)
-    reason: str = ""  # why nobody serves it any more, once given up
+    reason: str = ""  # why nobody serves it, if no worker is expected soon
+    retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
 
 
@@ -55,6 +56,7 @@ class Registry:
         if service is None:
             service = versions[version] = Service(deployment.name, version, deployment)
         service.card = card or service.card
+        service.reason = ""
         service.workers.append(worker)
         for report in reports:
             if report.name not in service.methods:
@@ -62,23 +64,23 @@ class Registry:
             service.methods[report.name].add_worker(worker)
         return service
 
-    def remove_worker(self, service: Service, worker: Link) -> list[Method]:
-        """`worker` is gone; returns the methods that nobody can run now."""
+    def remove_worker(self, service: Service, worker: Link) -> None:
+        """`worker` is gone, or is to get no more work."""
         if worker in service.workers:
             service.workers.remove(worker)
-        orphaned = []
         for method in service.methods.values():
-            if worker in method.workers:
-                method.workers.remove(worker)
-                if not method.workers:
-                    orphaned.append(method)
-        return orphaned
+            method.remove_worker(worker)
 
     def find(self, servable: str, version: int, method: str) -> Method:
-        """The method for a request.  Raises NotFound or ServableUnavailable."""
+        """The method for a request, which may have to wait there for a worker.  Raises NotFound or
+        ServableUnavailable."""
         service = self._find_service(servable, version)
         found = service.methods.get(method) if service else None
-        if found is not None and found.workers:
+        if (
+            found is not None
+            and service is not None
+            and (found.workers or found.is_served or not service.reason)
+        ):
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
@@ -86,8 +88,8 @@ class Registry:
             raise NotFound(f"{label}, servable is not available")
         if found is None:
             raise NotFound(f"{label}, method is not available")
-        reason = f": {service.reason}" if service.reason else ""
-        raise ServableUnavailable(f"{label}, servable is not available{reason}")
+        text = f"{label}, servable is not available: {service.reason}"
+        raise ServableUnavailable(text, service.retry_after)
 
     def _find_service(self, servable: str, version: int) -> Service | None:
         versions = self._services.get(servable)

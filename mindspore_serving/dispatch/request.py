@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from mindspore_serving import log
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, ServingError
 from mindspore_serving.wire.cutting import Chunk
@@ -37,7 +38,8 @@ class RequestPart:
     chunks: Sequence[Chunk]
     is_stream: bool = False
     has_replied: bool = False  # a stream has begun: it cannot be run again elsewhere
-    num_attempts: int = 0
+    num_deaths: int = 0  # of workers that had it
+    is_alone: bool = False  # it is run by itself, since a worker may have died of it
     link: WorkerLink | None = None  # to the worker that has it
     id: int = 0  # on that link, greater than those before
     way: Way | None = None  # that it took to the worker
@@ -58,6 +60,7 @@ class PendingRequest:
     on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
     started: float
     deadline: float | None = None
+    first_reply: float = 0.0  # of a stream, when it came; 0 before
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
     parts: Sequence[RequestPart] = ()
@@ -78,28 +81,45 @@ class PendingRequest:
         elif len(self.parts) == 1:
             if reply.is_last:
                 self._end(0)
-            self.on_reply(reply)
+            self._reply(reply)
         else:
             self._answers[part.index] = reply
             if len(self._answers) == len(self.parts):
                 replies = [self._answers[index] for index in range(len(self.parts))]
                 self._end(0)
-                self.on_reply(_join(replies))
+                self._reply(_join(replies))
 
     def fail(self, error: ServingError) -> None:
         """Reply with `error` if the request is not done."""
         if not self.is_done:
             self._end(error.code)
-            self.on_reply(Reply(failure=error))
+            self._reply(Reply(failure=error))
 
     def cancel(self) -> None:
         """Nobody waits any more."""
         if not self.is_done:
             self._end(Code.CANCELLED)
 
+    def replace(self, part: RequestPart) -> RequestPart:
+        """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
+        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream)
+        self.parts = [new if one is part else one for one in self.parts]
+        part.request = NOBODY
+        return new
+
+    def _reply(self, reply: Reply) -> None:
+        try:
+            self.on_reply(reply)
+        except Exception:  # the front end's failure must not count as the worker's
+            log.error("taking the reply to a request of method %s", self.method, exc_info=True)
+
     def _end(self, code: int) -> None:
         self.is_done = True
         self.on_done(self, code)
+
+
+NOBODY = PendingRequest("", lambda reply: None, lambda request, code: None, 0.0, is_done=True)
+"""Stands for a request that is not interested in a part any more."""
 
 
 def cut(

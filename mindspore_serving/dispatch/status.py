@@ -1,11 +1,13 @@
 """What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.metrics import quantiles
 
@@ -23,6 +25,24 @@ def describe(service: Service) -> dict[str, Any]:
         "num_workers": len(service.workers),
         **({"summary": service.card.summary} if service.card else {}),
     }
+
+
+def readiness(deployment: Deployment, states: Collection[str], reason: str) -> ServableReadiness:
+    """Of a deployment by the states of its workers; `reason` is why they ended, if they have."""
+    version = deployment.version
+    if "ready" in states:
+        return ServableReadiness(deployment.name, version, is_ready=True)
+    if all(state in ("new", "starting") for state in states):
+        reason = "it is loading"
+    elif "restarting" in states:
+        reason = f"its workers are restarted ({reason})"
+    elif "silent" in states:
+        reason = "its workers give no heartbeat"
+    elif "leaving" in states:
+        reason = "its workers are stopping"
+    else:
+        reason = f"its workers have ended ({reason})"
+    return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)
 
 
 def observe(service: Service) -> dict[str, Any]:

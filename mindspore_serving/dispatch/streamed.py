@@ -62,7 +62,7 @@ class StreamedMethod(ServedMethod):
                 self._make_last(link)
 
     def put_back(self, part: RequestPart) -> None:
-        """Take `part` again, whose worker was lost; others may be lost in the same turn."""
+        """Take `part` again; other workers may be lost in the same turn."""
         self._waiting.append(part)
         asyncio.get_running_loop().call_soon(self._put_waiting)
 

@@ -1,4 +1,4 @@
-"""Keeps one worker running: start, watch, restart with back-off, give up with the reason.
+"""Keeps one worker running: start, watch, restart with back-off, by the operator's policy.
 
 `Backoff` decides; `WorkerSupervisor` is the loop around it.
 """
@@ -12,40 +12,55 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.loading import exit_text
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 
 QUICK = 10.0  # seconds; a worker that dies earlier after its start died quickly
-MOST_QUICK_DEATHS = 5  # in a row
+MOST_QUICK_DEATHS = 5  # in a row, until nobody waits for the next start
 _FIRST_DELAY, _MOST_DELAY = 0.25, 30.0
 
 
 @dataclass(slots=True)
 class Backoff:
-    """When to restart: at once after a first death, later after each quick one in a row."""
+    """When to restart: at once after a first death, later after each quick one in a row.
 
+    `policy` is "always" (restart for ever), "limited" (give up after MOST_QUICK_DEATHS) or "never".
+    """
+
+    policy: str = "always"
     num_quick: int = 0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it has died so often that nobody should wait for the next start."""
+        return self.num_quick >= MOST_QUICK_DEATHS
 
     def died(self, ran_for: float) -> float | None:
         """Seconds to wait before the restart; None to give up.  `ran_for` is in seconds."""
+        if self.policy == "never":
+            return None
         if ran_for >= QUICK:
             self.num_quick = 0
             return 0.0
         self.num_quick += 1
-        if self.num_quick >= MOST_QUICK_DEATHS:
+        if self.is_failing and self.policy == "limited":
             return None
         if self.num_quick == 1:
             return 0.0
-        return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** (self.num_quick - 2)))
+        return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** min(self.num_quick - 2, 16)))
 
 
 class WorkerSupervisor:
-    """One replica that is to run: its worker now, and the next one when that dies."""
+    """One replica that is to run: its worker now, and the next one when that dies.
+
+    `on_change` is called when a worker runs, or runs no more, or later than was expected.
+    """
 
     def __init__(
         self,
         title: str,
         start: Callable[[], Awaitable[Link]],
-        on_gone: "Callable[[WorkerSupervisor], None]",
+        on_change: "Callable[[WorkerSupervisor], None]",
+        policy: str = "always",
     ) -> None:
         self.title = title  # "servable name:add, device id:0"
         self.state = "new"
@@ -53,9 +68,28 @@ class WorkerSupervisor:
         self.last_exit = ""
         self.link: Link | None = None
         self._start = start
-        self._on_gone = on_gone
+        self._on_change = on_change
+        self._backoff = Backoff(policy)
+        self._next_start = 0.0  # by the loop's clock
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def condition(self) -> str:
+        """The state; "silent" if its worker runs, but gives no heartbeat."""
+        is_silent = self.state == "ready" and self.link is not None and self.link.is_silent
+        return "silent" if is_silent else self.state
+
+    def ready_in(self) -> float | None:
+        """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
+        is_failing = self.state == "restarting" and self._backoff.is_failing
+        if not self.is_wanted or self.state == "gone" or is_failing:
+            return None
+        return self.next_start_in()
+
+    def next_start_in(self) -> float:
+        """The seconds until the next worker is started; 0 if one runs or starts now."""
+        return max(0.0, self._next_start - asyncio.get_running_loop().time())
 
     async def start(self) -> None:
         """The first start.  Raises StartError; afterwards the worker is kept running."""
@@ -67,12 +101,14 @@ class WorkerSupervisor:
             raise StartError(f"{{{self.title}, <{error}>}}") from error
         self.state = "ready"
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name=self.title)
+        self._on_change(self)
 
     def leave(self) -> None:
         """It is to end, and not to be restarted."""
         self._is_unwanted.set()
         if self.state in ("ready", "starting"):
             self.state = "leaving"
+            self._on_change(self)
 
     async def stop(self, grace: float) -> None:
         """End the worker: ask, wait at most `grace` seconds, then kill."""
@@ -91,23 +127,17 @@ class WorkerSupervisor:
         return not self._is_unwanted.is_set()
 
     async def _supervise(self) -> None:
-        backoff = Backoff()
         loop = asyncio.get_running_loop()
         while self.link is not None:
             started = loop.time()
             self.reason = await self._watch(self.link)
             if not self.is_wanted:
                 break
-            delay = backoff.died(loop.time() - started)
-            if delay is None:
-                log.error(
-                    "{%s} is given up after quick deaths in a row: %s", self.title, self.reason
-                )
-                break
-            log.warning("{%s} died (%s), restarting in %g s", self.title, self.reason, delay)
-            self.link = await self._restart(delay, backoff)
+            self.link = await self._restart(loop.time() - started)
+            if self.link is not None:
+                self._on_change(self)
         self.state = "gone"
-        self._on_gone(self)
+        self._on_change(self)
 
     async def _watch(self, link: Link) -> str:
         """Until the worker has ended; returns why."""
@@ -116,21 +146,22 @@ class WorkerSupervisor:
         link.process.kill()
         status = await link.process.wait()
         tail = link.process.log_tail() if status not in (0, -signal.SIGKILL) else ""
-        self.last_exit = exit_text(status)
+        self.last_exit = link.why_ended or exit_text(status)
         return f"{self.last_exit}{': ' + tail if tail else ''}"
 
-    async def _restart(self, delay: float, backoff: Backoff) -> Link | None:
-        """The next worker; None to give up or if it is not wanted any more."""
-        while not await self._is_unwanted_within(delay):
+    async def _restart(self, ran_for: float) -> Link | None:
+        """The next worker, behind one that ran so many seconds; None to give up or if it is not
+        wanted any more."""
+        delay = self._died(ran_for)
+        while delay is not None and not await self._is_unwanted_within(delay):
             try:
                 link = await self._start()
+            except ResourceShortage as error:  # it has not died: there is no room for it now
+                delay = min(_MOST_DELAY, max(_FIRST_DELAY, 2 * delay))
+                log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
             except ServingError as error:
                 self.reason = str(error)
-                next_delay = backoff.died(0.0)
-                if next_delay is None:
-                    log.error("{%s} is given up: %s", self.title, self.reason)
-                    return None
-                delay = next_delay
+                delay = self._died(0.0)
             else:
                 self.state = "ready" if self.is_wanted else "leaving"
                 if not self.is_wanted:
@@ -138,8 +169,20 @@ class WorkerSupervisor:
                 return link
         return None
 
+    def _died(self, ran_for: float) -> float | None:
+        """Seconds to wait before the restart; None to give up."""
+        delay = self._backoff.died(ran_for) if self.is_wanted else None
+        if delay is not None:
+            log.warning("{%s} died (%s), restarting in %g s", self.title, self.reason, delay)
+        elif self.is_wanted:
+            policy = self._backoff.policy
+            log.error("{%s} is given up (restart_policy %s): %s", self.title, policy, self.reason)
+        self._on_change(self)
+        return delay
+
     async def _is_unwanted_within(self, delay: float) -> bool:
         """Sleep for `delay` seconds, or until it is not wanted; whether it is not."""
+        self._next_start = asyncio.get_running_loop().time() + delay
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._is_unwanted.wait(), delay)
         return not self.is_wanted

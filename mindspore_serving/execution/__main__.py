@@ -1,10 +1,12 @@
 """`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
 
-A second thread watches the channel and the signals: when the master is gone it ends this process
-and all it started, even while a stage hangs; on SIGTERM or SIGINT it tells the master.
+When the master is gone, the kernel ends this process and all it started, even while a stage holds
+the interpreter: see `_end_with_master`.  A second thread does the same where that cannot be, tells
+the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
 import argparse
+import fcntl
 import gc
 import os
 import select
@@ -12,23 +14,28 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from mindspore_serving.execution.worker import Worker
-from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc import status
+from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect
 
 
 def main() -> int:
     arguments = _parse()
+    if arguments.lifeline is not None:
+        _end_with_master(arguments.lifeline)
     stream = connect(arguments.channel)
-    arena: Arena | NoArena = NoArena()
+    arena: Arena | NoArena = NoArena(status.SIZE)
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
         to_write, to_read = map(int, arguments.arenas.split(","))
-        arena, view = Arena(to_write), ArenaView(to_read)
+        arena, view = Arena(to_write, status.SIZE), ArenaView(to_read)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
-    _watch(stream, worker.announce_leaving, is_child=arguments.channel.startswith("fd:"))
+    is_child = arguments.channel.startswith("fd:")
+    _watch(stream, worker.announce_leaving, arena, is_child=is_child)
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()
@@ -41,11 +48,33 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.execution")
     parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
+    parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
     return parser.parse_args()
 
 
-def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_child: bool) -> None:
+def _end_with_master(lifeline: int) -> None:
+    """Have the kernel kill this process group when the other end of the pipe `lifeline` closes.
+
+    Not PR_SET_PDEATHSIG: that would end this process alone and leave what it started; and it tells
+    of the end of the thread that started us, not of the process.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    if poll.poll(0):  # it has closed before
+        _end_group()
+
+
+def _watch(
+    stream: socket.socket,
+    announce_leaving: Callable[[], None],
+    arena: Arena | NoArena,
+    *,
+    is_child: bool,
+) -> None:
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     exit_signals = (signal.SIGTERM, signal.SIGINT)
@@ -58,10 +87,15 @@ def _watch(stream: socket.socket, announce_leaving: Callable[[], None], *, is_ch
     parent = os.getppid()
 
     def wait() -> None:
+        trimmed = 0.0
         while True:
+            status.beat(arena.reserved)
+            if time.monotonic() - trimmed >= TRIM_SECONDS:
+                trimmed = time.monotonic()
+                arena.trim()
             if is_child and os.getppid() != parent:
                 _end_group()  # a process that the master forked may still hold the channel
-            for descriptor, _ in poll.poll(1000):
+            for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
                     _end_group()
                 if not set(exit_signals).isdisjoint(os.read(wake_read, 64)):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from mindspore_serving import log
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
+from mindspore_serving.execution.functions import failure_text
 from mindspore_serving.execution.job import (
     Item,
     Job,
@@ -18,16 +19,19 @@ from mindspore_serving.execution.job import (
     Program,
     ReorderBuffer,
 )
+from mindspore_serving.ipc.status import SIZE, STAGES, Lane
 
 
 class Executor:
     """The queues in front of every stage of every program.  `post` runs an action on the thread
-    that uses the executor; by default at once, for executors whose stages finish on that thread."""
+    that uses the executor; by default at once, for executors whose stages finish on that thread.
+    What runs is written to `lane`."""
 
     def __init__(
         self,
         programs: dict[str, Program],
         post: Callable[[Callable[[], None]], None] = lambda action: action(),
+        lane: Lane | None = None,
     ) -> None:
         self._queues: list[tuple[Program, list[deque[Job]]]] = []
         self._queues_of: dict[str, list[deque[Job]]] = {}
@@ -37,6 +41,7 @@ class Executor:
             self._queues_of[name] = queues
         self.programs = programs
         self.post = post
+        self._lane = lane or Lane(memoryview(bytearray(SIZE)), STAGES)
         self._turn = 0
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
@@ -124,12 +129,15 @@ class Executor:
             self._fail(job, _too_late(job))
             return
         try:
+            self._lane.begin(job.position, [item.id])
             outcome = next(iterator)
         except StopIteration:
             self.end(job)
             return
-        except Exception as error:  # the user's code; FunctionCaller tells what it can
-            outcome = StageFailed(str(error) or repr(error))
+        except BaseException as error:  # the user's code; FunctionCaller tells what it can
+            outcome = StageFailed(failure_text(error))
+        finally:
+            self._lane.end()
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
@@ -157,10 +165,13 @@ class Executor:
                 return
             if stage.iterate is not None:
                 jobs = self._begin_streams(stage, jobs)
+            self._lane.begin(position, [job.item.id for job in jobs])
             outcomes = stage.run(jobs)
-        except Exception as error:  # a stage's failure is its requests', never the worker's
+        except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
-            outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
+            outcomes = [StageFailed(failure_text(error))] * len(jobs)
+        finally:
+            self._lane.end()
         self._advance(program, position, jobs, outcomes)
 
     def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
@@ -244,5 +255,8 @@ def _too_late(job: Job) -> ServingError:
 
 def _close(iterator: Iterator[Outcome]) -> None:
     close = getattr(iterator, "close", None)
-    if close is not None:
-        close()
+    try:
+        if close is not None:
+            close()
+    except BaseException:  # the user's code; its request is answered already
+        log.error("closing a generator", exc_info=True)

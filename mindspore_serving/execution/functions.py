@@ -37,7 +37,9 @@ class FunctionCaller:
         try:
             for result in results:
                 yield self._outputs(result)
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             yield self._failure(error)
         finally:
             results.close()
@@ -56,7 +58,7 @@ class FunctionCaller:
             if isinstance(result, GeneratorType):
                 return join([self._outputs(piece) for piece in result])
             return self._outputs(result)
-        except Exception as error:
+        except BaseException as error:
             return self._failure(error)
 
     def _call_rest(self, batch: tuple[Arguments, ...]) -> list[Outcome]:
@@ -70,7 +72,7 @@ class FunctionCaller:
                 return [StageFailed(self._type_text(results, len(batch)))] * len(batch)
             for result in islice(iterator, len(batch)):
                 outcomes.append(self._checked(result))
-        except Exception as error:
+        except BaseException as error:
             if not outcomes and len(batch) > 1:
                 return [self._call_rest((instance,))[0] for instance in batch]
             return [*outcomes, self._failure(error)]
@@ -107,11 +109,19 @@ class FunctionCaller:
             f"instances, but returned {type(results)}"
         )
 
-    def _failure(self, error: Exception) -> ServingError:
+    def _failure(self, error: BaseException) -> ServingError:
         if isinstance(error, ServingError):
             return error
         log.debug("function %s raised %r", self._id, error)
-        return StageFailed(str(error) or type(error).__name__)
+        return StageFailed(failure_text(error))
+
+
+def failure_text(error: BaseException) -> str:
+    """What a client reads of an exception that a stage raised.  The text of one such as SystemExit,
+    which is to end a process and here ends a request, says nothing by itself."""
+    if isinstance(error, Exception):
+        return str(error) or type(error).__name__
+    return repr(error)
 
 
 def join(pieces: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:

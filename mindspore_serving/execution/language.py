@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
@@ -30,6 +31,7 @@ from mindspore_serving.ipc.messages import WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 
+_LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
 
 
@@ -93,7 +95,9 @@ class LanguageStage:
             form = None if grammar is None else msgspec.convert(grammar, Grammar)
         except msgspec.ValidationError as error:
             raise InvalidInputs(f"the parameters cannot be used: {error}") from None
-        return Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
+        request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
+        _LIMITS.check(request)
+        return request
 
 
 class LanguageService:
@@ -162,7 +166,9 @@ def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:
             queue.resume([job], [_to_error(event)])
         elif isinstance(event, Chunk):
             if event.finish_reason == "error":
-                queue.resume([job], [StageFailed(str(event.stop_reason))])
+                text = str(event.stop_reason)
+                error = InvalidInputs(text) if event.blames_request else StageFailed(text)
+                queue.resume([job], [error])
                 return
             outcome = (event.text, event.finish_reason or "")[:num_outputs]
             if job.is_to_stream:

@@ -23,6 +23,7 @@ from mindspore_serving.execution.job import Outcome
 from mindspore_serving.execution.preparing import check_subgraph, make_program
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import ModelReport, Setup
+from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
 from mindspore_serving.servable.language import add_generate
@@ -36,9 +37,15 @@ MOST_WAITING_TOKENS = 1 << 20  # that they have together
 SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
 
 
-def load(setup: Setup, remote: RemoteCaller, make_wake: Callable[[], Callable[[], None]]) -> Host:
+def load(
+    setup: Setup,
+    remote: RemoteCaller,
+    make_wake: Callable[[], Callable[[], None]],
+    steps: Lane | None = None,
+) -> Host:
     """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
-    worker's.  Raises StartError (or another ServingError)."""
+    worker's; steps of a language model are written to `steps`.  Raises StartError (or another
+    ServingError)."""
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
@@ -58,7 +65,7 @@ def load(setup: Setup, remote: RemoteCaller, make_wake: Callable[[], Callable[[]
         for spec in declaration.models.values():
             _load_model(host, spec, setup)
     if declaration.language is not None and setup.owns_models:
-        host.language = _open_language(declaration.language, setup, make_wake())
+        host.language = _open_language(declaration.language, setup, make_wake(), steps)
     _add_predict(host)
     _add_programs(host, setup, remote)
     model_api.bind_runner(_runner(host, setup, remote))
@@ -95,7 +102,9 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
 
 
-def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
+def _open_language(
+    spec: LanguageSpec, setup: Setup, wake: Callable[[], None], steps: Lane | None
+) -> "LanguageService":
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.execution.language import LanguageService, LanguageStage
     from mindspore_serving.llm.checkpoint.model_files import find_config
@@ -115,7 +124,7 @@ def _open_language(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
-    engine = AsyncEngine(opened, wake)
+    engine = AsyncEngine(opened, wake, steps)
     return LanguageService(engine, LanguageStage(engine, spec.params))
 
 

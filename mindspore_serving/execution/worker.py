@@ -16,6 +16,7 @@ from mindspore_serving.execution.loop import LanguageLoop, StageLoop
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Failed, Leaving, Ready, Setup
+from mindspore_serving.ipc.status import STAGES, STEPS, Lane
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
 
@@ -37,6 +38,7 @@ class Worker:
     ) -> None:
         self._on_broken = on_broken
         self._connection = Connection(stream, arena, view)
+        self._lane = Lane(arena.reserved, STAGES)
         self._inbox = Inbox(self._connection, self._connection)
         self._remote = RemoteCaller(self._connection, self._inbox)
 
@@ -49,7 +51,7 @@ class Worker:
         if host is None:
             return 1
         if host.language is None:
-            self._loop(self._inbox, Executor(host.programs)).run()
+            self._loop(self._inbox, Executor(host.programs, lane=self._lane)).run()
         else:
             self._serve_language(host)
         host.close()
@@ -62,7 +64,8 @@ class Worker:
     def _load(self, setup: Setup) -> Host | None:
         self._remote.servable = setup.servable_name
         try:
-            host = load(setup, self._remote, self._connection.make_wakeable)
+            steps = Lane(self._connection.arena.reserved, STEPS)
+            host = load(setup, self._remote, self._connection.make_wakeable, steps)
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("loading servable %s", setup.servable_name, exc_info=True)
@@ -95,7 +98,7 @@ class Worker:
         self._remote.inbox = Inbox(others, self._connection)
         thread = threading.Thread(target=self._run, args=[loop], name="channel", daemon=True)
         thread.start()
-        self._loop(self._remote.inbox, Executor(slow, others.put)).run()
+        self._loop(self._remote.inbox, Executor(slow, others.put, self._lane)).run()
         loop.is_alone = True
         self._connection.wake()
         thread.join()

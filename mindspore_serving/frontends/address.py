@@ -1,5 +1,6 @@
 """`ip:port` and `unix:path`, checked; and a bound listening socket.  Knows no protocol."""
 
+import resource
 import socket
 from dataclasses import dataclass
 
@@ -68,3 +69,9 @@ def listen(address: Address) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def most_descriptors() -> int:
+    """How many descriptors this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else 1 << 20

@@ -2,37 +2,41 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import grpc.aio
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
-from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.tls import Tls, to_credentials
-
-MEGABYTE = 1 << 20
 
 
 class GrpcServer:
     """Listens once started; messages over the limit are refused before they are decoded."""
 
-    def __init__(self, address: Address, handlers: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        handlers: Sequence[Any],
+        limits: ServerLimits | None = None,
+        on_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_stop` is called first when the server stops."""
         self.address = address
         self._handlers = handlers
+        self._limits = limits or ServerLimits()
+        self._on_stop = on_stop
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, max_message_mb: int, tls: Tls | None) -> None:
-        """Raises StartError if the address cannot be bound or the certificates do not fit."""
-        limit = max_message_mb * MEGABYTE
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", limit),
-                ("grpc.max_send_message_length", limit),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+    async def start(self, max_message: int, tls: Tls | None) -> None:
+        """`max_message` is in bytes.
+
+        Raises StartError if the address cannot be bound or the certificates do not fit.
+        """
+        server = grpc.aio.server(options=_options(self._limits, max_message))
         server.add_generic_rpc_handlers(tuple(self._handlers))
         self._remove_dead_socket()
         try:
@@ -55,6 +59,7 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Refuse new calls, give running ones `grace` seconds, free the port."""
         if self._server is not None:
+            self._on_stop()
             await self._server.stop(grace)
             self._server = None
             self._remove_dead_socket()
@@ -65,3 +70,24 @@ class GrpcServer:
         with suppress(OSError):
             if path and stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
+
+
+def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_message),
+        ("grpc.max_send_message_length", max_message),
+        ("grpc.so_reuseport", 0),
+        # What is not read yet stays with the client: without this, up to 64 MB of each call.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.max_concurrent_streams", limits.max_streams),
+        ("grpc.max_metadata_size", limits.max_metadata),
+        ("grpc.absolute_max_metadata_size", limits.max_metadata),
+        (
+            "grpc.max_allowed_incoming_connections",
+            min(limits.max_connections, most_descriptors() // 4),
+        ),
+        ("grpc.server_handshake_timeout_ms", int(limits.head_timeout * 1000)),
+        ("grpc.keepalive_time_ms", int(limits.keepalive_time * 1000)),
+        ("grpc.keepalive_timeout_ms", int(limits.keepalive_timeout * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]

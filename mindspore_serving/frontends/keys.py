@@ -1,39 +1,100 @@
-"""API keys: which requests are accepted.  Of routes it knows only the form of a refusal."""
+"""API keys: whose requests may come in, and how many.  Knows no routes and no protocols."""
 
 import base64
 import binascii
-import hmac
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
+from mindspore_serving.errors import Overloaded, Unauthorized
 
-OPEN_PATHS = frozenset({"/health"})
+HOLDER = "api_key_holder"  # where routes find the KeyHolder in their scope, if there are keys
 TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
-_ERROR = {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
-_OPENAI = msgspec.json.encode({"error": {"message": TEXT, **_ERROR}})
-_CLASSIC = msgspec.json.encode({"error_msg": TEXT})
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key, and what its holder may do.
+
+    `name` is for people.  `max_requests` is of those under way at once; None is no limit.
+    `priority` is added to that of requests to language models: lower runs first.
+    """
+
+    secret: str = field(repr=False)
+    name: str = ""
+    max_requests: int | None = None
+    requests_per_minute: int | None = None
+    priority: int = 0
+
+
+class KeyHolder:
+    """The requests that come with one key.  `admit` each, and `release` it at its end."""
+
+    __slots__ = ("_num_running", "_room", "_seen", "key")
+
+    def __init__(self, key: ApiKey) -> None:
+        self.key = key
+        self._num_running = 0
+        self._room = float(key.requests_per_minute or 0)  # requests that may come at once
+        self._seen = time.monotonic()  # when that was so
+
+    def admit(self) -> "KeyHolder":
+        """Raises Overloaded."""
+        key = self.key
+        if key.max_requests is not None and self._num_running >= key.max_requests:
+            raise Overloaded(
+                f"the API key {key.name!r} has {self._num_running} requests under way, which is "
+                "its limit; wait for their answers"
+            )
+        if key.requests_per_minute is not None:
+            self._spend(key.requests_per_minute)
+        self._num_running += 1
+        return self
+
+    def release(self) -> None:
+        self._num_running -= 1
+
+    def _spend(self, per_minute: int) -> None:
+        now = time.monotonic()
+        self._room = min(per_minute, self._room + (now - self._seen) * per_minute / 60)
+        self._seen = now
+        if self._room < 1:
+            text = f"the API key {self.key.name!r} may send {per_minute} requests per minute"
+            raise Overloaded(text, (1 - self._room) * 60 / per_minute)
+        self._room -= 1
 
 
 class Keys:
     """The keys that are accepted; none at all accepts everything."""
 
-    def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._keys = tuple(key.encode() for key in keys)
+    def __init__(
+        self,
+        keys: Iterable[ApiKey | str] = (),
+        holders: dict[ApiKey, KeyHolder] | None = None,
+    ) -> None:
+        """`holders` are shared by servers whose keys have their limits in common."""
+        holders = {} if holders is None else holders
+        self._holders: dict[bytes, KeyHolder] = {}
+        for one in keys:
+            key = ApiKey(one) if isinstance(one, str) else one
+            self._holders[_digest(key.secret.encode())] = holders.setdefault(key, KeyHolder(key))
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        return bool(self._holders)
 
-    def accept(self, authorization: bytes | None) -> bool:
-        """Whether an Authorization header has a key: as a bearer token, or as the password of
-        basic authentication, for which browsers show a dialogue."""
-        if not self._keys:
-            return True
-        given = _key_of(authorization or b"")
-        is_found = False
-        for key in self._keys:  # all of them: the time must not show which
-            is_found |= hmac.compare_digest(given, key)
-        return is_found
+    def find(self, authorization: bytes | None) -> KeyHolder:
+        """Whose key an Authorization header has: as a bearer token, or as the password of basic
+        authentication, for which browsers show a dialogue.  Raises Unauthorized."""
+        # The time that a look-up takes tells something of the digest, and nothing of the key.
+        holder = self._holders.get(_digest(_key_of(authorization or b"")))
+        if holder is None:
+            raise Unauthorized(TEXT)
+        return holder
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def _key_of(authorization: bytes) -> bytes:
@@ -46,35 +107,3 @@ def _key_of(authorization: bytes) -> bytes:
         return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
     except binascii.Error:
         return b""
-
-
-class KeyGate:
-    """ASGI middleware: refuses what has no key, in the form of the protocol that the path is of."""
-
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS
-        if is_open or self._keys.accept(dict(scope["headers"]).get(b"authorization")):
-            await self._app(scope, receive, send)
-            return
-        body = refusal(scope["path"])
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"www-authenticate", b'Basic realm="API key as password"'),  # one header each:
-            (b"www-authenticate", b"Bearer"),  # browsers do not read a list
-        ]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
-def refusal(path: str) -> bytes:
-    """The body of the error."""
-    if path.startswith(("/v1/", "/tokenize", "/detokenize")):
-        return _OPENAI
-    if path.startswith(("/model/", "/servables", "/metrics")):
-        return _CLASSIC
-    return b""  # as TGI does

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     CODEC,
     METHODS,
@@ -22,11 +25,14 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies
+from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.metrics import WAITS, Histogram
 
+DEFAULT_MAX_N = 16
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
 
 Answer = TypeVar("Answer")
@@ -36,15 +42,19 @@ class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
-    `queue` counts the seconds that it waited for its first step.
+    `queue` counts the seconds that it waited for its first step, `idle_timeout` is that of Replies.
     """
 
     def __init__(
-        self, inference: Inference, request: Request, queue: Histogram | None = None
+        self,
+        inference: Inference,
+        request: Request,
+        queue: Histogram | None = None,
+        idle_timeout: float | None = None,
     ) -> None:
         self._events: deque[Event] = deque()
         self._queue = queue
-        self._replies = Replies(inference, request)
+        self._replies = Replies(inference, request, idle_timeout)
 
     async def begin(self) -> Started:
         """The first event.  Raises RequestRefused, or another ServingError."""
@@ -93,6 +103,29 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class LanguageRules:
+    """What clients may ask of language models.
+
+    `max_n` answers to one prompt at most, a priority only if `allows_priority`, the time that
+    `limits` has, and what `content` has room for.
+    """
+
+    max_n: int = DEFAULT_MAX_N
+    allows_priority: bool = False
+    limits: ServerLimits = ServerLimits()
+    content: LanguageLimits = LanguageLimits()
+
+    def check(self, request: Generate) -> None:
+        """Raises RequestRefused."""
+        if request.params.n > self.max_n:
+            text = f"n is {request.params.n}, expected at most {self.max_n} (--max-n)"
+            raise RequestRefused(Refused("input", text, field="n"))
+        if request.priority and not self.allows_priority:
+            text = f"priority is {request.priority}, expected 0 without --allow-priority"
+            raise RequestRefused(Refused("input", text, field="priority"))
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model that takes requests; `adapter` if the name is that of a LoRA adapter of it.  `queue`
     counts the seconds that generations waited for their first steps."""
@@ -104,16 +137,19 @@ class ServedModel:
     inference: Inference
     adapter: str = ""
     queue: Histogram | None = None
+    rules: LanguageRules = LanguageRules()
 
-    def generate(self, request: Generate, timeout: float | None = None) -> Generation:
-        """Start a generation.  `timeout` in seconds, None for no limit."""
-        return Generation(self.inference, self._wrap(request, timeout), self.queue)
+    def generate(self, request: Generate, terms: Terms) -> Generation:
+        """Start a generation.  Raises RequestRefused for what clients may not ask for."""
+        self.rules.check(request)
+        if terms.priority:
+            request = msgspec.structs.replace(request, priority=request.priority + terms.priority)
+        idle_timeout = self.rules.limits.stream_idle_timeout if request.is_stream else None
+        return Generation(self.inference, self._wrap(request, terms), self.queue, idle_timeout)
 
-    async def call(
-        self, request: LLMRequest, expected: type[Answer], timeout: float | None = None
-    ) -> Answer:
+    async def call(self, request: LLMRequest, expected: type[Answer], terms: Terms) -> Answer:
         """The one answer to any other request.  Raises RequestRefused, or another ServingError."""
-        with Generation(self.inference, self._wrap(request, timeout)) as generation:
+        with Generation(self.inference, self._wrap(request, terms)) as generation:
             event = await generation.next()
         if isinstance(event, Refused):
             raise RequestRefused(event)
@@ -121,9 +157,15 @@ class ServedModel:
             raise ServingError("the model gave no answer")
         return event
 
-    def _wrap(self, request: LLMRequest, timeout: float | None) -> Request:
+    def _wrap(self, request: LLMRequest, terms: Terms) -> Request:
+        most = self.rules.limits.request_timeout
+        timeout = min(terms.timeout or most, most)
         method = next(name for name, kind in METHODS.items() if kind is type(request))
-        body = encode_request(request)
+        self.rules.content.check(request)
+        try:
+            body = encode_request(request)
+        except OverflowError:
+            raise InvalidInputs("a number is an integer of over 64 bits, expected fewer") from None
         return Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
@@ -136,10 +178,18 @@ class LanguageModels:
     steps; of those that were answered in full.
     """
 
-    def __init__(self, inference: Inference, control: Control) -> None:
+    def __init__(
+        self, inference: Inference, control: Control, rules: LanguageRules | None = None
+    ) -> None:
         self._inference = inference
         self._control = control
+        self._rules = rules or LanguageRules()
         self.queues: dict[tuple[str, str], Histogram] = {}
+
+    @property
+    def limits(self) -> LanguageLimits:
+        """Of what a request may hold."""
+        return self._rules.content
 
     def all(self) -> list[ServedModel]:
         """The newest version of each, by name, and behind each its adapters."""
@@ -148,7 +198,7 @@ class LanguageModels:
             queue = self._queue(servable, version) if card.can_generate else None
             for adapter in ("", *card.adapters):
                 own = (adapter or servable, servable, version, card)
-                found.append(ServedModel(*own, self._inference, adapter, queue))
+                found.append(ServedModel(*own, self._inference, adapter, queue, self._rules))
         return found
 
     def find(

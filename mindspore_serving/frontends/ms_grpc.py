@@ -5,96 +5,76 @@ The gRPC status is OK unless the transport failed; errors are in the reply, as i
 """
 
 from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
-import grpc.aio
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Inference, Reply, Request
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.keys import TEXT, Keys
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, again
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.wire import ms_proto
 
 SERVICE = "mindspore.serving.proto.MSService"
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
+def handler(inference: Inference, keys: Keys, limits: ServerLimits, max_message: int) -> Any:
+    """The service, to be added to a server whose messages have at most `max_message` bytes."""
+    gate = CallGate(keys, limits, max_message)
 
-def handler(inference: Inference, keys: Keys) -> Any:
-    """The service, to be added to a server."""
-
-    async def predict(body: bytes, context: Context) -> bytes:
-        await _check_key(keys, context)
-        raw = b""
+    async def predict(_: object, context: Context) -> bytes:
+        call, raw = await gate.admit(context), b""
         try:
-            spec = ms_proto.peek(body)
+            spec = ms_proto.peek(call.body)
             raw = spec.raw
-            return assemble(raw, await infer(inference, _to_request(spec, body, context)))
+            reply = await infer(inference, _to_request(spec, call))
+            if reply.failure is not None:
+                raise reply.failure
+            return ms_proto.assemble(raw, reply.instances, reply.failures())
         except Exception as error:
-            return _to_error(raw, error)
+            return _to_error(raw, error, context)
+        finally:
+            call.leave()
 
-    async def predict_stream(body: bytes, context: Context) -> AsyncIterator[bytes]:
-        await _check_key(keys, context)
-        raw = b""
+    async def predict_stream(_: object, context: Context) -> AsyncIterator[bytes]:
+        call, raw = await gate.admit(context), b""
         try:
-            spec = ms_proto.peek(body)
+            spec = ms_proto.peek(call.body)
             raw = spec.raw
-            request = _to_request(spec, body, context)
+            request = _to_request(spec, call)
             request.is_stream = True
-            with Replies(inference, request) as replies:
+            with Replies(inference, request, limits.stream_idle_timeout) as replies:
                 while (reply := await replies.next()) is not None:
-                    for one in _pieces(reply):
-                        yield assemble(raw, one)
+                    if reply.failure is not None:
+                        raise reply.failure
+                    for instance in reply.instances:
+                        yield ms_proto.assemble(raw, [instance], None)
         except Exception as error:
-            yield _to_error(raw, error)
+            yield _to_error(raw, error, context)
+        finally:
+            call.leave()
 
     methods = {  # no (de)serializers: raw bytes
-        "Predict": grpc.unary_unary_rpc_method_handler(predict),
-        "PredictStream": grpc.unary_stream_rpc_method_handler(predict_stream),
+        "Predict": grpc.stream_unary_rpc_method_handler(predict),
+        "PredictStream": grpc.stream_stream_rpc_method_handler(predict_stream),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def _pieces(reply: Reply) -> list[Reply]:
-    """A reply of a stream as replies of one instance each."""
-    if reply.failure is not None:
-        return [reply]
-    return [Reply([instance]) for instance in reply.instances]
+def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
+    if not isinstance(error, ServingError):
+        log.error("answering a request", exc_info=True)
+        return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
+    if metadata := again(error):
+        context.set_trailing_metadata(metadata)
+    return ms_proto.assemble_error(raw, error.code, str(error))
 
 
-def _to_error(raw: bytes, error: Exception) -> bytes:
-    if isinstance(error, ServingError):
-        return ms_proto.assemble_error(raw, error.code, str(error))
-    log.error("answering a request", exc_info=True)
-    return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
-
-
-def _to_request(spec: ms_proto.Spec, body: bytes, context: Context) -> Request:
-    timeout = _timeout(context)
-    return Request(spec.name, spec.method, spec.version, "ms_proto", body, timeout=timeout)
-
-
-async def _check_key(keys: Keys, context: Context) -> None:
-    """End the call unless its metadata has a key, or none is needed."""
-    if not keys:
-        return
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
-            given = value if isinstance(value, bytes) else value.encode()
-            if keys.accept(given):
-                return
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, TEXT)
-
-
-def assemble(raw: bytes, reply: Reply) -> bytes:
-    """`reply` as a PredictReply."""
-    if reply.failure is not None:
-        return ms_proto.assemble_error(raw, reply.failure.code, str(reply.failure))
-    return ms_proto.assemble(raw, reply.instances, reply.failures())
-
-
-def _timeout(context: Context) -> float | None:
-    remaining = context.time_remaining()
-    return None if remaining is None or remaining > 1e6 else max(0.0, remaining)
+def _to_request(spec: ms_proto.Spec, call: AdmittedCall) -> Request:
+    return Request(
+        spec.name, spec.method, spec.version, "ms_proto", call.body, timeout=call.timeout
+    )

@@ -5,15 +5,19 @@ Shared by the fast path and the application; knows neither sockets nor ASGI.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
-from mindspore_serving.errors import InvalidInputs, ServingError, Unauthorized
+from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.wire import ms_json, status
 
 _MAX_ROUTES = 4096
 _MAX_KEPT = 512  # bytes of a target
 _routes: dict[bytes, ms_json.Route] = {}
+
+# Status, JSON body, and Retry-After if the same request may go well later.
+Answer: TypeAlias = "tuple[int, bytes, str | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class MsRest:
     """The protocol with the options of one server.
 
     `max_body` is in bytes.  Without `use_status_codes` the status is 200, as in the original,
-    except for a missing key.
+    unless the client must not ask at all.
     """
 
     max_body: int
@@ -36,23 +40,28 @@ class MsRest:
         header = headers.get(b"x-request-timeout")
         return None if header is None else to_timeout(header)
 
-    def answer(self, reply: Reply) -> tuple[int, bytes]:
-        """Status and JSON body."""
+    def answer(self, reply: Reply) -> Answer:
+        """To a request that was run."""
+        if reply.failure is not None:
+            return self.refuse(reply.failure)
         try:
             code, body = to_body(reply)
         except Exception:
             log.error("answering a request", exc_info=True)
-            code, body = to_error(ServingError("Failed to construct the response"))
-        return code if self.use_status_codes else 200, body
+            return self.refuse(ServingError("Failed to construct the response"))
+        if code == 200:
+            return code, body, None
+        seconds = filter(None, map(status.retry_after, reply.faults or ()))
+        return code if self.use_status_codes else 200, body, next(seconds, None)
 
-    def refuse(self, error: Exception) -> tuple[int, bytes]:
-        """Status and JSON body of a request that failed with `error`; a bug of ours is logged."""
+    def refuse(self, error: Exception) -> Answer:
+        """To a request that failed with `error`; a bug of ours is logged."""
         if not isinstance(error, ServingError):
             log.error("serving a request: %r", error, exc_info=True)
             error = ServingError("Predict failed")
         code, body = to_error(error)
-        has_code = self.use_status_codes or isinstance(error, Unauthorized)
-        return code if has_code else 200, body
+        has_code = self.use_status_codes or isinstance(error, Unauthorized | Forbidden)
+        return code if has_code else 200, body, status.retry_after(error)
 
     def too_big(self) -> InvalidInputs:
         return InvalidInputs(f"http message is bigger than {self.max_body}")

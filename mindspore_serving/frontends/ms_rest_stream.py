@@ -43,9 +43,11 @@ async def respond(
         return sse.EventStream(Owned(_events(replies, first), stack.pop_all()))
 
 
-def to_response(answer: tuple[int, bytes]) -> Response:
-    """A response of a status and a JSON body."""
-    return Response(answer[1], answer[0], media_type="application/json")
+def to_response(answer: ms_rest.Answer) -> Response:
+    """`answer` for an ASGI application."""
+    code, body, seconds = answer
+    headers = {"retry-after": seconds} if seconds else None
+    return Response(body, code, headers, "application/json")
 
 
 async def _events(replies: Replies, reply: Reply | None) -> AsyncIterator[bytes]:

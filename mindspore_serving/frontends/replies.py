@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 
 from mindspore_serving.core.service import Inference, Reply, Request
-from mindspore_serving.errors import Overloaded
+from mindspore_serving.errors import DeadlineExceeded, Overloaded
 
 MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
 REPLY_SIZE = 256  # bytes of one without instances
@@ -31,16 +31,22 @@ async def infer(inference: Inference, request: Request) -> Reply:
 class Replies:
     """The replies to a request that streams.  One coroutine awaits `next` at a time.
 
+    With `idle_timeout`, a failure ends them when so many seconds have passed since the last one.
     A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
     sending to a client that does not read, gets a failure in their place, and the request ends.
     Leaving before the last needs `cancel`; `with` does that.
     """
 
-    def __init__(self, inference: Inference, request: Request) -> None:
+    def __init__(
+        self, inference: Inference, request: Request, idle_timeout: float | None = None
+    ) -> None:
         self._replies: deque[Reply] = deque()
         self._num_unread = 0  # bytes of them
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
+        self._idle_timeout = idle_timeout
+        self._is_silent = True  # since the timer was started
+        self._timer: asyncio.TimerHandle | None = None
         self._call = inference.submit(request, self._take)
 
     async def next(self) -> Reply | None:
@@ -61,6 +67,7 @@ class Replies:
         """Nobody waits any more.  Harmless at the end."""
         if not self._is_over:
             self._is_over = True
+            self._stop_timer()
             self._call.cancel()
 
     def __enter__(self) -> "Replies":
@@ -80,8 +87,30 @@ class Replies:
         self._replies.append(reply)
         self._num_unread += _size(reply)
         self._is_over = reply.is_last
+        self._is_silent = False
+        if self._is_over:
+            self._stop_timer()
+        elif self._timer is None and self._idle_timeout is not None:
+            self._start_timer(self._idle_timeout)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._is_silent = True
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._end_if_silent, seconds)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end_if_silent(self, seconds: float) -> None:
+        if not self._is_silent:
+            self._start_timer(seconds)
+            return
+        self._call.cancel()
+        text = f"the stream was ended: no more of it came within {seconds:g} seconds"
+        self._take(Reply(failure=DeadlineExceeded(text)))
 
 
 def _size(reply: Reply) -> int:

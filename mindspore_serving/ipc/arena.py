@@ -2,7 +2,8 @@
 
 An arena is an anonymous file (memfd) mapped by both ends of one channel; it has no name that could
 leak or be guessed, and the kernel frees it with the last process, however that ends.  Pages are
-taken only when first written and kept for reuse.  Knows nothing of messages.
+taken only when first written, kept for reuse, and given back by `trim` when they are not reused.
+The first bytes are `reserved` for what a worker says of itself, see `ipc.status`.
 """
 
 import mmap
@@ -15,6 +16,8 @@ from mindspore_serving.ipc.messages import Payload, Slice
 INLINE_LIMIT = 32 * 1024  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
+TRIM_SECONDS = 5.0  # between two calls of `trim`
+_MOST_TRIMMED = 16 << 20  # bytes at a time, which takes a millisecond
 
 
 def create() -> int:
@@ -28,13 +31,16 @@ class Arena:
     """The sender's side: space by powers of two, last freed first used, so that pages stay warm.
     Threads may share it."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, num_reserved: int = 0) -> None:
         self._map = mmap.mmap(fd, ARENA_SIZE)
         self._view = memoryview(self._map)
+        self.reserved = self._view[:num_reserved]
         self._lock = threading.Lock()
-        self._top = 0
+        self._top = -(-num_reserved // _SMALLEST) * _SMALLEST
         self._free: dict[int, list[int]] = {}  # size -> offsets
         self._size_at: dict[int, int] = {}  # offset -> size, of what is in use
+        self._warm: dict[int, int] = {}  # offset -> size, of what was freed since the last trim
+        self._cold: dict[int, int] = {}  # ... and before: bytes that still have pages
 
     def put(self, data: "bytes | bytearray | memoryview") -> Payload:
         """Where `data` now lies; or `data` itself if it is small or there is no room."""
@@ -53,8 +59,26 @@ class Arena:
         with self._lock:
             size = self._size_at.pop(offset)
             self._free.setdefault(size, []).append(offset)
+            self._warm[offset] = size
+
+    def trim(self) -> None:
+        """Give pages of what was free since the last call back to the kernel, some at a time."""
+        with self._lock:
+            left = _MOST_TRIMMED
+            for offset, size in list(self._cold.items()):
+                count = min(size, left)
+                self._map.madvise(mmap.MADV_REMOVE, offset + size - count, count)
+                left -= count
+                self._cold[offset] -= count
+                if not self._cold[offset]:
+                    del self._cold[offset]
+                if not left:
+                    break
+            self._cold.update(self._warm)
+            self._warm.clear()
 
     def close(self) -> None:
+        self.reserved.release()
         self._view.release()
         self._map.close()
 
@@ -62,6 +86,8 @@ class Arena:
         reusable = self._free.get(size)
         if reusable:
             offset = reusable.pop()
+            if self._warm.pop(offset, None) is None:
+                self._cold.pop(offset, None)
         elif self._top + size <= ARENA_SIZE:
             offset = self._top
             self._top += size
@@ -74,9 +100,10 @@ class Arena:
 class ArenaView:
     """The receiver's side: read only."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, num_reserved: int = 0) -> None:
         self._map = mmap.mmap(fd, ARENA_SIZE, access=mmap.ACCESS_READ)
         self._view = memoryview(self._map)
+        self.reserved = self._view[:num_reserved]
 
     def get(self, payload: Payload) -> "bytes | memoryview":
         """The bytes of `payload`, without a copy."""
@@ -88,12 +115,17 @@ class ArenaView:
         return self._view[payload.offset : end]
 
     def close(self) -> None:
+        self.reserved.release()
         self._view.release()
         self._map.close()
 
 
 class NoArena:
-    """For a channel to another machine: everything travels inline."""
+    """For a channel to another machine: everything travels inline, and `reserved` is read by
+    nobody."""
+
+    def __init__(self, num_reserved: int = 0) -> None:
+        self.reserved = memoryview(bytearray(num_reserved))
 
     def put(self, data: "bytes | bytearray | memoryview") -> Payload:
         return cast(bytes, data)
@@ -105,6 +137,9 @@ class NoArena:
 
     def free(self, offset: int) -> None:
         raise ValueError(f"offset {offset} freed on a channel without shared memory")
+
+    def trim(self) -> None:
+        """Nothing to give back."""
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -45,17 +45,20 @@ class WorkItem(Message, frozen=True):
 
 
 class Fault(Message, frozen=True):
-    """Why an instance, or a whole part, has no answer: an `errors.Code` and its text."""
+    """Why an instance, or a whole part, has no answer: an `errors.Code`, its text, and in how many
+    seconds it may be asked again."""
 
     code: int
     text: str
+    retry_after: float | None = None
 
     def to_error(self) -> ServingError:
-        return from_code(self.code, self.text)
+        return from_code(self.code, self.text, self.retry_after)
 
 
 def to_fault(error: ServingError) -> Fault:
-    return Fault(error.code, str(error) or Code(error.code).name)
+    text = str(error) or Code(error.code).name
+    return Fault(error.code, text, getattr(error, "retry_after", None))
 
 
 def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None] | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +12,7 @@ class EngineConfig:
     """The options of an engine and of the runner below it.
 
     Args:
-        max_model_len: most tokens of a sequence, prompt and answer; None what the model allows.
-            A cache that cannot hold so many lowers it.
+        max_model_len: most tokens of a sequence; None: the model's.  A small cache lowers it.
         max_num_seqs: sequences computed in one step at most.
         max_num_batched_tokens: tokens of one forward pass at most.  A longer prompt is computed in
             several steps, so this bounds how long sequences that decode wait for a step.  A step
@@ -33,9 +32,10 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
-        generation_config: "auto" takes the sampling that the model's generation_config.json
-            recommends as the default of OpenAI's routes and of the offline interface; "ignore"
-            does not.
+        preparation_timeout: seconds that chat template, tokens and grammar of a request may take.
+        preparation_memory: bytes that they may take.
+        generation_config: "auto" takes the sampling that generation_config.json recommends as the
+            default of OpenAI's routes and of the offline interface; "ignore" does not.
 
     Raises InvalidInputs naming the option, what was given and what is accepted.
     """
@@ -58,20 +58,25 @@ class EngineConfig:
     max_ngram: int = 4
     min_ngram: int = 2
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
+    preparation_timeout: float = 5.0
+    preparation_memory: int = 512 << 20
     generation_config: str = "auto"
 
     def __post_init__(self) -> None:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
-        if self.generation_config not in ("auto", "ignore"):
-            raise InvalidInputs(
-                f"generation_config is {self.generation_config!r}, expected auto or ignore"
-            )
+        given = self.generation_config
+        if given not in ("auto", "ignore"):
+            raise InvalidInputs(f"generation_config is {given!r}, expected auto or ignore")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
                 f"max_num_seqs={self.max_num_seqs}: every sequence computes a token in a step"
+            )
+        if not isinstance(self.preparation_timeout, int | float) or self.preparation_timeout <= 0:
+            raise InvalidInputs(
+                f"preparation_timeout is {self.preparation_timeout!r}, expected a number > 0"
             )
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
@@ -90,6 +95,16 @@ def _check_counts(config: EngineConfig) -> None:
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
 
 
+def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int) -> None:
+    """Raises Overloaded if `new` tokens may not wait beside `count` requests of `held` tokens."""
+    most = config.max_num_waiting
+    if most is not None and count >= most:
+        raise Overloaded(f"{count} {noun} wait already, at most {most} may; try again")
+    most = config.max_num_waiting_tokens
+    if most is not None and count and held + new > most:
+        raise Overloaded(f"{noun} with {held} tokens wait already, at most {most} may; try again")
+
+
 _DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}
 _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_seqs": (1, 4096),
@@ -103,4 +118,5 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_waiting_tokens": (1, None),
     "kv_cache_memory": (1, None),
     "num_threads": (1, None),
+    "preparation_memory": (1 << 20, None),
 }

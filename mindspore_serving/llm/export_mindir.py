@@ -33,8 +33,7 @@ def export_mindir(source: str | Path, target: str | Path) -> None:
     """Write the checkpoint `source` as MindIR to `target`, which appears when it is complete.
 
     Quantised weights become floats.  Raises StartError: a source that is broken or not shaped like
-    Llama, layers of which some have a window and others have not, a target that exists, no
-    MindSpore.
+    Llama, different windows of layers, a target that exists, no MindSpore.
     """
     source, target = Path(source), Path(target)
     check_is_new(target)
@@ -56,7 +55,7 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
         from mindspore_serving.llm.runtimes.mindir import export_cell, library
     except ModuleNotFoundError as error:
         raise StartError(f"the export needs {error.name}, which is not installed") from error
-    library.use_cpu()
+    library.use_device(library.CPU)
     from mindspore_serving.llm.runtimes.mindir.graphs import decoder_inputs, dynamic
 
     f32 = library.mindspore.float32

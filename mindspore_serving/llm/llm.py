@@ -8,7 +8,9 @@ A shell around the engine: it knows prompts and answers, and nothing of how they
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,8 +20,8 @@ from mindspore_serving.core.llm_messages import Generate, Grammar
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.request import to_token_ids
 from mindspore_serving.llm.engine.stats import EngineStats
-from mindspore_serving.llm.inputs import Params, Prompt, list_params, list_prompts, naming
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.outputs import Answer, Completion, PendingAnswer
 from mindspore_serving.llm.processing.processor import Processor
@@ -29,15 +31,16 @@ from mindspore_serving.llm.step import Vectors
 __all__ = ["LLM", "Answer", "Completion"]
 
 Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[int]
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
     """A language model, loaded and ready.
 
     Args:
-        path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json.  Without
-            tokenizer.json only token ids can be given and are returned.
-            One of an encoder (BERT and its like) embeds, and does not generate.
+        path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
+            it: token ids alone).  An encoder (BERT and its like) embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
         quantization: how weights are stored, by a name of the runtime; None as they are.
         options: those of `EngineConfig`.
@@ -59,7 +62,9 @@ class LLM:
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
         self._engine: Engine | EncoderEngine | None = opened.engine
-        _announce(opened.describe())
+        log.info("%s", opened.describe())
+        if sys.stderr.isatty():
+            print(opened.describe(), file=sys.stderr)
 
     def generate(
         self,
@@ -74,8 +79,7 @@ class LLM:
 
         Args:
             prompts: a text or a list of token ids, or a list of such.
-            params: for all prompts, or one for each; None is `SamplingParams()` with what the
-                model's generation_config.json recommends.
+            params: for all prompts, or one for each; None: the model's generation_config.json.
             use_tqdm: show how far it is, where stderr is a terminal.
             adapter: the name of one of the `adapters`; None is the model as it is.
             grammar: what each answer must look like.
@@ -118,9 +122,8 @@ class LLM:
         """A vector for each prompt, float32 [number of prompts, size of a vector].
 
         Of a model that generates: the final hidden state of the prompt's last token, scaled to
-        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens, scaled
-        to length 1.  Raises InvalidInputs naming the prompt that cannot be used, or if the runtime
-        has no embeddings.
+        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens,
+        scaled.  Raises InvalidInputs naming the prompt, or if the runtime has no embeddings.
         """
         engine, ids = self._any_engine(), []
         embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
@@ -166,7 +169,8 @@ class LLM:
                     prepared = processor.prepare(request)
                     prepared.add_to(engine, request_id := self._next_id())
                 pending[request_id] = PendingAnswer(prepared.text, prepared.prompt_ids, own.n)
-            _run(engine, pending, _bar(len(inputs) if shows_progress else 0))
+            count = range(len(inputs) if shows_progress else 0)
+            _run(engine, pending, progress(count, "generate") if count else iter(()))
         finally:
             _drop(engine, pending)
         return [one.answer() for one in pending.values()]
@@ -203,11 +207,40 @@ def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
         engine.step()
 
 
-def _bar(count: int) -> Iterator[int]:
-    return iter(progress(range(count), "generate")) if count else iter(())
+def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
+    """One prompt, or several, as a list of texts and lists of token ids."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Iterable):
+        raise InvalidInputs(
+            f"prompts is {prompts!r}, expected a text, a list of token ids, or a list of such"
+        )
+    given: list[Any] = list(prompts)
+    if given and isinstance(given[0], Integral):
+        given = [given]
+    found = []
+    for index, prompt in enumerate(given):
+        with naming(f"prompts[{index}]", len(given)):
+            found.append(prompt if isinstance(prompt, str) else to_token_ids(prompt))
+    return found
 
 
-def _announce(line: str) -> None:
-    log.info("%s", line)
-    if sys.stderr.isatty():
-        print(line, file=sys.stderr)
+def list_params(
+    params: SamplingParams | Sequence[SamplingParams], count: int
+) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidInputs(f"{len(params)} params for {count} prompts, expected one or as many")
+    return list(params)
+
+
+@contextmanager
+def naming(name: str, count: int) -> Iterator[None]:
+    """Name the one of several inputs that an error is about."""
+    try:
+        yield
+    except InvalidInputs as error:
+        if count == 1:
+            raise
+        raise InvalidInputs(f"{name}: {error}") from None

@@ -28,8 +28,7 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A language model, or one that only embeds, loaded.  Without tokenizer.json there is no
-    tokenizer."""
+    """A model, loaded.  Without tokenizer.json there is no tokenizer."""
 
     directory: Path
     runtime: str
@@ -75,8 +74,7 @@ class Opened:
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
-    """Load the model in the directory `path`.  Raises StartError or InvalidInputs saying what
-    cannot be used."""
+    """Load the model in the directory `path`.  Raises StartError or InvalidInputs."""
     directory = Path(path)
     if not directory.is_dir():
         raise StartError(f"path is {str(path)!r}, expected a model's directory")
@@ -102,7 +100,7 @@ def _open_engine(
 def make_config(options: dict[str, Any]) -> EngineConfig:
     """The options as a config.  Raises InvalidInputs naming one that does not exist."""
     known = [option.name for option in fields(EngineConfig)]
-    for name in options:
-        if name not in known:
-            raise InvalidInputs(f"{name!r} is no option, expected one of {', '.join(known)}")
+    unknown = next((name for name in options if name not in known), None)
+    if unknown is not None:
+        raise InvalidInputs(f"{unknown!r} is no option, expected one of {', '.join(known)}")
     return EngineConfig(**options)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import FinishReason, Generated, TokenLogprob, join
-from mindspore_serving.llm.engine.readout import PROMPT
+from mindspore_serving.llm.engine.branch import PROMPT
 
 Logprobs = tuple[tuple[TokenLogprob, ...], ...]
 
@@ -28,8 +28,7 @@ class Completion:
 class Answer:
     """A prompt and the `n` answers to it.  `prompt` is None if token ids were given.
 
-    `prompt_logprobs` has an entry for each token of the prompt, empty for the first; None if not
-    requested.
+    `prompt_logprobs` has an entry for each token of the prompt, empty for the first; or None.
     """
 
     prompt: str | None

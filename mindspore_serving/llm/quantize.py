@@ -53,7 +53,10 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
     spec, _ = load_definition(checkpoint.config)
     is_float = MODES[mode] == 16
     plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
-    config = (_float_config if is_float else _config)(checkpoint.config, mode)
+    config = _config(checkpoint.config, mode)
+    if is_float:  # the new dtype, under each name that config.json has for it
+        names = [name for name in ("dtype", "torch_dtype") if name in checkpoint.config]
+        config = {**checkpoint.config, **dict.fromkeys(names or ["torch_dtype"], mode)}
     with new_directory(target) as directory:
         write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": QUANT_METHOD})
         write_other_files(source, directory, config)
@@ -117,12 +120,6 @@ def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
     if isinstance(config.get("text_config"), dict):
         result["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
     return result
-
-
-def _float_config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
-    """With the new dtype, under each name that config.json has for it."""
-    names = [name for name in ("dtype", "torch_dtype") if name in config] or ["torch_dtype"]
-    return {**config, **dict.fromkeys(names, mode)}
 
 
 if __name__ == "__main__":

@@ -82,8 +82,7 @@ class EncoderRunner(Protocol):
 
     def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
         """The final hidden state of every token, float32 [tokens, hidden_size], prompt after
-        prompt; at least one prompt, none empty.  The next `run` may overwrite it.  Raises
-        ServingError."""
+        prompt; at least one, none empty.  The next `run` may overwrite it.  Raises ServingError."""
         ...
 
     def close(self) -> None: ...

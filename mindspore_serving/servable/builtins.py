@@ -16,8 +16,7 @@ NUMBERS = ("max_tokens", "temperature", "top_k", "top_p", "repetition_penalty", 
 def argmax(data: Value) -> "np.ndarray[Any, Any]":
     """The index of the largest element of the flattened `data`, as an int64 scalar array.
 
-    The first of equal elements wins.  Raises StageFailed for text, bytes, bool and float16, which
-    the original refuses too, and for an array without elements.
+    The first of equals wins.  Raises StageFailed for text, bytes, bool, float16 and an empty array.
     """
     kind = dtypes.of(data)
     if kind is None or not isinstance(data, np.ndarray) or kind.name in ("bool", "float16"):

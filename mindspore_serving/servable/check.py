@@ -6,11 +6,23 @@ Every message names the parameter, what was given and what is accepted.  Knows n
 import re
 from typing import Any, TypeVar
 
+from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _LISTS: tuple[Any, ...] = (tuple, list)
 _T = TypeVar("_T")
+
+
+def warn_deprecated(name: str, version: str, substitute: str) -> None:
+    """Log that `name` is deprecated since `version`."""
+    log.warning(
+        "'%s' is deprecated from version %s and will be removed in a future version, use '%s' "
+        "instead.",
+        name,
+        version,
+        substitute,
+    )
 
 
 def check_str(name: str, value: object) -> str:
@@ -76,9 +88,7 @@ def as_nested_str_tuple(name: str, value: object) -> tuple[tuple[str, ...], ...]
     """A str, or a tuple or list whose items are strs or tuples/lists of strs, as tuples."""
     if not isinstance(value, _LISTS) or not value:
         return (as_str_tuple(name, value),)
-    return tuple(
-        as_str_tuple(name, item if isinstance(item, _LISTS) else (item,)) for item in value
-    )
+    return tuple(as_str_tuple(name, one if isinstance(one, _LISTS) else (one,)) for one in value)
 
 
 def check_servable_name(name: str, value: object) -> str:

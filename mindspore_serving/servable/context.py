@@ -1,16 +1,20 @@
 """How a model is to be run on each kind of device: `Context` and the device descriptions.
 
-Tables of options and their accepted values, checked in one place.  It does not know what a backend
-makes of them: `Context.to_options` gives a plain mapping.
+Tables of options and their values, checked in one place; `Context.to_options` gives a mapping.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable.check import check_bool, check_int, check_int_tuple, check_str
+from mindspore_serving.servable.check import (
+    check_bool,
+    check_int,
+    check_int_tuple,
+    check_str,
+    warn_deprecated,
+)
 
 _PRECISION: Mapping[str, tuple[str, ...]] = {"precision_mode": ("origin", "fp16")}
 _ASCEND: Mapping[str, tuple[str, ...]] = {  # no values: any text
@@ -167,12 +171,7 @@ class _Options:
     _device: ClassVar[type[_DeviceInfo]]
 
     def __init__(self, **kwargs: str) -> None:
-        log.warning(
-            "'%s' is deprecated from version 1.6.0 and will be removed in a future version, "
-            "use '%s' instead.",
-            type(self).__name__,
-            self._device.__name__,
-        )
+        warn_deprecated(type(self).__name__, "1.6.0", self._device.__name__)
         self.context = Context()
         self.context.append_device_info(self._device(**kwargs))
 

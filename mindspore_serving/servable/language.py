@@ -11,7 +11,7 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str
-from mindspore_serving.servable.current import current
+from mindspore_serving.servable.tracing import current
 
 LANGUAGE = "llm"  # the target of its stages
 PARAMETERS = "generate_parameters"  # the built-in stage that gathers a request's parameters
@@ -57,8 +57,7 @@ def declare_llm(
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.
 
-    Raises RuntimeError for a wrong argument, for a second model, and when it is not called while a
-    servable_config.py is imported.
+    Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
     check_str("path", path)
@@ -67,15 +66,10 @@ def declare_llm(
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
-    where = _absolute(path)
+    caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
+    where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
     declaration.language = LanguageSpec(where, runtime, options, params or SamplingParams())
     return LanguageModel(where)
-
-
-def _absolute(path: str) -> str:
-    """Relative to the file that calls `declare_llm`."""
-    caller = sys._getframe(2).f_code.co_filename
-    return os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(caller)), path))
 
 
 def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declaration:
@@ -91,14 +85,13 @@ def add_generate(declaration: Declaration) -> None:
     inputs = ("prompt", *_DEFAULTS)
     count = len(inputs)
     gather = Stage(StageKind.BUILTIN, PARAMETERS, tuple(range(1, count)), (count,), "Parameters")
-    model = Stage(
-        StageKind.LANGUAGE, LANGUAGE, (0, count), (count + 1, count + 2), "Model", streams=True
-    )
+    outputs = (count + 1, count + 2)
+    model = Stage(StageKind.LANGUAGE, LANGUAGE, (0, count), outputs, "Model", streams=True)
     declaration.methods["generate"] = Method(
         "generate",
         inputs,
         ("text", "finish_reason"),
         (gather, model),
-        (count + 1, count + 2),
+        outputs,
         defaults=_DEFAULTS,
     )

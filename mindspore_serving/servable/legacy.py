@@ -1,18 +1,16 @@
 """The deprecated calls: one model per servable, one preprocess, one postprocess per method.
 
-Each is an `add_stage` whose number of outputs is not given but counted in the user's source: the
-only place where source is read.
+Each is an `add_stage` whose number of outputs is counted in the user's source.
 """
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable.check import check_int
+from mindspore_serving.servable.check import check_int, warn_deprecated
 from mindspore_serving.servable.context import AclOptions, GpuOptions
 from mindspore_serving.servable.method import stage_on
 from mindspore_serving.servable.model import Model, declare_model
@@ -27,17 +25,6 @@ _GROUPS = {  # a method makes at most one call of each group, in the order of th
     "call_postprocess": (2, _POSTPROCESS),
     "call_postprocess_pipeline": (2, _POSTPROCESS),
 }
-
-
-def warn_deprecated(name: str, version: str, substitute: str) -> None:
-    """Log that `name` is deprecated since `version`."""
-    log.warning(
-        "'%s' is deprecated from version %s and will be removed in a future version, use '%s' "
-        "instead.",
-        name,
-        version,
-        substitute,
-    )
 
 
 def declare_servable(
@@ -139,7 +126,9 @@ def _next_outputs_count(builder: MethodBuilder, name: str) -> int:
 def _count_outputs(builder: MethodBuilder) -> list[tuple[str, int]]:
     """The deprecated calls in the body of the method, in order, with their numbers of outputs."""
     body = _body_of(builder)
-    names = [name for statement in body for name in _deprecated_names(statement)]
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    called = [_called_name(node) for node in nodes if isinstance(node, ast.Call)]
+    names = [name for name in called if name in _GROUPS]
     found = []
     for statement in body:
         call = _only_call(builder, statement, names)
@@ -190,12 +179,6 @@ def _num_targets(builder: MethodBuilder, statement: ast.stmt, names: list[str]) 
     if any(isinstance(item, ast.Starred) for item in target.elts):
         raise _too_complex(builder, names, ast.unparse(statement))
     return len(target.elts)
-
-
-def _deprecated_names(statement: ast.stmt) -> Iterator[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and _called_name(node) in _GROUPS:
-            yield _called_name(node)
 
 
 def _called_name(call: ast.Call) -> str:

@@ -14,7 +14,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
-from mindspore_serving.servable.current import declaring
+from mindspore_serving.servable.tracing import declaring
 
 CONFIG_FILE = "servable_config.py"
 
@@ -30,8 +30,7 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
     so that neither hides the other; relative imports work there as well.
 
     Raises InvalidInputs for a bad name; StartError if there is no servable_config.py, if anything
-    in it fails (the text has the error, and the file and line of the user's code), or if it
-    registers no method.
+    in it fails (with the error, the file and the line), or if it registers no method.
     """
     check_servable_name("servable_name", servable_name)
     directory = os.path.abspath(servable_directory)

@@ -5,6 +5,7 @@ Plain data in and out; of the file system it sees only which version directories
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
@@ -59,13 +60,10 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
             f"The dec key or dec mode of servable name {name} is different in multiple "
             "configurations."
         )
-    own, other = (
-        (old.batching, old.retry, old.llm_options),
-        (new.batching, new.retry, new.llm_options),
-    )
-    if own != other:
+    if _shared(old) != _shared(new):
         raise InvalidInputs(
-            "The max_batch_delay_ms, preferred_batch_size, retry or llm_options of servable name "
+            "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
+            "llm_options or a timeout of servable name "
             f"{name} is different in multiple configurations."
         )
     return replace(
@@ -73,6 +71,18 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
         device_ids=tuple(dict.fromkeys(old.device_ids + new.device_ids)),
         num_parallel_workers=max(old.num_parallel_workers, new.num_parallel_workers),
     )
+
+
+_shared = attrgetter(
+    "batching",
+    "retry",
+    "restart_policy",
+    "max_requests",
+    "heartbeat_timeout",
+    "stage_timeout",
+    "step_timeout",
+    "llm_options",
+)
 
 
 def _check_ascend_devices(deployments: Iterable[Deployment]) -> None:

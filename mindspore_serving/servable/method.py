@@ -13,10 +13,9 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
-from mindspore_serving.servable.current import current
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.model import Model
-from mindspore_serving.servable.tracing import MethodBuilder, building
+from mindspore_serving.servable.tracing import MethodBuilder, building, current
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -37,12 +36,10 @@ def register_method(
             y = register.add_stage(model, x1, x2, outputs_count=1)
             return y
 
-    With `retry=False`, a request whose worker died is not sent to another worker: for a method
-    whose work must not be done twice.
+    With `retry=False`, a request whose worker died is not sent again: its work is not done twice.
 
-    Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, something else than
-    placeholders returned, a wrong number of them, a name registered before.  The function itself
-    is returned.
+    Raises RuntimeError: a parameter that is *args, **kwargs or keyword-only, a return of anything
+    but placeholders, a wrong number of them, a known name.  The function itself is returned.
     """
     outputs = as_str_tuple("output_names", output_names)
     check_bool("retry", retry)
@@ -72,16 +69,13 @@ def add_stage(
     """Add a step to the method being registered; returns placeholders for its outputs.
 
     Args:
-        stage: A `Model`, a Python function, or the name of a built-in stage: "argmax_cpp" (index
-            of the largest element).  Callable objects, methods and C functions are not accepted:
-            wrap them in a function.
+        stage: A `Model`, a Python function, or a built-in: "argmax_cpp" (index of the largest).
         args: Placeholders: inputs of the method or outputs of earlier stages.
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate
             arguments and returns its outputs.  An int: it gets a tuple of instances, each a tuple
             of inputs, and returns or yields the outputs of each in order; >= 1 is the most
-            instances of one call, 0 leaves that to the server, which follows the batch size of
-            the method's models.
+            instances of one call, 0 follows the batch size of the method's models.
         tag: How errors call this stage; default "Function 'servable.name'" or "Model 'key'".
 
     Returns one placeholder, or a tuple of them if `outputs_count` is more than 1.
@@ -135,9 +129,8 @@ def stage_on(
     name = function_id(builder.declaration, target)
     label = tag or f"Function '{name}'"
     streams = batch_size is None and inspect.isgeneratorfunction(target)
-    return builder.add(
-        Stage(StageKind.FUNCTION, name, slots, outputs, label, batch_size, streams=streams)
-    )
+    kind = StageKind.FUNCTION
+    return builder.add(Stage(kind, name, slots, outputs, label, batch_size, streams=streams))
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:
@@ -156,14 +149,9 @@ def input_names(function: object) -> tuple[str, ...]:
         raise InvalidInputs(f"A method should be a Python function, but actually {type(function)}")
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
-        if parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-            parameter.KEYWORD_ONLY,
-        ):
-            raise InvalidInputs(
-                f"'{function.__name__}' input {name} cannot be {parameter.kind.name} !"
-            )
+        if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            kind = parameter.kind.name
+            raise InvalidInputs(f"'{function.__name__}' input {name} cannot be {kind} !")
     return tuple(parameters)
 
 

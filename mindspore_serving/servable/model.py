@@ -22,7 +22,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
-from mindspore_serving.servable.current import current
+from mindspore_serving.servable.tracing import current
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
@@ -66,8 +66,7 @@ class Model:
 
         `subgraph` counts the files given to `declare_model` from 0.
 
-        Raises RuntimeError: no inputs, an empty list, an instance that is not a list or tuple, a
-        model or sub-graph that does not exist, inputs that do not fit the model.
+        Raises RuntimeError: no inputs, no instances, an unknown model, what does not fit it.
         """
         check_int("subgraph", subgraph, 0)
         if not args:
@@ -127,21 +126,18 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     Args:
         model_file: A file name in the version directory, or a tuple or list of different names:
             the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
-        model_format: "MindIR", "MindIR_Lite" ("MindIR_Opt" is the same), "OM", "ONNX", "PyTorch"
-            (a torch.export .pt2 or a TorchScript file), "Python", or a name that an installed
-            package registers under the entry point group "mindspore_serving.backends".  Case does
-            not matter.
+        model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
+            torch.export .pt2 or a TorchScript file), "Python", or a name that a package registers
+            under the entry point group "mindspore_serving.backends".  Case does not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
         context: Threads, and options per kind of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
 
-    Returns:
-        The model, to be given to `add_stage` or called.
+    Returns the model, to be given to `add_stage` or called.
 
-    Raises RuntimeError for a wrong argument, a file that another model uses, and when it is not
-    called while a servable_config.py is imported.
+    Raises RuntimeError for a wrong argument, a file used twice, and outside a servable_config.py.
     """
     declaration = current("declare_model")
     name = _checked_format(model_format)
@@ -200,16 +196,13 @@ def _check_unused(declaration: Declaration, key: str, files: tuple[str, ...]) ->
         raise InvalidInputs(
             "Declare model failed, servable has already been declared as distributed servable"
         )
+    failed = f"Declare model [{key}] failed,"
     used = {file for spec in declaration.models.values() for file in spec.files}
     for file in files:
         if file in used:
-            raise InvalidInputs(
-                f"Declare model [{key}] failed, model file '{file}' has already been used"
-            )
+            raise InvalidInputs(f"{failed} model file '{file}' has already been used")
     if key in declaration.models:
-        raise InvalidInputs(
-            f"Declare model [{key}] failed, the same model has already been declared"
-        )
+        raise InvalidInputs(f"{failed} the same model has already been declared")
 
 
 def _checked_options(context: object, options: object) -> dict[str, Any]:
@@ -222,8 +215,6 @@ def _checked_options(context: object, options: object) -> dict[str, Any]:
         )
     if context is not None:
         if options is not None:
-            log.warning(
-                "'context' and 'options' are both given to declare_model; 'options' is ignored"
-            )
+            log.warning("declare_model was given 'context' too: 'options' is ignored")
         return context.to_options()
     return options.context.to_options() if options is not None else {}

@@ -14,10 +14,10 @@ from mindspore_serving.servable.check import (
     check_int,
     check_servable_name,
     check_str,
+    warn_deprecated,
 )
-from mindspore_serving.servable.current import current
-from mindspore_serving.servable.legacy import warn_deprecated
 from mindspore_serving.servable.method import function_id, input_names, record
+from mindspore_serving.servable.tracing import current
 
 Runner: TypeAlias = Callable[[str, str, int, list[tuple[Value, ...]]], list[tuple[Value, ...]]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -28,8 +28,7 @@ def bind_pipeline(runner: Runner | None) -> None:
     """Set what `PipelineServable.run` calls; None takes it away.
 
     `runner(servable, method, version, instances)` gets one tuple of inputs per instance, in the
-    order of the method's input names (which are not known here), and returns one tuple of outputs
-    per instance.  It raises ServingError.
+    method's order, and returns one tuple of outputs per instance.  It raises ServingError.
     """
     global _runner
     _runner = runner
@@ -73,8 +72,7 @@ class PipelineServable:
     def run(self, *args: Any) -> Any:
         """Run one instance; its outputs: one value, or a tuple if the method has several.
 
-        Inputs are in the order of the method's parameters.  Raises RuntimeError if the method
-        fails, and outside a worker.
+        Inputs are in the method's order.  Raises RuntimeError if it fails, and outside a worker.
         """
         if _runner is None:
             raise InvalidInputs(

@@ -1,7 +1,6 @@
 """Directories of servables: `{directory}/{name}/{version}/{model files}`.
 
-Finds versions, files and servables, and checks that they exist.  It runs no model, and user code
-only through `loader`.
+Finds and checks versions, files and servables.  It runs user code only through `loader`.
 """
 
 import json
@@ -35,26 +34,27 @@ def make_declaration(
 ) -> tuple[Declaration, int]:
     """What the servable declares, and the version that is to run.
 
-    `version` 0 is the newest version directory; a servable without model files needs none, and
-    runs as version 1 then.  A bare model directory gives a declaration with the model and no
-    method: `predict_method` makes it once the model's signature is known.  So does the directory of
-    a language model, with `llm_options`.
+    `version` 0 is the newest version directory; a servable without model files needs none, and is
+    version 1.  A bare model gives a declaration without a method, which `predict_method` makes of
+    its signature.  So does the directory of a language model, with `llm_options`.
 
-    Raises StartError if the directory, the servable_config.py, the version or a model file does
-    not exist, or the import fails.
+    Raises StartError if a directory, servable_config.py or model file is missing, or fails.
     """
     check_servable(servable_directory, servable_name)
+    options = dict(llm_options or {})
+    if is_language_model(os.path.join(servable_directory, servable_name)):
+        return bare_language(servable_directory, servable_name, options), version or 1
+    if options:
+        raise StartError(
+            f"servable '{servable_name}' is no bare language model, so the options "
+            f"{', '.join(options)} are not for it; give them to declare_llm"
+        )
     if os.path.isfile(os.path.join(servable_directory, servable_name, CONFIG_FILE)):
         declaration = load(servable_directory, servable_name)
-        _check_no_options(declaration, llm_options or {})
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
-    elif is_language_model(os.path.join(servable_directory, servable_name)):
-        declaration = bare_language(servable_directory, servable_name, dict(llm_options or {}))
-        version = version or 1
     else:
         declaration = Declaration(servable_name)
-        _check_no_options(declaration, llm_options or {})
         version = choose_version(servable_directory, servable_name, version, has_files=True)
         spec = find_bare_model(servable_directory, servable_name, version)
         if spec is None:
@@ -70,17 +70,8 @@ def make_declaration(
     return declaration, version
 
 
-def _check_no_options(declaration: Declaration, llm_options: Mapping[str, Any]) -> None:
-    if llm_options:
-        raise StartError(
-            f"servable '{declaration.name}' is no bare language model, so the options "
-            f"{', '.join(llm_options)} are not for it; give them to declare_llm"
-        )
-
-
 def is_language_model(path: str) -> bool:
-    """Whether `path` is the directory of a language model: it has a config.json that names an
-    architecture, and no servable_config.py."""
+    """Whether `path` has no servable_config.py but a config.json that names an architecture."""
     config = os.path.join(path, MODEL_CONFIG)
     if not os.path.isfile(config) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
         return False

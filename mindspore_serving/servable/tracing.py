@@ -1,9 +1,10 @@
-"""A method while its function runs: placeholders for values, and the stages made so far.
+"""What is being declared: the servable, and a method while its function runs on placeholders.
 
 It knows slots and counts, not what a stage is made of: `servable.method` does.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,29 @@ from typing import Any
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
+
+_current: ContextVar[Declaration | None] = ContextVar("declaration", default=None)
+
+
+@contextmanager
+def declaring(declaration: Declaration) -> Iterator[None]:
+    """Inside the block, what this thread declares goes into `declaration`."""
+    token = _current.set(declaration)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current(caller: str) -> Declaration:
+    """The declaration being filled; raises InvalidInputs naming `caller` if there is none."""
+    declaration = _current.get()
+    if declaration is None:
+        raise InvalidInputs(
+            f"Failed to obtain the directory of servable_config.py: '{caller}' may only be called "
+            "while the server imports a servable_config.py, in it or in a module it imports"
+        )
+    return declaration
 
 
 class Placeholder:

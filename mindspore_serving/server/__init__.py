@@ -1,11 +1,11 @@
-"""The public API.  Names are resolved on first use, so that a worker that imports
-`server.register` loads no server.
-"""
+"""The public API, resolved on first use: `server.register` loads no server in a worker."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mindspore_serving.core.language_limits import LanguageLimits
+    from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
     from mindspore_serving.server.config import ServableStartConfig, SSLConfig
     from mindspore_serving.server.distributed import (
@@ -40,10 +40,12 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "LanguageLimits",
     "LanguageModel",
     "Model",
     "SSLConfig",
     "ServableStartConfig",
+    "ServerLimits",
     "add_stage",
     "declare_llm",
     "declare_model",

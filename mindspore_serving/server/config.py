@@ -1,7 +1,6 @@
 """What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
 
-Checks arguments and turns them into `core.deployment.Deployment`.  It starts nothing and imports no
-user code; of the file system it sees only which directories exist.
+Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
 
 import os
@@ -24,6 +23,7 @@ from mindspore_serving.servable.check import (
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 
+RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 
 
@@ -45,24 +45,31 @@ class ServableStartConfig:
     """How to start one version of one servable; given to `start_servables`.
 
     Args:
-        servable_directory: The directory that holds the servable's directory.  A relative path is
-            relative to the start-up script.
+        servable_directory: Holds the servable's directory.  May be relative to the start-up script.
         servable_name: The servable's directory in it, which holds servable_config.py and version
             directories such as 1/ with the model files; without servable_config.py, 1/model.mindir,
             1/model.onnx, 1/model.pt2 or 1/model.pt is served as it is.
         device_ids: An int, or a tuple or list of different ints >= 0: one worker process for each.
         version_number: The version, or 0 for the newest directory at start.
-        device_type: "Ascend", "GPU", "CPU" (case does not matter), or None for the first that
-            works.
+        device_type: "Ascend", "GPU", "CPU" (in any case), or None for the first that works.
         num_parallel_workers: 0 to 64: as many worker processes in all; those beyond `device_ids`
             run Python stages (and, on CPU, models).  Without `device_ids`, 0 means 1.
         dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
-        max_batch_delay_ms: How long, in milliseconds, a request may wait for others to be batched
-            with.  0 (default) takes whatever is queued.
-        preferred_batch_size: With a delay, send a batch as soon as it has as many instances; 0 is
-            the batch size of the model.
+        max_batch_delay_ms: Milliseconds to wait for a batch.  0 (default) takes whatever is queued.
+        preferred_batch_size: With a delay, send a batch of so many instances; 0: the model's size.
         retry: Whether instances that a dying worker had are sent to another one.
+        restart_policy: Whether a worker that died is started again: "always" (default; ever later,
+            at most every 30 s, if it dies soon each time), "limited" (not after five deaths within
+            10 s of their starts) or "never".
+        max_requests: The most requests in flight, beyond which more are refused; 0 (default) for
+            no limit but the server's.
+        heartbeat_timeout: Seconds without a heartbeat after which a worker gets no new work, and
+            what waits there goes to others; after three times as many it is ended and replaced.
+            0: never.
+        stage_timeout: Seconds that a stage may run: the worker is then ended and replaced, and the
+            requests that ran fail.  0 (default): any.
+        step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
         alias: What clients call it; the name of its directory if it is "".
         llm_options: For the directory of a language model (config.json, *.safetensors): the options
             of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
@@ -86,6 +93,11 @@ class ServableStartConfig:
         max_batch_delay_ms: float = 0,
         preferred_batch_size: int = 0,
         retry: bool = True,
+        restart_policy: str = "always",
+        max_requests: int = 0,
+        heartbeat_timeout: float = 10,
+        stage_timeout: float = 0,
+        step_timeout: float = 300,
         alias: str = "",
         llm_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -104,10 +116,15 @@ class ServableStartConfig:
             dec_key=dec_key,
             dec_mode=dec_mode,
             batching=BatchPolicy(
-                max_wait=_check_delay(max_batch_delay_ms) / 1000,
+                max_wait=_check_duration("max_batch_delay_ms", max_batch_delay_ms) / 1000,
                 preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
             ),
             retry=check_bool("retry", retry),
+            restart_policy=_check_policy(restart_policy),
+            max_requests=check_int("max_requests", max_requests, 0),
+            heartbeat_timeout=_check_duration("heartbeat_timeout", heartbeat_timeout),
+            stage_timeout=_check_duration("stage_timeout", stage_timeout),
+            step_timeout=_check_duration("step_timeout", step_timeout),
             alias=check_servable_name("alias", alias) if alias else "",
             llm_options=_check_options(llm_options),
         )
@@ -128,6 +145,11 @@ class ServableStartConfig:
     dec_mode: str = _reads("dec_mode")
     preferred_batch_size: int = _reads("batching.preferred_size")
     retry: bool = _reads("retry")
+    restart_policy: str = _reads("restart_policy")
+    max_requests: int = _reads("max_requests")
+    heartbeat_timeout: float = _reads("heartbeat_timeout")
+    stage_timeout: float = _reads("stage_timeout")
+    step_timeout: float = _reads("step_timeout")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
 
@@ -195,15 +217,22 @@ def _check_device_type(device_type: str | None) -> str:
     return name
 
 
-def _check_delay(delay: object) -> float:
-    name = "max_batch_delay_ms"
-    if isinstance(delay, bool) or not isinstance(delay, int | float):
+def _check_duration(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value)
+        raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
+    if not 0 <= value < float("inf"):
+        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {value}")
+    return float(value)
+
+
+def _check_policy(policy: str) -> str:
+    if policy not in RESTART_POLICIES:
         raise InvalidInputs(
-            f"Parameter '{name}' should be int or float, but actually {type(delay)}"
+            f"Parameter 'restart_policy' should be one of {RESTART_POLICIES}, but actually "
+            f"{policy!r}"
         )
-    if not 0 <= delay < float("inf"):
-        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {delay}")
-    return float(delay)
+    return policy
 
 
 def _config_of(deployment: Deployment) -> ServableStartConfig:

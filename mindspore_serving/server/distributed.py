@@ -6,7 +6,6 @@ Declaring such a servable and all checks of arguments work; running one is not a
 import ipaddress
 import os
 from collections.abc import Sequence
-from typing import NoReturn
 
 from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -19,12 +18,13 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
-from mindspore_serving.servable.current import current
 from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.tracing import current
 from mindspore_serving.server.config import get_abs_path
 
 __all__ = ["declare_servable", "start_servable", "startup_agents"]
 
+_NOT_YET = "Distributed servables are not available yet in this version."
 _MAX_DEVICES = 8  # each agent's port is agent_start_port plus its index on the machine
 
 
@@ -97,7 +97,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     check_str("rank_table_json_file", rank_table_json_file)
     check_str("distributed_address", distributed_address)
     check_int("wait_agents_time_in_seconds", wait_agents_time_in_seconds, 0)
-    _refuse()
+    raise StartError(_NOT_YET)
 
 
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
@@ -114,8 +114,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
 
     Args:
         distributed_address: The address that `start_servable` listens on.
-        model_files: One entry for each device: a file, or a tuple or list of sub-graphs' files.
-            Relative paths are relative to the script.
+        model_files: For each device a file, or a tuple or list of sub-graphs' files.
         group_config_files: As many entries, each of the communication groups of one device.
         agent_start_port: First of consecutive ports, 1 to 65528.
         agent_ip: This machine's address in the rank table; found out if not given.
@@ -123,8 +122,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         dec_key: The key of encrypted models: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
 
-    Raises RuntimeError for a wrong argument or a file that does not exist, and always: distributed
-    servables cannot run yet.
+    Raises RuntimeError for a wrong argument, and always: distributed servables cannot run yet.
     """
     check_str("distributed_address", distributed_address)
     check_int("agent_start_port", agent_start_port, 1, 65535 - _MAX_DEVICES + 1)
@@ -140,7 +138,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         _check_files("group config", groups)
     _check_agent(agent_ip, rank_start)
     check_dec(dec_key, dec_mode)
-    _refuse()
+    raise StartError(_NOT_YET)
 
 
 def _check_files(what: str, entries: tuple[tuple[str, ...], ...]) -> None:
@@ -163,7 +161,3 @@ def _check_agent(agent_ip: object, rank_start: object) -> None:
         ipaddress.ip_address(text)
     except ValueError as error:
         raise InvalidInputs(f"Check ip 'agent_ip' valid failed, agent_ip: {text}") from error
-
-
-def _refuse() -> NoReturn:
-    raise StartError("Distributed servables are not available yet in this version.")

@@ -18,9 +18,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Lifetime:
     """Between `begin` and `over` the process stays alive, also when the user's script has ended.
 
-    SIGINT and SIGTERM shut down in the background; then the process exits with status 0, or, after
-    SIGINT in a script that still runs, KeyboardInterrupt is raised there.  A second signal ends
-    the process at once.
+    SIGINT and SIGTERM shut down in the background; then the process exits with status 0, or raises
+    KeyboardInterrupt in a script that still runs.  A second signal ends it at once.
     """
 
     def __init__(self, shut_down: Callable[[], None]) -> None:

@@ -1,7 +1,6 @@
 """What llm-serving's configuration files ask for, as a model to serve and an address.
 
-Starts nothing.  The files are read by `llm_config_source`; what their keys mean here is decided in
-this module, and `docs/llm_serving.md` has the table.
+Files are read by `llm_config_source`; `docs/llm_serving.md` has the table of their keys.
 """
 
 import os
@@ -46,8 +45,7 @@ class LlmConfig:
         runtime: what computes it.
         options: those of `EngineConfig`.
         ip, port: where the server listens.
-        form: of streams: "r21" as the release that serving_config.py was of had them, "bare" as
-            those with yaml files, unless the file says.
+        form: of streams: "r21" as of serving_config.py, "bare" of yaml files, unless the file says.
         agents: "ip:port" of each agent that the file names.
         unused: keys of the file that mean nothing here, as "block.key".
     """
@@ -122,9 +120,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     has_graphs = all((directory / name).is_file() for name in _MINDIR)
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
-        raise InvalidInputs(
-            f"the model is {given!r}, but {directory} has not {' and '.join(_MINDIR)}"
-        )
+        missing = " and ".join(_MINDIR)
+        raise InvalidInputs(f"the model is {given!r}, but {directory} has not {missing}")
     return directory, str(model.get("runtime") or runtime)
 
 
@@ -173,11 +170,9 @@ def _options(model: Block, paging: Block) -> dict[str, Any]:
 
 
 def _form(given: object) -> Literal["r21", "bare"]:
-    if given == "r21":
-        return "r21"
-    if given == "bare":
-        return "bare"
-    raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    if given not in ("r21", "bare"):
+        raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
+    return "r21" if given == "r21" else "bare"
 
 
 def _unused(blocks: Blocks) -> tuple[str, ...]:

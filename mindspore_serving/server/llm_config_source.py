@@ -1,5 +1,4 @@
-"""llm-serving's configuration files as blocks of keys and values: its yaml files, and before them
-serving_config.py, which is told in the yaml's words.
+"""llm-serving's configuration files, yaml or serving_config.py, as blocks of keys and values.
 
 Python is read, never run: of its assignments those count whose values are spelled out.
 """
@@ -41,8 +40,7 @@ def _read_yaml(text: str) -> Blocks:
 
 
 def read_assignments(text: str) -> dict[str, Any]:
-    """The values of a module's names, as far as they are spelled out.  Raises InvalidInputs if it
-    is no Python."""
+    """The literal values of a module's names.  Raises InvalidInputs if it is no Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:

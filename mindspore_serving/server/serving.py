@@ -15,16 +15,17 @@ from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc, protocols
-from mindspore_serving.frontends.grpc_server import MEGABYTE, GrpcServer
+from mindspore_serving.frontends.grpc_health import HealthService
+from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
-from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
 from mindspore_serving.frontends.language import LanguageModels
-from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
-from mindspore_serving.frontends.tls import Tls
+from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 
@@ -36,6 +37,7 @@ class Serving:
         self._master = master
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
+        self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
         self.is_deployed = False
 
     @classmethod
@@ -46,7 +48,7 @@ class Serving:
 
     def set_limit(self, limit: int) -> None:
         """The most requests in flight."""
-        self._master.dispatcher.limit = limit
+        self._master.dispatcher.shares.limit = limit
 
     async def deploy(self, deployments: Sequence[Deployment]) -> None:
         self.is_deployed = True
@@ -55,45 +57,40 @@ class Serving:
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.describe()
 
-    async def start_grpc(
-        self, address: str, max_message_mb: int, tls: Tls | None, api_keys: Sequence[str] = ()
-    ) -> None:
+    async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:
             raise StartError("Serving Error: Serving gRPC server is already running")
-        where = addresses.parse(address, "Serving gRPC", allow_unix=True)
-        handler = ms_grpc.handler(self._master.dispatcher, Keys(api_keys))
-        server = GrpcServer(where, [handler])
-        await server.start(max_message_mb, tls)
+        where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
+        keys, max_message = Keys(options.api_keys, self._holders), options.max_message
+        health = HealthService(self._master, max_message)
+        service = ms_grpc.handler(self._master.dispatcher, keys, options.limits, max_message)
+        handlers = [service, health.handler()]
+        server = GrpcServer(where, handlers, options.limits, on_stop=health.close)
+        await server.start(max_message, options.tls)
         self._grpc = server
 
-    async def start_http(
-        self,
-        address: str,
-        max_message_mb: int,
-        tls: Tls | None,
-        *,
-        use_status_codes: bool,
-        api_keys: Sequence[str] = (),
-        llm_serving_form: Form = "r21",
-    ) -> None:
+    async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
         if self._http is not None:
             raise StartError("Serving Error: RESTful server is already running")
-        where = addresses.parse(address, "RESTful server", allow_unix=False)
-        rest = MsRest(max_message_mb * MEGABYTE, use_status_codes)
-        dispatcher, keys = self._master.dispatcher, Keys(api_keys)
-        models = LanguageModels(dispatcher, self._master)
+        where = addresses.parse(options.address, "RESTful server", allow_unix=False)
+        rest = MsRest(options.max_message, http.use_status_codes)
+        dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
+        sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
+        models = LanguageModels(dispatcher, self._master, http.language)
         site = Site(models, dispatcher, self._master, rest.max_body)
-        mounted = protocols.mount(site, llm_serving_form)
+        mounted = protocols.mount(site, http.llm_serving_form)
         app = make_app(
             dispatcher,
             self._master,
             lambda: self._metrics() + mounted.metrics(),
             rest=rest,
             keys=keys,
+            sites=sites,
             routes=mounted.routes,
         )
-        server = HttpServer(where, app, FastPath(dispatcher, rest, keys))
-        await server.start(tls)
+        path = FastPath(dispatcher, rest, keys, sites)
+        server = HttpServer(where, app, path, options.limits)
+        await server.start(options.tls)
         self._http = server
 
     async def stop(self, drain: float) -> None:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
@@ -17,12 +20,12 @@ from mindspore_serving.server.config import (
     merge_config,
     to_deployment,
 )
+from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
 from mindspore_serving.server.lifetime import Lifetime
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
 
-MIN_KEY_LENGTH = 8
 DRAIN_LIMIT = 30.0  # seconds that running requests have after SIGTERM
 
 _loop = BackgroundLoop()
@@ -71,7 +74,8 @@ def start_grpc_server(
     max_msg_mb_size: int = 100,
     ssl_config: SSLConfig | None = None,
     *,
-    api_keys: Sequence[str] = (),
+    api_keys: ApiKeys = (),
+    limits: ServerLimits | None = None,
 ) -> None:
     """Serve clients over gRPC.  May be called before or after `start_servables`.
 
@@ -79,14 +83,15 @@ def start_grpc_server(
         address: `ip:port` or `unix:path`.
         max_msg_mb_size: largest message in megabytes, sent or received, 1 to 512.
         ssl_config: certificates for TLS; None for plain text.
-        api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`.
+        api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
+            pathlib.Path is a file with a key in each line.
+        limits: of what clients send, and of time; see docs/limits.md.
 
     Raises:
         RuntimeError: an argument is wrong, the address cannot be bound, or a gRPC server runs.
     """
-    _check_server_arguments(address, max_msg_mb_size, ssl_config)
-    keys = _check_keys(api_keys)
-    _loop.run(_get().start_grpc(address, max_msg_mb_size, ssl_config, keys))
+    options = FrontEndOptions.from_arguments(address, max_msg_mb_size, ssl_config, api_keys, limits)
+    _loop.run(_get().start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
 
@@ -96,8 +101,14 @@ def start_restful_server(
     ssl_config: SSLConfig | None = None,
     *,
     use_status_codes: bool = False,
-    api_keys: Sequence[str] = (),
+    api_keys: ApiKeys = (),
     llm_serving_form: Literal["r21", "bare"] = "r21",
+    limits: ServerLimits | None = None,
+    allowed_hosts: Sequence[str] = (),
+    allow_origins: Sequence[str] = (),
+    language_limits: LanguageLimits | None = None,
+    max_n: int = DEFAULT_MAX_N,
+    allow_priority: bool = False,
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
     TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
@@ -110,30 +121,30 @@ def start_restful_server(
         use_status_codes: answer errors with 4xx and 5xx; by default the status is always 200, as
             clients of the original expect, and only the body has the error.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
-            password of basic authentication), on every route but /health.
+            password of basic authentication), on every route but /health, /livez and /readyz; a
+            pathlib.Path is a file with a key in each line.
         llm_serving_form: streams of llm-serving are "r21", server-sent events as its first release
             had them, or "bare", the lines without frames of the later one.
+        limits: of what clients send, and of time; see docs/limits.md.
+        allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
+            and that of `address`.  Checked if they are given, or `address` is of this machine.
+        allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
+        language_limits: of what requests to language models hold; see docs/limits.md.
+        max_n: most answers to one prompt that a client may ask for, 1 to 128.
+        allow_priority: clients may choose the priority of requests to language models.
 
     Raises:
         RuntimeError: an argument is wrong, the address cannot be bound, or a server runs.
     """
-    _check_server_arguments(address, max_msg_mb_size, ssl_config)
-    check.check_bool("use_status_codes", use_status_codes)
-    if llm_serving_form not in ("r21", "bare"):
-        raise InvalidInputs(
-            "Parameter 'llm_serving_form' should be 'r21' or 'bare', but actually "
-            f"'{llm_serving_form}'"
-        )
-    _loop.run(
-        _get().start_http(
-            address,
-            max_msg_mb_size,
-            ssl_config,
-            use_status_codes=use_status_codes,
-            api_keys=_check_keys(api_keys),
-            llm_serving_form=llm_serving_form,
-        )
+    options = FrontEndOptions.from_arguments(address, max_msg_mb_size, ssl_config, api_keys, limits)
+    http = HttpOptions(
+        use_status_codes,
+        llm_serving_form,
+        to_names("allowed_hosts", allowed_hosts),
+        to_names("allow_origins", allow_origins),
+        LanguageRules(max_n, allow_priority, options.limits, language_limits or LanguageLimits()),
     )
+    _loop.run(_get().start_http(options, http))
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
 
 
@@ -204,25 +215,3 @@ def _to_configs(
         "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
         f"ServableStartConfig, but actually {type(wrong)}"
     )
-
-
-def _check_server_arguments(
-    address: str, max_msg_mb_size: int, ssl_config: SSLConfig | None
-) -> None:
-    check.check_str("address", address)
-    check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
-    if ssl_config is not None and not isinstance(ssl_config, SSLConfig):
-        raise InvalidInputs(
-            f"The type of ssl_config should be type of SSLConfig, but actually {type(ssl_config)}"
-        )
-
-
-def _check_keys(api_keys: Sequence[str]) -> tuple[str, ...]:
-    keys = check.as_str_tuple("api_keys", api_keys) if api_keys else ()
-    for key in keys:
-        if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
-            raise InvalidInputs(
-                f"Parameter 'api_keys' should be texts of at least {MIN_KEY_LENGTH} printable "
-                "ASCII characters without spaces, but one is not"
-            )
-    return keys

@@ -1,7 +1,6 @@
 """How the master takes a request body apart without reading its values.
 
-One row per codec of a front end: how to cut it at the instances, the codec of the pieces, and
-whether it may travel whole when one worker gets all of it.
+A row per codec: how to cut it, the codec of the pieces, and whether it may travel whole.
 """
 
 from collections.abc import Callable, Sequence

@@ -31,8 +31,7 @@ _KEYS = ("b64", "type", "shape")
 def to_value(value: Any) -> Value:
     """A decoded JSON value as an array, str or bytes.
 
-    Scalars have shape (); nested lists keep theirs.  Raises InvalidInputs with the original's words
-    for whatever is not in the table of the RESTful reference.
+    Scalars have shape ().  Raises InvalidInputs for what is not in the RESTful reference.
     """
     if type(value) is list:
         return _from_list(value)
@@ -131,19 +130,15 @@ def _from_single(flat: list[Any], shape: tuple[int, ...]) -> Value:
         raise InvalidInputs("json array, string or bytes type only support one item")
     item = flat[0]
     if type(item) is str:
-        return _text_of(item, shape)
+        if len(shape) > 1:
+            tensor.to_text(b"", dtypes.STR, shape)  # raises: such a shape is refused for any text
+        return BoxedStr(item)
     row, _, data = _parse_object(item)
     if row.numpy is not None:
         raise InvalidInputs(
             "json array, item is object type, object only support string or bytes type"
         )
     return tensor.to_text(data, row, shape)
-
-
-def _text_of(item: str, shape: tuple[int, ...]) -> Value:
-    if len(shape) > 1:
-        tensor.to_text(b"", dtypes.STR, shape)  # raises: such a shape is refused for any text
-    return BoxedStr(item)
 
 
 # --------------------------------------------------------------------- objects

@@ -19,7 +19,6 @@ from mindspore_serving.core.value import Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import tensor
-from mindspore_serving.wire.varint import sized, to_varint
 
 _MAX_LAYOUTS = 1024
 
@@ -43,8 +42,7 @@ def decode(
 ) -> list[Instance]:
     """The inputs of `method` out of Instance messages; other items are ignored.
 
-    Arrays are writable, and own their memory.  Raises InvalidInputs, naming the input, if any
-    instance cannot be used.
+    Arrays are writable, and own their memory.  Raises InvalidInputs naming the input that is wrong.
     """
     if not chunks:
         raise InvalidInputs(
@@ -192,3 +190,39 @@ def _encode_text(name: str, value: str | bytes) -> bytes:
     dtype = bytes((0x10, tensor.dtype_of(value).proto))
     item = shape + dtype + sized(0x22, tensor.from_text(value))
     return sized(0x0A, sized(0x0A, name.encode()) + sized(0x12, item))
+
+
+def to_varint(number: int) -> bytes:
+    """A number >= 0, seven bits per byte, lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
+    """The number at `pos` and where it ends.  Raises IndexError past the end of `body`.
+
+    Raises ValueError for a number over `max_bytes`: tags and sizes take 5, 64-bit numbers 10.
+    """
+    value = 0
+    for shift in range(0, 7 * max_bytes, 7):
+        byte = body[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, pos
+    raise ValueError(f"a number has over {max_bytes} bytes")
+
+
+@lru_cache(maxsize=4096)
+def head(tag: int, size: int) -> bytes:
+    """What stands before the `size` bytes of a field; `tag` is field << 3 | 2, one byte."""
+    return bytes((tag,)) + to_varint(size)
+
+
+def sized(tag: int, payload: bytes) -> bytes:
+    """A whole field."""
+    return head(tag, len(payload)) + payload

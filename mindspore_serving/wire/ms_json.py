@@ -52,8 +52,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 def split(body: bytes) -> list[memoryview]:
     """The JSON text of every instance, not copied.
 
-    Raises InvalidInputs for what is no JSON, has no instances, or has instances that are no
-    objects; what is inside of them is for the worker.
+    Raises InvalidInputs for no JSON, no instances, or instances that are no objects.
     """
     instances = _parse(_raw_body, body).instances
     if instances is msgspec.UNSET:
@@ -132,9 +131,7 @@ def encode(outputs: Instance) -> bytes:
     Raises StageFailed for a value that cannot be sent.
     """
     try:
-        return _encoder.encode(
-            {name: json_values.to_plain(value) for name, value in outputs.items()}
-        )
+        return _encoder.encode({name: json_values.to_plain(outputs[name]) for name in outputs})
     except UnicodeEncodeError as error:
         raise StageFailed(f"Failed to construct the response: {error}") from None
 

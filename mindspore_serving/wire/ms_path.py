@@ -1,7 +1,6 @@
 """The URL of a classic RESTful request, /model/NAME[/version/N]:METHOD.
 
-The original looked for the words in the raw text, so they may stand in other places and other
-order; what it understood is understood here.  Knows no servables.
+As in the original, words may stand in other places and another order.  Knows no servables.
 """
 
 import re

@@ -1,8 +1,7 @@
 """PredictRequest and PredictReply, the gRPC messages of ms_service.proto.
 
-The master reads no tensors: `peek` and `split` cut a request at its top level, `assemble` puts a
-reply together from encoded instances.  The worker's half, `decode` and `encode`, is in
-`ms_instance`.  Nothing here knows gRPC.
+The master reads no tensors: `peek` and `split` cut a request at its top level, `assemble` joins
+encoded instances.  The worker's half is in `ms_instance`.  Nothing here knows gRPC.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,10 +12,9 @@ from google.protobuf.message import DecodeError
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import status
-from mindspore_serving.wire.ms_instance import decode, encode
+from mindspore_serving.wire.ms_instance import decode, encode, from_varint, head, sized, to_varint
 from mindspore_serving.wire.status import Failure
 from mindspore_serving.wire.tensor import MAX_INSTANCES
-from mindspore_serving.wire.varint import from_varint, head, sized, to_varint
 
 __all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "split"]
 
@@ -50,8 +48,7 @@ def peek(body: bytes) -> Spec:
 def split(body: bytes) -> list[memoryview]:
     """The Instance messages of a PredictRequest, not copied and not looked into.
 
-    Raises InvalidInputs if there is none: such a request has no answer; and for what is no
-    PredictRequest at its top level.
+    Raises InvalidInputs if there is none, and for what is no PredictRequest at its top level.
     """
     view = memoryview(body)
     chunks: list[memoryview] = []
@@ -73,8 +70,7 @@ def assemble(
 ) -> bytes:
     """A PredictReply of encoded instances; `errors`, if any, has one entry per instance.
 
-    If all of them failed alike, the reply holds that error alone.  What `instances` holds for a
-    failed one is not used.
+    If all failed alike, the reply holds that error alone.  The instance of a failed one is unused.
     """
     common = status.common_failure(errors) if errors else None
     if common is not None:

@@ -39,8 +39,13 @@ def encode_values(values: Sequence[Value]) -> bytes:
     header: list[_Part] = []
     parts: list[Any] = [b"", b"", b""]
     for value in values:
-        payload = _payload_of(value)
-        size = value.nbytes if isinstance(value, np.ndarray) else len(payload)
+        payload: Any
+        if isinstance(value, np.ndarray):
+            payload = value if value.flags.c_contiguous else value.tobytes()
+            size = value.nbytes
+        else:
+            payload = tensor.from_text(value)
+            size = len(payload)
         header.append(_Part(tensor.dtype_of(value).proto, tensor.shape_of(value), size))
         parts += payload, _PADDING[size % _ALIGNMENT]
     encoded = _header_encoder.encode(header)
@@ -94,12 +99,6 @@ def decode(
 def encode(outputs: Instance) -> bytes:
     """The message of the outputs, in their order: names are not sent, the caller knows them."""
     return encode_values(tuple(outputs.values()))
-
-
-def _payload_of(value: Value) -> Any:
-    if not isinstance(value, np.ndarray):
-        return tensor.from_text(value)
-    return value if value.flags.c_contiguous else value.tobytes()
 
 
 def _to_value(part: _Part, data: memoryview) -> Value:

@@ -3,10 +3,11 @@
 One row per code.  gRPC statuses are names, so this needs no gRPC.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from mindspore_serving.errors import Code
+from mindspore_serving.errors import Code, Temporary, WorkerUnavailable
 
 # The (code, text) of a failed instance; None for a good one.
 Failure: TypeAlias = "tuple[int, str] | None"
@@ -34,12 +35,26 @@ TABLE = {
     Code.DEADLINE_EXCEEDED: Status(1, 504, "DEADLINE_EXCEEDED"),
     Code.CANCELLED: Status(1, 499, "CANCELLED"),
     Code.UNAUTHORIZED: Status(1, 401, "UNAUTHENTICATED"),
+    Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
 }
 
 
 def of(code: int) -> Status:
     """The row of `code`; a number that is no Code counts as FAILED."""
     return TABLE.get(code, TABLE[Code.FAILED])  # type: ignore[call-overload, no-any-return]
+
+
+def retry_after(error: Exception | None) -> str | None:
+    """The header Retry-After of an answer that says `error`: whole seconds, at least 1; None if the
+    same request would fail again."""
+    if not isinstance(error, Temporary | WorkerUnavailable):
+        return None
+    return seconds_of(getattr(error, "retry_after", None))
+
+
+def seconds_of(retry_after: float | None) -> str:
+    """The same for an error that says when, if that is known."""
+    return str(max(1, math.ceil(retry_after or 0)))
 
 
 def common_failure(failures: Sequence[Failure]) -> Failure:

@@ -28,8 +28,7 @@ class BadTensor(InvalidInputs):
 def count_elements(shape: Sequence[int]) -> int | None:
     """How many elements `shape` holds; None if it is no shape.
 
-    It is none with a negative dimension, a dimension after one of 0, or more than MAX_RANK
-    dimensions or MAX_ELEMENTS elements.  Exact for any integers.
+    None for a negative dimension, one after a 0, more than MAX_RANK or MAX_ELEMENTS.
     """
     if len(shape) > MAX_RANK:
         return None

@@ -2,14 +2,12 @@
 
     worker.start_servable_in_master(servable_dir, "lenet", device_id=0)
 
-Every function warns and does what its successor in `mindspore_serving.server` does.  A
-servable_config.py of that time imports `register` and `distributed` from here, in a worker process:
-importing this loads no server.
+Every function warns and does what its successor in `mindspore_serving.server` does.  An old
+servable_config.py imports `register` and `distributed` from here: this loads no server.
 """
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.check import check_int, check_port, check_str
-from mindspore_serving.servable.legacy import warn_deprecated
+from mindspore_serving.servable.check import check_int, check_port, check_str, warn_deprecated
 from mindspore_serving.server import startup
 from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.worker import distributed, register
@@ -32,11 +30,8 @@ def start_servable_in_master(
     """
     warn_deprecated("worker.start_servable_in_master", _SINCE, "server.start_servables")
     check_int("device_id", device_id, 0)
-    startup.start_servables(
-        ServableStartConfig(
-            servable_directory, servable_name, device_id, version_number, device_type
-        )
-    )
+    place = (servable_directory, servable_name)
+    startup.start_servables(ServableStartConfig(*place, device_id, version_number, device_type))
 
 
 def start_servable(  # noqa: PLR0917  (the order is the original's)
@@ -68,9 +63,8 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
             f"server.start_servables(server.ServableStartConfig({servable_directory!r}, "
             f"{servable_name!r}, device_ids={device_id})); it starts the worker processes itself"
         )
-    start_servable_in_master(
-        servable_directory, servable_name, version_number, device_type, device_id
-    )
+    place = (servable_directory, servable_name)
+    start_servable_in_master(*place, version_number, device_type, device_id)
 
 
 def stop() -> None:

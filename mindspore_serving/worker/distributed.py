@@ -5,8 +5,7 @@ Every function warns and does what its successor in `mindspore_serving.server.di
 
 from collections.abc import Sequence
 
-from mindspore_serving.servable.check import check_port, check_str
-from mindspore_serving.servable.legacy import warn_deprecated
+from mindspore_serving.servable.check import check_port, check_str, warn_deprecated
 from mindspore_serving.servable.model import Model
 from mindspore_serving.server import distributed
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.e2e.harness import ROOT, Script
+from tests.waiting import PATIENCE
 
 SERVING = (sys.executable, "-m", "mindspore_serving")
 
@@ -52,6 +53,6 @@ def run(
         input=stdin,
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )

@@ -15,8 +15,8 @@ import pytest
 
 from tests.cli.commands import SERVING, environment, run
 from tests.cli.talking import MODEL, Talking, serving, talking
-from tests.e2e.harness import PATIENCE, eventually
 from tests.ports import free_port
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 CHAT = [*SERVING, "chat"]
@@ -36,7 +36,7 @@ def answer(server: Talking, *messages: tuple[str, str], max_tokens: int) -> str:
         "temperature": 0,
         "max_tokens": max_tokens,
     }
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
     reply = json.loads(connection.getresponse().read())
     connection.close()
@@ -165,7 +165,7 @@ def test_an_interrupt_stops_the_answer_and_not_the_command(server) -> None:
 
 def running(server: Talking) -> int:
     """Sequences that the engine works on."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request("GET", "/servables")
     rows = json.loads(connection.getresponse().read())["servables"]
     connection.close()

@@ -9,6 +9,7 @@ import pytest
 import mindspore_serving
 from mindspore_serving.cli import main, report
 from mindspore_serving.cli.settings import ServeSettings
+from tests.waiting import PATIENCE
 
 METHOD = ("add it", ("x'1", "x2"))
 
@@ -77,6 +78,6 @@ def test_the_command_line_loads_no_server_to_show_its_help() -> None:
         "print([n for n in ('grpc', 'numpy', 'asyncio', 'httptools') if n in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines()[-1] == "[]"

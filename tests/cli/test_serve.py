@@ -151,6 +151,17 @@ def test_the_status_tells_of_errors_if_asked_to(tmp_path: Path) -> None:
         assert run(words, tmp_path).stdout == "404"
 
 
+@needs_curl
+def test_limits_are_those_that_were_given(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    options = ["--http-port", port, "--no-grpc", "--limit", "max_headers=1"]
+    with serve(tmp_path, "words", *options) as one:
+        one.says(READY)
+        done = run(["curl", "-s", f"http://127.0.0.1:{port}/health"], tmp_path)
+        assert done.stdout == "There are more than 1 headers."
+
+
 def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path: Path) -> None:
     write_words(tmp_path)
     authority = Authority(tmp_path, "authority")
@@ -180,6 +191,9 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
         (["--http-port", "70000"], "out of legal range"),
+        (["--limit", "head_timeout"], "--limit is 'head_timeout', expected NAME=VALUE"),
+        (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
+        (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),
         (["--num-parallel-workers", "65"], r"'num_parallel_workers' should be in range [0,64]"),
     ],
 )

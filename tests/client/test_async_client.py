@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_serving.client import AsyncClient, SSLConfig
 from mindspore_serving.proto import ms_service_pb2 as pb
+from tests.waiting import PATIENCE
 
 
 async def test_infer_is_awaited(address):
@@ -34,7 +35,7 @@ async def test_a_deadline_and_a_cancellation(address, service):
 
     def answer(request, context):
         context.add_callback(left.set)
-        go.wait(10)
+        go.wait(PATIENCE)
         return pb.PredictReply()
 
     service.answer = answer
@@ -42,7 +43,7 @@ async def test_a_deadline_and_a_cancellation(address, service):
         async with AsyncClient(address, "add", "add_cast", timeout=0.05) as client:
             assert "(4, 'deadline exceeded')" in (await client.infer({"x": 1}))["error"]
             left.clear()
-            call = asyncio.ensure_future(client.infer({"x": 1}, timeout=10))
+            call = asyncio.ensure_future(client.infer({"x": 1}, timeout=PATIENCE))
             while len(service.requests) < 2:
                 await asyncio.sleep(0)
             call.cancel()

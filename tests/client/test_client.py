@@ -13,6 +13,7 @@ from mindspore_serving.client import (
 )
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.proto import ms_service_pb2 as pb
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def stuck(service):
     go = threading.Event()
 
     def answer(request, context):
-        go.wait(10)
+        go.wait(PATIENCE)
         return pb.PredictReply(instances=request.instances)
 
     service.answer = answer

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from mindspore_serving.cluster import local
 from mindspore_serving.cluster.local import LocalLauncher
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Setup, ToMaster
+from tests.waiting import PATIENCE
 
 CONFIG = """
 import os
@@ -62,14 +64,14 @@ async def hear(launched):
     launched.stream.setblocking(False)
     frames, loop = Frames(ToMaster), asyncio.get_running_loop()
     while True:
-        data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), 20)
+        data = await asyncio.wait_for(loop.sock_recv(launched.stream, 1 << 16), PATIENCE)
         assert data, "the worker is gone"
         for message in frames.feed(data):
             return message
 
 
 async def wait(process):
-    return await asyncio.wait_for(process.wait(), 20)
+    return await asyncio.wait_for(process.wait(), PATIENCE)
 
 
 async def test_a_worker_starts_loads_and_leaves(launch, directory):
@@ -175,6 +177,41 @@ async def test_a_process_that_cannot_be_started_is_a_start_error(directory, monk
     monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
     with pytest.raises(StartError, match="could not start a worker process for add: .*no-python"):
         await LocalLauncher().launch("add", "log_add")
+
+
+async def test_without_descriptors_it_is_a_shortage_and_works_when_there_are_some(
+    launch, directory, num_descriptors
+):
+    """Whichever descriptor is the first that cannot be had."""
+    free = os.dup(0)
+    os.close(free)
+    before = len(os.listdir("/proc/self/fd"))
+    needed = 0
+    while True:
+        num_descriptors(free + needed)
+        try:
+            launched = await launch()
+            break
+        except ResourceShortage:
+            num_descriptors(None)
+            assert len(os.listdir("/proc/self/fd")) == before
+            needed += 1
+    num_descriptors(None)
+    assert needed > 8
+    load(launched, directory)
+    assert isinstance(await hear(launched), Ready)
+
+
+@pytest.fixture
+def num_descriptors():
+    """num_descriptors(n): none from n on can be opened; with None, as before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit(number):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft if number is None else number, hard))
+
+    yield limit
+    limit(None)
 
 
 async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):

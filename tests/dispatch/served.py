@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-import time
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.dispatch.dispatcher import Dispatcher
+from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.ipc.status import STAGES, Running
 
 
 class Worker:
@@ -21,13 +22,25 @@ class Worker:
         self.held = []
         self.cancelled = []
         self.call_replies = []
+        self.num_sent = 0
+        self.at = []  # the parts that it runs, as far as can be seen
+        self.overdue = None
+        self.why_ended = ""
+
+    @property
+    def parts(self):
+        return {part.id: part for part in self.held}
+
+    def running(self):
+        ids = frozenset(part.id for part in self.at)
+        return [Running(STAGES, 1.0, 0, ids)] if ids else []
 
     def send_work(self, parts, now, way):
         self.sent.append(list(parts))
         self.held += parts
         for part in parts:
-            part.link, part.way = self, way
-            part.num_attempts += 1
+            self.num_sent += 1
+            part.id, part.link, part.way = self.num_sent, self, way
 
     def cancel(self, part):
         self.cancelled.append(part)
@@ -128,9 +141,15 @@ class Served:
 
     def lose(self, worker):
         """As the master does when the process of `worker` has died."""
-        for method in self.registry.remove_worker(self.service, worker):
-            self.dispatcher.fail_waiting(method)
+        self.registry.remove_worker(self.service, worker)
         self.dispatcher.on_lost(worker, "it died")
+
+    def give_up(self, retry_after=None):
+        """As the master does when no worker is expected."""
+        self.service.reason = "its workers have ended"
+        self.service.retry_after = retry_after
+        error = ServableUnavailable(f"{self.method.label}: its workers have ended", retry_after)
+        self.dispatcher.fail_waiting(self.method, error)
 
     def failure(self, number=0):
         return self.replies[number].failure
@@ -140,10 +159,3 @@ async def turn():
     """Let the loop do what is due; a refusal or a hand-out takes one turn."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-
-
-async def until(condition, limit=5.0):
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        await asyncio.sleep(0.001)

@@ -7,8 +7,10 @@ import pytest
 import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.errors import ServableUnavailable, WorkerUnavailable
-from tests.dispatch.served import Served, Worker, turn, until
+from tests.dispatch.served import Served, Worker, turn
+from tests.waiting import until
 
 # --- handing out --------------------------------------------------------------------------------
 
@@ -82,16 +84,16 @@ async def test_a_new_worker_gets_what_waits():
     assert (worker.sizes, second.sizes) == ([], [1])
 
 
-async def test_what_waits_fails_when_the_last_worker_is_lost():
+async def test_what_waits_fails_when_no_worker_is_expected_any_more():
     served = Served(worker := Worker(room=1))
     served.submit()
     served.submit()
     await turn()
     assert (worker.sizes, served.method.num_waiting) == ([1], 1)
     served.lose(worker)
-    assert isinstance(served.failure(0), WorkerUnavailable)
-    assert isinstance(served.failure(1), ServableUnavailable)
-    assert str(served.failure(1)) == ("Request servable(s) method(m) , servable is not available")
+    assert served.method.num_waiting == 2
+    served.give_up()
+    assert [type(served.failure(number)) for number in (0, 1)] == [ServableUnavailable] * 2
     assert served.method.num_waiting == 0
     assert served.dispatcher.num_in_flight == 0
 
@@ -203,7 +205,117 @@ def test_a_clock_of_milliseconds_that_wakes_early_forgets_no_batch(max_wait):
     async def main():
         served = Served(worker := Worker(), policy=BatchPolicy(max_wait=max_wait))
         served.submit()
-        await until(lambda: worker.sizes, limit=1.0)
+        await until(lambda: worker.sizes)
 
     with closing(uvloop.new_event_loop()) as loop:
         loop.run_until_complete(main())
+
+
+# --- suspects: a worker may have died of them -----------------------------------------------------
+
+
+async def lose_at(served, worker, count):
+    """`worker` dies while it runs the first `count` of the parts that it has; which those are."""
+    worker.at = worker.held[:count]
+    suspects = list(worker.at)
+    served.lose(worker)
+    await turn()
+    return suspects
+
+
+async def test_suspects_are_run_one_at_a_time_and_nothing_beside_them():
+    served = Served(first := Worker(), second := Worker(room=0))
+    for _ in range(5):
+        served.submit()
+    await turn()
+    second.size = 1000
+    suspects = await lose_at(served, first, 3)
+    assert second.held == suspects[:1]
+    for number in range(3):
+        assert second.held == [suspects[number]]
+        served.answer(second)
+        await turn()
+        await turn()
+    assert len(second.held) == 2  # that only waited
+    served.answer(second)
+    assert [reply.failure for reply in served.replies] == [None] * 5
+
+
+async def test_of_many_that_ran_only_the_one_that_kills_workers_fails():
+    served = Served(first := Worker())
+    for _ in range(8):
+        served.submit()
+    await turn()
+    poison = first.held[3]
+    await lose_at(served, first, 8)
+    workers = [first]
+    while None in served.replies:
+        if workers[-1] not in served.method.workers:
+            workers.append(Worker())
+            served.add(workers[-1])
+        await turn()
+        if poison in workers[-1].held:
+            await lose_at(served, workers[-1], 1)
+        elif workers[-1].held:
+            served.answer(workers[-1])
+        await turn()
+    failed = [number for number in range(8) if served.replies[number].failure is not None]
+    assert failed == [3]
+    assert len(workers) == 3
+
+
+async def test_the_other_workers_go_on_while_a_suspect_is_run():
+    served = Served(first := Worker(), second := Worker(), third := Worker())
+    served.submit()
+    await turn()
+    suspects = await lose_at(served, first, 1)
+    (its_worker,) = (worker for worker in (second, third) if worker.held == suspects)
+    for _ in range(6):
+        served.submit()
+    await turn()
+    assert its_worker.held == suspects
+    served.answer(third if its_worker is second else second)
+    assert [reply is None for reply in served.replies].count(True) == 1
+
+
+async def test_a_suspect_waits_until_its_worker_has_nothing_else():
+    served = Served(first := Worker(), second := Worker())
+    for _ in range(4):
+        served.submit()
+    await turn()
+    before = list(second.held)
+    assert before
+    suspects = await lose_at(served, first, 1)
+    served.submit()
+    await turn()
+    assert second.held == before
+    served.answer(second)
+    await turn()
+    assert second.held == suspects
+
+
+async def test_a_suspect_that_nobody_waits_for_any_more_reserves_no_worker():
+    served = Served(first := Worker(), second := Worker(room=0))
+    request = served.submit()
+    served.submit()
+    await turn()
+    second.size = 1000
+    second.held.append(RequestPart(served.submit(), 0, "ms_json", []))
+    await lose_at(served, first, 1)
+    assert served.dispatcher._batches.reserved
+    request.cancel()
+    served.submit()
+    await turn()
+    assert not served.dispatcher._batches.reserved
+    assert len(second.held) > 1
+
+
+async def test_a_worker_that_is_lost_with_a_suspect_is_not_reserved_any_more():
+    served = Served(first := Worker(), second := Worker())
+    served.submit()
+    await turn()
+    await lose_at(served, first, 1)
+    assert served.dispatcher._batches.reserved
+    await lose_at(served, second, 1)
+    assert not served.dispatcher._batches.reserved
+    assert isinstance(served.failure(), WorkerUnavailable)

@@ -12,10 +12,12 @@ from mindspore_serving.errors import (
     NotFound,
     Overloaded,
     ServableUnavailable,
+    StageFailed,
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import Call, WorkItem
-from tests.dispatch.served import Served, Worker, turn, until
+from tests.dispatch.served import Served, Worker, turn
+from tests.waiting import until
 
 
 @pytest.fixture(params=[False, True], ids=["batched", "streamed"])
@@ -124,7 +126,7 @@ async def test_a_stream_of_several_instances_is_refused_and_nothing_of_it_is_sen
 
 async def test_over_the_limit_requests_are_refused_until_others_end(serve):
     served = serve(worker := Worker())
-    served.dispatcher.limit = 2
+    served.dispatcher.shares.limit = 2
     for _ in range(3):
         served.submit()
     await turn()
@@ -211,7 +213,7 @@ async def test_fail_all_answers_everything_in_flight(serve):
 # --- loss of a worker ---------------------------------------------------------------------------
 
 
-async def test_a_request_is_retried_once_on_another_worker(serve):
+async def test_a_request_is_retried_on_another_worker(serve):
     served = serve(first := Worker(), second := Worker())
     served.submit()
     await turn()
@@ -223,19 +225,75 @@ async def test_a_request_is_retried_once_on_another_worker(serve):
     assert served.failure() is None
 
 
-async def test_a_request_is_not_retried_twice(serve):
+async def test_a_request_that_two_workers_were_running_when_they_died_is_not_retried_again(serve):
     served = serve(first := Worker(), second := Worker(), third := Worker())
     served.submit()
     await turn()
-    (part,) = first.held
+    (part,) = first.at = first.held
     served.lose(first)
     await turn()
     assert second.held == [part]
+    second.at = second.held
     served.lose(second)
     await turn()
     assert third.sent == []
     assert isinstance(served.failure(), WorkerUnavailable)
     assert str(served.failure()) == "servable(s) method(m): it died"
+
+
+async def test_what_only_waited_in_a_worker_that_died_is_not_failed_by_that(serve):
+    served = serve(first := Worker(), second := Worker(), third := Worker())
+    served.submit()
+    served.submit()
+    await turn()
+    first.at = first.held[:1]
+    second.held += first.held[1:]
+    first.held = first.held[:1]
+    served.lose(second)
+    await turn()
+    assert served.replies == [None, None]
+    served.lose(first)
+    await turn()
+    assert served.replies == [None, None]
+    served.answer(third)
+
+
+async def test_what_a_worker_ran_for_too_long_fails_with_the_reason_and_is_not_retried(serve):
+    served = serve(first := Worker(), second := Worker())
+    served.submit()
+    await turn()
+    first.at = first.held
+    (first.overdue,) = first.running()
+    first.why_ended = "stage 1 ran for over 5 s (stage_timeout)"
+    served.lose(first)
+    await turn()
+    assert second.sent == []
+    assert isinstance(served.failure(), StageFailed)
+    assert str(served.failure()).endswith("stage 1 ran for over 5 s (stage_timeout)")
+
+
+async def test_a_worker_that_is_withheld_gets_nothing_and_what_waits_there_goes_elsewhere(serve):
+    served = serve(first := Worker(), second := Worker())
+    for _ in range(4):
+        served.submit()
+    await turn()
+    running, *waiting = held = list(first.held)
+    first.at = [running]
+    before = list(second.held)
+    served.dispatcher.withhold(first, [served.method])
+    await turn()
+    assert first.cancelled == waiting[::-1]
+    assert len(second.held) - len(before) == len(waiting)
+    served.submit()
+    await turn()
+    assert len(second.held) - len(before) == len(waiting) + 1
+    assert first.held == held
+    served.answer(second)
+    assert [reply is None for reply in served.replies].count(True) == 1
+    served.answer(first)  # it was only slow: of the copies the first answer counts
+    assert None not in served.replies
+    served.method.restore(first)
+    assert first in served.method.workers
 
 
 async def test_a_request_is_retried_on_the_worker_that_survives_when_two_die_at_once(serve):
@@ -250,14 +308,29 @@ async def test_a_request_is_retried_on_the_worker_that_survives_when_two_die_at_
     assert third.held == [part]
 
 
-async def test_a_retry_that_waits_fails_when_the_last_worker_dies(serve):
+async def test_a_retry_waits_for_the_next_worker_unless_none_is_expected(serve):
     served = serve(first := Worker(), second := Worker())
+    served.submit()
     served.submit()
     await turn()
     served.lose(first)
     served.lose(second)
     await turn()
-    assert isinstance(served.failure(), ServableUnavailable)
+    assert served.replies == [None, None]
+    served.add(third := Worker())
+    await turn()
+    await turn()
+    served.answer(third)
+    await turn()
+    if third.held:
+        served.answer(third)
+    assert [reply.failure for reply in served.replies] == [None, None]
+    served.submit()
+    await turn()
+    served.lose(third)
+    served.give_up(retry_after=3.0)
+    assert isinstance(served.failure(2), ServableUnavailable)
+    assert served.failure(2).retry_after == 3.0
     assert served.dispatcher.num_in_flight == 0
 
 
@@ -294,13 +367,14 @@ async def test_a_stream_that_has_not_begun_is_retried(serve):
     assert served.replies == [Reply([b'{"x": 0}'], is_last=False)]
 
 
-async def test_without_another_worker_the_loss_is_reported(serve):
+async def test_a_request_waits_for_a_worker_until_its_deadline(serve):
     served = serve(worker := Worker())
-    served.submit()
+    served.submit(timeout=0.05)
     await turn()
     served.lose(worker)
-    assert isinstance(served.failure(), WorkerUnavailable)
-    assert str(served.failure()) == "servable(s) method(m): it died"
+    served.submit(timeout=0.05)
+    await until(lambda: None not in served.replies)
+    assert {type(served.failure(number)) for number in (0, 1)} == {DeadlineExceeded}
     assert served.dispatcher.num_in_flight == 0
 
 

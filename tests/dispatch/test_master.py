@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
 from mindspore_serving.frontends.replies import infer
+from tests.waiting import PATIENCE, until
 
 HEAD = """
 import os
@@ -107,9 +107,9 @@ class Server:
         return Deployment(str(self.directory), name, **options)
 
     async def deploy(self, *deployments):
-        await asyncio.wait_for(self.master.deploy(deployments), 60)
+        await asyncio.wait_for(self.master.deploy(deployments), PATIENCE)
 
-    async def ask(self, method, *instances, servable="tiny", timeout=20.0):
+    async def ask(self, method, *instances, servable="tiny", timeout=PATIENCE):
         """The reply to one request of these instances."""
         body = json.dumps({"instances": list(instances)}).encode()
         request = Request(servable, method, 0, "ms_json", body, timeout=timeout)
@@ -127,10 +127,7 @@ class Server:
         return {one["y"] for one in await self.outputs("pid", *[{"x": 0}] * count)}
 
     async def until(self, condition):
-        end = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            await asyncio.sleep(0.01)
+        await until(condition)
 
 
 def children():
@@ -145,7 +142,7 @@ async def server(tmp_path, monkeypatch):
     made = Server(tmp_path)
     made.write("tiny", TINY)
     yield made
-    await asyncio.wait_for(made.master.stop(grace=5.0), 30)
+    await asyncio.wait_for(made.master.stop(grace=5.0), PATIENCE)
 
 
 # --- serving ------------------------------------------------------------------------------------
@@ -232,22 +229,50 @@ async def test_a_request_that_kills_every_worker_is_answered_with_the_news(serve
     assert await server.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
 
 
-async def test_while_the_only_worker_is_away_requests_are_refused_at_once(server, monkeypatch):
+async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, monkeypatch):
     monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
-    await server.ask("dying", {"x": 1})
-    await server.until(lambda: server.master.is_ready)
-    await server.ask("dying", {"x": 1})
+    reply = await server.ask("dying", {"x": 1})  # in two workers
+    assert reply.failure.code == Code.WORKER_UNAVAILABLE
+    reply = await server.ask("twice", {"x": 1}, timeout=0.2)
+    assert reply.failure.code == Code.DEADLINE_EXCEEDED
+    assert not server.master.is_ready
+    (readiness,) = server.master.readiness()
+    assert (readiness.name, readiness.is_ready) == ("tiny", False)
+    assert "restarted (exit status 3)" in readiness.reason
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.01)
+
+
+async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(supervisor, "_MOST_DELAY", 60.0)
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 7.0)  # doubled from the second on
+    server.write("tiny", "os._exit(4)")
+    os.kill(int((await server.outputs("pid", {"x": 0}))[0]["y"]), signal.SIGKILL)
+    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    pending = await server.ask("twice", {"x": 1})
+    assert isinstance(pending.failure, ServableUnavailable)
+    assert pending.failure.retry_after is not None
     reply = await server.ask("twice", {"x": 1})
     assert isinstance(reply.failure, ServableUnavailable)
-    assert not server.master.is_ready
+    assert "its workers have ended" in str(reply.failure)
+
+
+async def test_what_is_deployed_is_ready_until_the_server_stops(server):
+    await server.deploy(server.deployment(num_parallel_workers=1))
+    (readiness,) = server.master.readiness()
+    assert (readiness.name, readiness.is_ready, readiness.reason) == ("tiny", True, "")
+    await server.master.stop()
+    (readiness,) = server.master.readiness()
+    assert (readiness.is_ready, readiness.reason) == (False, "the server is stopping")
 
 
 async def test_the_end_of_all_workers_by_a_signal_is_reported(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     (pid,) = {one["y"] for one in await server.outputs("pid", {"x": 0}, {"x": 0})}
     os.kill(pid, signal.SIGTERM)
-    await asyncio.wait_for(server.all_gone.wait(), 20)
+    await asyncio.wait_for(server.all_gone.wait(), PATIENCE)
     reply = await server.ask("twice", {"x": 1})
     assert isinstance(reply.failure, ServableUnavailable)
     assert "exit status 0" in str(reply.failure)
@@ -260,7 +285,7 @@ async def test_stop_answers_what_is_under_way_and_ends_workers_that_hang(server)
     await server.deploy(server.deployment(num_parallel_workers=1))
     pending = asyncio.create_task(server.ask("hanging", {"x": 1}))
     await server.until(lambda: server.master.dispatcher.num_in_flight)
-    await asyncio.wait_for(server.master.stop(grace=0.05), 20)
+    await asyncio.wait_for(server.master.stop(grace=0.05), PATIENCE)
     assert str((await pending).failure) == "servable is not available: the server is stopping"
     assert not server.all_gone.is_set()  # it was wanted
 
@@ -281,7 +306,7 @@ async def test_stop_during_a_restart_leaves_no_process_and_no_socket(server):
     await server.deploy(server.deployment(num_parallel_workers=1))
     await server.ask("dying", {"x": 1})
     await server.until(lambda: children() != before)
-    await asyncio.wait_for(server.master.stop(grace=5.0), 10)
+    await asyncio.wait_for(server.master.stop(grace=5.0), PATIENCE)
     assert children() == before
 
 

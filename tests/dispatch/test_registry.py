@@ -54,6 +54,8 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
     deploy(registry, 1, "old")
     newest = deploy(registry, 2, "new")
     registry.remove_worker(newest, "new")
+    assert registry.find("math", 2, "add").version == 2
+    newest.reason = "exit status 3"
     with pytest.raises(ServableUnavailable, match=r"version\(2\)"):
         registry.find("math", 2, "add")
 
@@ -83,27 +85,47 @@ def test_what_does_not_exist_is_not_found(registry, servable, version, method, t
     assert str(caught.value) == text
 
 
-def test_what_nobody_runs_now_is_unavailable_with_the_reason(registry):
+def test_what_nobody_runs_now_is_unavailable_with_the_reason_if_no_worker_is_expected(registry):
     service = deploy(registry, 1, "worker")
     registry.remove_worker(service, "worker")
-    with pytest.raises(ServableUnavailable, match=r", servable is not available$"):
+    assert registry.find("math", 0, "add").workers == []
+    service.reason, service.retry_after = "exit status 3", 2.5
+    with pytest.raises(
+        ServableUnavailable, match=r"servable is not available: exit status 3$"
+    ) as caught:
         registry.find("math", 0, "add")
-    service.reason = "exit status 3"
-    with pytest.raises(ServableUnavailable, match=r"servable is not available: exit status 3$"):
-        registry.find("math", 0, "add")
+    assert caught.value.retry_after == 2.5
+    deploy(registry, 1, "next")
+    assert registry.find("math", 0, "add").workers == ["next"]
 
 
-def test_removing_the_last_worker_of_a_method_orphans_it(registry):
+def test_a_method_is_served_until_its_last_worker_is_removed(registry):
     service = deploy(registry, 1, "both", ADD, SUB)
     deploy(registry, 1, "one", ADD)
-    assert [method.report.name for method in registry.remove_worker(service, "both")] == ["sub"]
-    assert [method.report.name for method in registry.remove_worker(service, "one")] == ["add"]
+    registry.remove_worker(service, "both")
+    assert {name: method.is_served for name, method in service.methods.items()} == {
+        "add": True,
+        "sub": False,
+    }
+    registry.remove_worker(service, "one")
+    assert not service.methods["add"].is_served
+
+
+def test_a_worker_that_is_withheld_still_serves_its_methods(registry):
+    service = deploy(registry, 1, "worker")
+    service.reason = "the others have ended"
+    method = registry.find("math", 1, "add")
+    method.withhold("worker")
+    assert registry.find("math", 1, "add").workers == []
+    method.restore("worker")
+    assert registry.find("math", 1, "add").workers == ["worker"]
 
 
 def test_removing_a_worker_twice_is_harmless(registry):
     service = deploy(registry, 1, "worker")
     registry.remove_worker(service, "worker")
-    assert registry.remove_worker(service, "worker") == []
+    registry.remove_worker(service, "worker")
+    assert service.workers == []
 
 
 def test_a_worker_may_run_methods_the_first_did_not(registry):

@@ -1,24 +1,43 @@
 """When a worker is restarted and when it is given up, over processes that only exist here."""
 
 import asyncio
-import time
 
 import pytest
 
 from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.supervisor import Backoff, WorkerSupervisor
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import ResourceShortage, StartError
+from tests.waiting import PATIENCE, until
 
 # --- the decision -------------------------------------------------------------------------------
 
 
-def test_quick_deaths_are_answered_ever_later_and_the_fifth_is_the_end():
+def test_quick_deaths_are_answered_ever_later_but_within_half_a_minute_and_for_ever():
     backoff = Backoff()
+    delays = [backoff.died(1.0) for _ in range(2000)]
+    assert delays[:5] == [0.0, 0.25, 0.5, 1.0, 2.0]
+    assert set(delays[9:]) == {30.0}
+
+
+def test_with_a_limit_the_fifth_quick_death_is_the_end():
+    backoff = Backoff("limited")
     assert [backoff.died(1.0) for _ in range(5)] == [0.0, 0.25, 0.5, 1.0, None]
 
 
-def test_a_long_life_starts_the_count_anew():
+def test_without_restarts_the_first_death_is_the_end():
+    assert Backoff("never").died(100.0) is None
+
+
+def test_nobody_should_wait_for_a_worker_that_died_quickly_five_times():
     backoff = Backoff()
+    failing = [backoff.is_failing for _ in range(6) if backoff.died(1.0) is not None]
+    assert failing == [False, False, False, False, True, True]
+    backoff.died(10.0)
+    assert not backoff.is_failing
+
+
+def test_a_long_life_starts_the_count_anew():
+    backoff = Backoff("limited")
     for _ in range(4):
         backoff.died(1.0)
     assert backoff.died(10.0) == 0.0
@@ -51,6 +70,7 @@ class Link:
     def __init__(self):
         self.closed = asyncio.get_running_loop().create_future()
         self.process = Process(self.end)
+        self.why_ended = ""
         self.is_asked_to_exit = False
         self.leaves = True
 
@@ -68,13 +88,20 @@ class Link:
 class Replica:
     """A supervisor, the workers it started, and its report of the end."""
 
-    def __init__(self):
+    def __init__(self, policy="limited"):
         self.links, self.gone, self.errors, self.num_starts = [], [], [], 0
+        self.expected = []  # at each change, whether it may be waited for
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.supervisor = WorkerSupervisor(
-            "servable name:add, device id:0", self.start, self.gone.append
+            "servable name:add, device id:0", self.start, self.on_change, policy
         )
+
+    def on_change(self, supervisor):
+        if supervisor.state == "restarting":
+            self.expected.append(supervisor.ready_in() is not None)
+        if supervisor.state == "gone":
+            self.gone.append(supervisor)
 
     async def start(self):
         self.num_starts += 1
@@ -85,10 +112,7 @@ class Replica:
         return self.links[-1]
 
     async def until(self, condition):
-        end = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < end, "waited in vain"
-            await asyncio.sleep(0.001)
+        await until(condition)
 
 
 @pytest.fixture
@@ -133,6 +157,44 @@ async def test_five_quick_deaths_are_the_end(replica):
     assert one.supervisor.state == "gone"
     assert len(one.links) == 5
     assert one.supervisor.reason.startswith("exit status 1")
+
+
+async def test_a_shortage_while_restarting_is_no_death_and_is_tried_again_later(
+    replica, monkeypatch
+):
+    monkeypatch.setattr(supervisor, "_MOST_DELAY", 0.002)
+    one = replica()
+    await one.supervisor.start()
+    one.errors = [ResourceShortage("no descriptors") for _ in range(40)]
+    one.links[0].end(status=1)
+    await one.until(lambda: len(one.links) == 2)
+    assert one.num_starts == 42
+    assert one.supervisor.ready_in() == 0.0
+    await one.supervisor.stop(1.0)
+
+
+async def test_a_worker_that_we_ended_died_for_our_reason(replica):
+    one = replica()
+    await one.supervisor.start()
+    one.links[0].why_ended = "no heartbeat for 30 s"
+    one.links[0].process.kill()
+    await one.until(lambda: len(one.links) == 2)
+    assert one.supervisor.last_exit == "no heartbeat for 30 s"
+    await one.supervisor.stop(1.0)
+
+
+async def test_a_worker_that_always_dies_is_restarted_for_ever_but_not_waited_for(
+    replica, monkeypatch
+):
+    monkeypatch.setattr(supervisor, "_MOST_DELAY", 0.002)
+    one = replica("always")
+    await one.supervisor.start()
+    for number in range(1, 12):
+        await one.until(lambda: len(one.links) == number)  # noqa: B023
+        one.links[-1].end(status=1)
+    await one.until(lambda: len(one.links) == 12)
+    assert one.expected == [True] * 4 + [False] * 7
+    await one.supervisor.stop(1.0)
 
 
 async def test_restarts_that_fail_count_as_quick_deaths(replica):
@@ -199,7 +261,7 @@ async def test_stop_between_two_workers_ends_the_wait(replica, monkeypatch):
     await one.until(lambda: len(one.links) == 2)
     one.links[1].end(status=1)
     await one.until(lambda: one.supervisor.state == "restarting")
-    await asyncio.wait_for(one.supervisor.stop(grace=60.0), 5)
+    await asyncio.wait_for(one.supervisor.stop(grace=60.0), PATIENCE)
     assert len(one.links) == 2
 
 
@@ -212,7 +274,7 @@ async def test_stop_during_a_restart_ends_the_new_worker_too(replica):
     stopping = asyncio.create_task(one.supervisor.stop(grace=60.0))
     await asyncio.sleep(0)
     one.may_start.set()
-    await asyncio.wait_for(stopping, 5)
+    await asyncio.wait_for(stopping, PATIENCE)
     assert one.links[1].process.status == -9
     assert one.links[1].closed.done()
     assert one.supervisor.state == "gone"

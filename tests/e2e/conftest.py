@@ -1,5 +1,6 @@
 """Fixtures around `harness`; every test here starts real processes."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import Calls, Script, config, serving, write_servable
+from tests.e2e.harness import Calls, Script, children, config, serving, write_servable
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,6 +18,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def started() -> Callable[[], list[int]]:
+    """The children of this process, zombies too, but for those from before this file's tests."""
+    before = set(children(os.getpid()))
+    return lambda: [child for child in children(os.getpid()) if child not in before]
 
 
 @pytest.fixture

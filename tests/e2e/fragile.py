@@ -37,7 +37,7 @@ def share(x):
 
 def wait_for_file(x):
     log("wait")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return os.getpid()

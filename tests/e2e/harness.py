@@ -11,34 +11,19 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
 from tests.ports import free_port
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 20.0  # seconds until a condition that should hold soon is a failure
 HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
-
-T = TypeVar("T")
-
-
-def eventually(condition: Callable[[], T], seconds: float = PATIENCE, what: str = "") -> T:
-    """The first true value of `condition`, which is asked again until `seconds` are over."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds} s: {what or condition}")
-        time.sleep(0.01)  # between two looks
 
 
 def write_servable(directory: Path, name: str, source: str, versions: Sequence[int] = ()) -> None:
@@ -114,7 +99,7 @@ class Calls:
     clients: list[Client] = field(default_factory=list)
 
     def client(self, servable: str, method: str, version: int = 0, **options: Any) -> Client:
-        options.setdefault("timeout", 60)  # a test must fail, not hang
+        options.setdefault("timeout", PATIENCE)  # a test must fail, not hang
         client = Client(self.grpc, servable, method, version, **options)
         self.clients.append(client)
         return client
@@ -137,7 +122,7 @@ class Calls:
         body: "str | bytes | None" = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=PATIENCE)
         try:
             connection.request(verb, path, body, headers or {})
             reply = connection.getresponse()
@@ -145,7 +130,7 @@ class Calls:
         finally:
             connection.close()
 
-    def send(self, data: bytes, seconds: float = 10) -> bytes:
+    def send(self, data: bytes, seconds: float = PATIENCE) -> bytes:
         """All that the HTTP port answers to `data` until it closes the connection or is silent."""
         with socket.create_connection(("127.0.0.1", self.http), timeout=seconds) as stream:
             answer = b""
@@ -217,11 +202,11 @@ class Script:
 
         def look() -> bool:
             if words not in self.text and self.process.poll() is not None:
-                self._reader.join(5)
+                self._reader.join(PATIENCE)
                 assert words in self.text, f"it ended: {self.process.returncode}\n{self.text}"
             return words in self.text
 
-        eventually(look, 60, f"{words!r} in\n{self.text}")
+        eventually(look, what=f"{words!r} in\n{self.text}")
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -229,14 +214,14 @@ class Script:
     def status(self, seconds: float = PATIENCE) -> int:
         """The exit status, once it has ended."""
         status = self.process.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
         return status
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(PATIENCE)
         if self.process.stdout:
             self.process.stdout.close()
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mindspore_serving.proto import ms_service_pb2 as pb
-from tests.e2e.harness import both_errors, children, config, serving, workers, write_servable
+from tests.e2e.harness import both_errors, config, serving, workers, write_servable
+from tests.waiting import PATIENCE
 
 SOURCE = """
 def plus(x, y):
@@ -100,7 +101,7 @@ def predict(calls):
             request = pb.PredictRequest()
             request.servable_spec.name, request.servable_spec.method_name = "toy", "echo"
             request.instances.add().items["x"].CopyFrom(tensor)
-            reply = pb.PredictReply.FromString(call(request.SerializeToString(), timeout=10))
+            reply = pb.PredictReply.FromString(call(request.SerializeToString(), timeout=PATIENCE))
             assert not reply.instances
             return reply.error_msg[0].error_msg.decode()
 
@@ -147,7 +148,7 @@ def test_messages_cut_short_are_refused(calls):
     with grpc.insecure_channel(calls.grpc) as channel:
         call = channel.unary_unary("/mindspore.serving.proto.MSService/Predict")
         for end in range(len(whole)):
-            reply = pb.PredictReply.FromString(call(whole[:end], timeout=10))
+            reply = pb.PredictReply.FromString(call(whole[:end], timeout=PATIENCE))
             assert reply.error_msg
             assert reply.error_msg[0].error_msg
 
@@ -156,7 +157,7 @@ def test_other_grpc_methods_are_unimplemented(calls):
     with grpc.insecure_channel(calls.grpc) as channel:
         for path in ("/mindspore.serving.proto.MSService/Exit", "/x/y"):
             with pytest.raises(grpc.RpcError) as caught:
-                channel.unary_unary(path)(b"", timeout=10)
+                channel.unary_unary(path)(b"", timeout=PATIENCE)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -168,6 +169,7 @@ def test_a_message_over_the_limit_is_resource_exhausted(calls, size):
     assert client.infer({"x": np.zeros(1 << 19, np.uint8)})[0]["same"].size == 1 << 19
 
 
-def test_no_process_is_left_over(calls):
-    assert len(children(os.getpid())) == len(workers(os.getpid())) == 1
+def test_no_process_is_left_over(calls, started):
+    assert started() == workers(os.getpid())
+    assert len(started()) == 1
     assert Path("serving_logs").is_dir()

@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_serving import server
 from tests.e2e.harness import config, eventually, in_flight, serving, write_servable
+from tests.waiting import PATIENCE
 
 HOUR = 3_600_000  # milliseconds
 
@@ -65,8 +66,8 @@ def test_without_a_delay_a_batch_is_whatever_waits(serve, threads):
     rest = [threads.submit(calls.client("toy", "slow_size").infer, {"x": n}) for n in range(8)]
     eventually(lambda: in_flight(calls) == 9)
     go()
-    assert first.result(10)[0]["n"] == 1
-    assert max(int(future.result(10)[0]["n"]) for future in rest) > 1
+    assert first.result(PATIENCE)[0]["n"] == 1
+    assert max(int(future.result(PATIENCE)[0]["n"]) for future in rest) > 1
     assert sum(seen()) == 9
 
 
@@ -81,20 +82,20 @@ def test_a_lone_request_does_not_wait_without_a_delay(tmp_path, pool):
         assert calls.client("toy", "size").infer({"x": 1})[0]["n"] == 1
         assert in_flight(calls) == 1
         assert calls.client("delayed", "size").infer({"x": 1})[0]["n"] == 2
-        assert waiting.result(10)[0]["n"] == 2
+        assert waiting.result(PATIENCE)[0]["n"] == 2
 
 
 def test_with_a_delay_and_a_preferred_size_full_batches_leave_at_once(serve, threads):
     calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     clients = [calls.client("toy", "size") for _ in range(8)]
-    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    results = [f.result(PATIENCE) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert min(int(result[0]["n"]) for result in results) >= 4
 
 
 def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve, threads):
     calls = serve(SOURCE, max_batch_delay_ms=300, preferred_batch_size=8)
     clients = [calls.client("toy", "size") for _ in range(3)]
-    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    results = [f.result(PATIENCE) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert [int(result[0]["n"]) for result in results] == [3] * 3
     ((toy,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
     assert toy["p99_ms"] >= 300  # of the first
@@ -103,7 +104,7 @@ def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve, t
 def test_with_a_delay_alone_the_batch_size_of_the_method_is_preferred(serve, threads):
     calls = serve(SOURCE, max_batch_delay_ms=HOUR)
     clients = [calls.client("toy", "size") for _ in range(8)]
-    results = [f.result(10) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
+    results = [f.result(PATIENCE) for f in [threads.submit(c.infer, {"x": 1}) for c in clients]]
     assert [int(result[0]["n"]) for result in results] == [8] * 8
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.proto import ms_service_pb2 as pb
 from tests.e2e.harness import config, eventually, serving, workers, write_servable
+from tests.waiting import PATIENCE
 
 SOURCE = """
 def twice(x):
@@ -20,7 +21,7 @@ def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
 BODY = b'{"instances":[{"x":[[1,2],[3,4]]},{"x":{"b64":"AAAA","type":"int8","shape":[3]}}]}'
-HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (
+HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
     len(BODY),
     BODY,
 )
@@ -147,7 +148,9 @@ def test_paths_of_all_kinds(calls, still_well, path):
 @given(data=st.binary(max_size=300) | mutated(request()))
 def test_bytes_as_a_predict_request(calls, still_well, data):
     with grpc.insecure_channel(calls.grpc) as channel:
-        reply = channel.unary_unary("/mindspore.serving.proto.MSService/Predict")(data, timeout=10)
+        reply = channel.unary_unary("/mindspore.serving.proto.MSService/Predict")(
+            data, timeout=PATIENCE
+        )
     pb.PredictReply.FromString(reply)
 
 

@@ -13,6 +13,7 @@ import pytest
 from mindspore_serving.llm import LLM, SamplingParams
 from tests.e2e.harness import Calls, config, eventually, serving, write_servable
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 STAGES = """
 from mindspore_serving.llm import SamplingParams
@@ -187,4 +188,4 @@ def test_many_at_once_are_answered_like_one(calls, offline):
         for i in range(64)
     ]
     for i, future in enumerate(futures):
-        assert future.result(60)[0]["text"] == greedy(offline, f"Number {i % 8}", 5)
+        assert future.result(PATIENCE)[0]["text"] == greedy(offline, f"Number {i % 8}", 5)

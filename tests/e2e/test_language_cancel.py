@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from mindspore_serving.client import messages
 from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
-# Preparing waits while the file "hold" is there; a step raises while "break" is; an answer's piece
-# raises in the stage behind the model once "fail" is.
+# Preparing waits while the file "hold" is there; steps come to nothing while "pause" is and a
+# request runs; a step raises while "break" is; an answer's piece raises in the stage behind the
+# model once "fail" is.
 SOURCE = """
 from pathlib import Path
 from mindspore_serving.llm.engine.engine import Engine
@@ -47,6 +50,10 @@ def step(self):
     if (here / "break").exists():
         (here / "break").unlink()
         raise MemoryError("injected")
+    if (here / "pause").exists() and self.stats().num_running:
+        self.started = []
+        time.sleep(0.002)
+        return []
     return self.step_now()
 
 Processor.prepare, Processor.embed_ids, Engine.step = prepare, embed_ids, step
@@ -100,6 +107,21 @@ def calls(place: Path) -> Iterator[Calls]:
         yield found
 
 
+@pytest.fixture
+def hold(place: Path) -> Iterator[Path]:
+    """While this file is there, whatever is prepared waits; nothing is yet."""
+    (place / "held" / "held").unlink(missing_ok=True)
+    yield place / "held" / "hold"
+    (place / "held" / "hold").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def pause(place: Path) -> Iterator[Path]:
+    """While this file is there, a request that has begun to run does not get on."""
+    yield place / "held" / "pause"
+    (place / "held" / "pause").unlink(missing_ok=True)
+
+
 class Client:
     """One request that was sent and whose answer is not waited for."""
 
@@ -107,13 +129,13 @@ class Client:
         path, body = ASKS[name]
         self._pieces: Any = None
         if not path:
-            client = calls.client("held", "generate")
-            request = client._to_request(body["instances"][0])
-            self._pieces = client.stub.PredictStream(request, timeout=60)
+            stub = calls.client("held", "generate").stub
+            request = messages.to_request("held", "generate", 0, body["instances"][0])
+            self._pieces = stub.PredictStream(request, timeout=PATIENCE)
             return
         sent = json.dumps({**body, **more}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        self.stream = socket.create_connection(("127.0.0.1", calls.http), timeout=20)
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        self.stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
         self.stream.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
 
     def read(self, count: int = 1) -> bytes:
@@ -148,8 +170,8 @@ def is_idle(calls: Calls) -> bool:
     return is_free and has_none and requests["running"] == requests["waiting"] == 0
 
 
-def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, place):
-    hold, held = place / "held" / "hold", place / "held" / "held"
+def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, hold):
+    held = hold.with_name("held")
     before = engine(calls)["num_prompt_tokens"]
     for name in ASKS:
         held.unlink(missing_ok=True)
@@ -164,9 +186,7 @@ def test_who_leaves_while_it_is_prepared_is_forgotten_at_once(calls, place):
     assert engine(calls)["num_prompt_tokens"] == before
 
 
-def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, place):
-    hold, held = place / "held" / "hold", place / "held" / "held"
-    held.unlink(missing_ok=True)
+def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, hold):
     hold.touch()
     clients = [Client(calls, "openai stream") for _ in range(20)]
     eventually(lambda: row(calls)["requests"]["running"] == 20)
@@ -180,10 +200,11 @@ def test_who_leaves_before_its_turn_to_be_prepared_costs_no_work(calls, place):
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_who_leaves_while_it_waits_gives_its_place_back(calls, name):
+def test_who_leaves_while_it_waits_gives_its_place_back(calls, pause, name):
     running = [Client(calls, "openai stream") for _ in range(4)]
     for client in running:
         client.read()
+    pause.touch()
     eventually(lambda: engine(calls)["num_running"] == 4)
     count = 2 if name == "openai prompts" else 1
     client = Client(calls, name)
@@ -197,7 +218,8 @@ def test_who_leaves_while_it_waits_gives_its_place_back(calls, name):
 
 
 @pytest.mark.parametrize("name", [name for name in ASKS if name.startswith(("openai", "tgi"))])
-def test_who_leaves_while_its_prompt_is_read_gives_its_blocks_back(calls, name):
+def test_who_leaves_while_its_prompt_is_read_gives_its_blocks_back(calls, pause, name):
+    pause.touch()
     prompt = [[3 + place % 500 for place in range(7000)]]
     text = "the sea " * 800
     more = {"inputs": text, "parameters": {"max_new_tokens": 2}}

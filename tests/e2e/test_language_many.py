@@ -20,10 +20,34 @@ from tests.e2e.harness import (
     is_alive,
     serving,
     workers,
+    write_servable,
 )
 from tests.llm import chatty
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
+# The model of `chatty`; it stops while the file "hold" is there, once it runs three requests.
+SOURCE = """
+from pathlib import Path
+from mindspore_serving.llm.engine.engine import Engine
+
+hold = Path(__file__).parent / "hold"
+llm = register.declare_llm("../chatty", dtype="f32", kv_cache_memory=64 << 20)
+Engine.step_now = Engine.step
+
+def step(self):
+    if hold.exists() and self.stats().num_running == 3:
+        self.started = []
+        time.sleep(0.002)
+        return []
+    return self.step_now()
+
+Engine.step = step
+
+@register.register_method(output_names=["text"])
+def generate(prompt, parameters):
+    return register.add_stage(llm, prompt, parameters, outputs_count=1)
+"""
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
 LONG = 7000
 NAMES = {"one": {"num_parallel_workers": 2}, "two": {"device_ids": (0, 1)}}
@@ -34,16 +58,14 @@ JSON = {"Content-Type": "application/json"}
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("many")
     chatty.build(directory, context=8192)
+    write_servable(directory, "held", SOURCE)
     return directory
 
 
 @pytest.fixture
 def calls(place: Path) -> Iterator[Calls]:
     """One model under two aliases, with two workers each."""
-    both = [
-        config(place, "chatty", alias=name, llm_options=OPTIONS, **more)
-        for name, more in NAMES.items()
-    ]
+    both = [config(place, "held", alias=name, **more) for name, more in NAMES.items()]
     with serving(place, *both) as found:
         yield found
 
@@ -52,8 +74,10 @@ def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.s
     """A stream of a completion that has begun to be asked for."""
     body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
     sent = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=30)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
+        sent
+    )
     stream.sendall(head + sent)
     return stream
 
@@ -79,15 +103,17 @@ def running_of(calls: Calls, name: str) -> int:
     return row(calls, name)["engine"].get("num_running", 0)
 
 
-def test_requests_are_shared_and_a_death_ends_only_its_own(calls):
+def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
+    hold = place / "held" / "hold"
+    hold.touch()
     pids = sorted(workers(os.getpid()))
     assert len(pids) == 4
     assert [row(calls, name)["num_workers"] for name in NAMES] == [2, 2]
-    streams = {name: [start(calls, name, 1500, seed=i) for i in range(6)] for name in NAMES}
-    for name in NAMES:
-        eventually(lambda name=name: running_of(calls, name) == 6)
+    streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
+    eventually(lambda: [running_of(calls, name) for name in NAMES] == [6, 6])
     os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
     eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
+    hold.unlink()
     answers = {name: [rest_of(one) for one in found] for name, found in streams.items()}
     died = {
         name: sum(b"worker process that had the request died" in one for one in found)
@@ -134,8 +160,8 @@ def check_refusals(calls: Calls, words: str) -> None:
             assert words in answer.decode(), (path, answer)
         if path.startswith("/v1/"):
             assert json.loads(answer)["error"]["code"] == "rate_limit_exceeded"
-    one = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 14\r\n"
-    head = calls.send(one + b'\r\n{"prompt":"x"}').lower()
+    one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head = calls.send(one + b'Content-Length: 14\r\n\r\n{"prompt":"x"}').lower()
     assert head.startswith(b"http/1.1 429 ")
     assert b"\r\nretry-after: 1\r\n" in head
 
@@ -150,9 +176,12 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
         stream.close()
     eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 0)
     body = {"prompt": [5] * 300, "max_tokens": 2, "stream": True}
-    with socket.create_connection(("127.0.0.1", full.http), timeout=30) as stream:
+    with socket.create_connection(("127.0.0.1", full.http), timeout=PATIENCE) as stream:
         sent = json.dumps(body).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % len(sent)
+        )
         stream.sendall(head + sent)
         eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 1)
         check_refusals(full, "requests with 300 tokens wait already, at most 300 may")
@@ -215,7 +244,7 @@ def test_a_second_signal_ends_streams_at_once(place, run_script):
         script.send(signal.SIGTERM)
         return script.process.poll() is not None
 
-    eventually(ended, 10)
+    eventually(ended)
     assert script.status() == 128 + signal.SIGTERM
     for stream in streams:
         assert b"[DONE]" not in rest_of(stream)

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import config, eventually, serving, workers, write_servable
+from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 PLAIN = """
 def twice(x):
@@ -18,13 +19,13 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 400, "parameters": '{"ignore_eos": true}'}
+LONG = {"max_tokens": 7000, "parameters": '{"ignore_eos": true}'}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory)
+    chatty.build(directory, context=8192)
     write_servable(directory, "plain", PLAIN)
     return directory
 
@@ -39,7 +40,9 @@ def test_a_stream_whose_worker_dies_ends_with_an_error_and_the_next_is_answered(
         eventually(lambda: workers(os.getpid()) not in ([], [pid]), what="a new worker")
 
         def ask() -> Any:
-            return calls.post("chatty", "generate", [{"prompt": "Hello"}]).get("instances")
+            return calls.post("chatty", "generate", [{"prompt": "Hello", "max_tokens": 2}]).get(
+                "instances"
+            )
 
         assert eventually(ask)[0]["text"]
 
@@ -48,14 +51,20 @@ def test_too_many_waiting_requests_are_refused(place):
     options = {"dtype": "f32", "max_num_seqs": 1, "max_num_waiting": 1}
     with serving(place, config(place, "chatty", llm_options=options)) as calls:
         client = calls.client("chatty", "generate")
-        running = [client.infer_stream({"prompt": "Hello", **LONG}) for _ in range(2)]
-        next(running[0])
+        running = client.infer_stream({"prompt": "Hello", **LONG})
+        next(running)
+        waiting = client.infer_async({"prompt": "Hello", **LONG})
+        eventually(lambda: num_waiting(calls) == 1)
         futures = [client.infer_async({"prompt": "Hello", **LONG}) for _ in range(4)]
-        errors = [future.result(60) for future in futures]
-        refused = [one for one in errors if "error" in (one if isinstance(one, dict) else one[0])]
-        assert any("wait already, at most 1 may; try again" in str(one) for one in refused)
-        for stream in running:
-            stream.close()
+        errors = [str(future.result(PATIENCE)) for future in futures]
+        assert all("wait already, at most 1 may; try again" in one for one in errors), errors
+        waiting.result_future.cancel()
+        running.close()
+
+
+def num_waiting(calls: Calls) -> int:
+    (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return row["engine"].get("num_waiting", 0)
 
 
 def test_a_key_is_needed_everywhere_but_for_health(place):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mindspore_serving.client import messages
 from tests.e2e.harness import (
     Calls,
     config,
@@ -27,11 +28,12 @@ from tests.e2e.harness import (
     zombies,
 )
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 MIB = 1 << 20
 CLIENTS = 16
-WARM_UP, SHORT, LONG = 1500, 4500, 40_000  # requests
-MOST_GROWTH = 32 * MIB  # of master or worker behind the warm-up
+WARM_UP, SHORT, LONG = 3000, 3000, 40_000  # requests; kernels are made for many shapes at first
+MOST_GROWTH = 24 * MIB  # of master or worker behind the warm-up
 JSON = {"Content-Type": "application/json"}
 POUR = """
 def pour_out(path):
@@ -101,8 +103,11 @@ def one(calls: Calls, dice: random.Random) -> str:
     sent = json.dumps(body).encode()
     kind = dice.random()
     if kind < 0.2:  # leave somewhere
-        head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % path.encode()
-        with socket.create_connection(("127.0.0.1", calls.http), timeout=30) as stream:
+        head = (
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            % path.encode()
+        )
+        with socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE) as stream:
             stream.sendall(head + b"Content-Length: %d\r\n\r\n" % len(sent))
             stream.sendall(sent[: dice.choice((len(sent), len(sent), len(sent) // 2))])
             if dice.random() < 0.5:
@@ -200,7 +205,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(calls, tmp_p
     assert memory(os.getpid()) - before < 96 * MIB
     answer = b""
     for stream in streams:
-        stream.settimeout(20)
+        stream.settimeout(PATIENCE)
         answer = b""
         while b"error_msg" not in answer:
             received = stream.recv(MIB)
@@ -213,7 +218,8 @@ def test_a_client_that_does_not_read_is_cut_off_and_holds_up_nobody(calls, tmp_p
 def test_a_grpc_client_that_does_not_read_is_cut_off_too(calls, tmp_path):
     before = memory(os.getpid())
     client = calls.client("pouring", "pour")
-    call = client.stub.PredictStream(client._to_request({"path": str(tmp_path / "a")}), timeout=60)
+    request = messages.to_request("pouring", "pour", 0, {"path": str(tmp_path / "a")})
+    call = client.stub.PredictStream(request, timeout=PATIENCE)
     eventually((tmp_path / "a").exists, what="the generator is closed")
     assert memory(os.getpid()) - before < 96 * MIB
     last = list(call)[-1]
@@ -226,6 +232,8 @@ def unread(calls: Calls, path: Path) -> socket.socket:
     stream = socket.socket()
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     stream.connect(("127.0.0.1", calls.http))
-    head = b"POST /model/pouring:pour_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /model/pouring:pour_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    )
     stream.sendall(head % len(body) + body)
     return stream

@@ -4,12 +4,15 @@ import json
 import threading
 from pathlib import Path
 
+import grpc
 import numpy as np
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 SOURCE = """
 def twice(x):
@@ -21,7 +24,7 @@ def double(x):
 def count_and_wait(x):
     with open("calls.txt", "a") as file:
         file.write(f"{int(x)}\\n")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.005)
     return x
@@ -33,6 +36,21 @@ def wait(x):
 
 def go() -> None:
     Path("go").touch()
+
+
+def test_servables_are_ready_by_name_over_http_and_grpc(serve):
+    calls = serve(SOURCE)
+    status, body = calls.http_call("GET", "/readyz?servable=toy")
+    assert (status, json.loads(body)["servables"]) == (
+        200,
+        [{"name": "toy", "version": 1, "ready": True, "reason": ""}],
+    )
+    assert calls.http_call("GET", "/readyz?servable=other")[0] == 404
+    with grpc.insecure_channel(calls.grpc) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "toy"):
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
 def test_health_servables_and_metrics_tell_what_happens(serve):
@@ -98,5 +116,5 @@ def test_threads_of_one_client_share_it(serve):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not wrong

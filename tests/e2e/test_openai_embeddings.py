@@ -13,6 +13,7 @@ import pytest
 from mindspore_serving.llm import LLM
 from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 TEXTS = ["How do I bake bread?", "Bread is baked in an oven.", "The cat is here."]
 
@@ -38,7 +39,7 @@ def calls(place: Path) -> Iterator[Calls]:
 @pytest.fixture
 def client(calls: Calls) -> Iterator[openai.OpenAI]:
     url = f"http://127.0.0.1:{calls.http}/v1"
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as one:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
         yield one
 
 

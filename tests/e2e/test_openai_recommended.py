@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.harness import config, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 RECOMMENDED = {"temperature": 0.7, "top_k": 1, "top_p": 0.9, "repetition_penalty": 1}
 
@@ -20,7 +21,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
     options = {"dtype": "f32", "kv_cache_memory": 8 << 20}
     with serving(place, config(place, "chatty", llm_options=options)) as calls:
         url = f"http://127.0.0.1:{calls.http}/v1"
-        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as one:
+        with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
             yield one
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving import server
-from tests.e2e.harness import children, config, is_alive, serving, write_servable
+from tests.e2e.harness import children, config, is_alive, serving, workers, write_servable
 from tests.ports import free_port
 
 ADD = """
@@ -168,7 +168,8 @@ def test_it_can_be_started_again_after_stop_on_the_same_ports(stopped):
         server.start_servables(config(stopped, "toy"))
         server.start_grpc_server(f"127.0.0.1:{ports[0]}")
         server.start_restful_server(f"127.0.0.1:{ports[1]}")
-        pids = children(os.getpid())
+        pids = workers(os.getpid())
+        assert pids
         assert all(map(is_listening, ports))
         server.stop()
         assert not any(map(is_listening, ports))

@@ -1,12 +1,12 @@
 """Methods that yield: pieces over REST and gRPC as they are made, one answer for other calls."""
 
 import json
-import time
 
 import pytest
 
 from mindspore_serving.client import AsyncClient
 from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.waiting import PATIENCE
 
 SOURCE = """
 def spell(word, count):
@@ -86,7 +86,7 @@ def test_grpc_gives_the_same_pieces(calls):
 
 
 async def test_the_asyncio_client_gives_the_same_pieces(calls):
-    async with AsyncClient(calls.grpc, "toy", "spelled", timeout=60) as client:
+    async with AsyncClient(calls.grpc, "toy", "spelled", timeout=PATIENCE) as client:
         pieces = [piece async for piece in client.infer_stream({"word": "ab", "count": 1})]
     assert pieces == [{"letter": "A"}, {"letter": "B"}]
 
@@ -147,10 +147,8 @@ def test_a_client_that_leaves_ends_the_generator(calls, tmp_path):
 
 
 def test_a_deadline_ends_a_stream(calls, tmp_path):
-    started = time.monotonic()
     pieces = stream(
         calls, "endless_stream", {"path": str(tmp_path / "late")}, **{"X-Request-Timeout": "0.3"}
     )
     assert "no answer within 0.3 seconds" in pieces[-1]["error_msg"]
-    assert time.monotonic() - started < 20
     eventually((tmp_path / "late").exists, what="the generator's finally")

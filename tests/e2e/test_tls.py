@@ -19,6 +19,7 @@ from mindspore_serving.client import Client
 from mindspore_serving.client import SSLConfig as ClientTls
 from tests.e2e.harness import config, write_servable
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 TWICE = """
 def twice(x):
@@ -102,7 +103,7 @@ def by_grpc(port: int, tls: ClientTls | None) -> object:
 
 
 def by_http(port: int, context: ssl.SSLContext) -> object:
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=PATIENCE)
     try:
         connection.request("POST", "/model/toy:double", json.dumps({"instances": {"x": 21}}))
         return json.loads(connection.getresponse().read())
@@ -125,7 +126,9 @@ def test_a_client_that_trusts_the_server_is_served(start, ours):
 
 def test_large_bodies_and_answers_pass_one_after_another(start, ours):
     _, port = start(verify_client=False)
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusting(ours), timeout=60)
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port, context=trusting(ours), timeout=PATIENCE
+    )
     for size in (1, 5_000_000, 70_000):
         text = "x" * size
         connection.request("POST", "/model/toy:double", json.dumps({"instances": {"x": text}}))
@@ -135,7 +138,9 @@ def test_large_bodies_and_answers_pass_one_after_another(start, ours):
 
 def test_an_error_can_be_read_while_the_client_still_sends(start, ours):
     _, port = start(verify_client=False)
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusting(ours), timeout=60)
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", port, context=trusting(ours), timeout=PATIENCE
+    )
     connection.request("POST", "/model/toy", "x" * 5_000_000)
     assert "please check url" in connection.getresponse().read().decode()
     connection.close()
@@ -150,7 +155,7 @@ def test_a_client_that_trusts_another_authority_or_speaks_plain_text_gets_nothin
     assert "Grpc Error, (14, 'unavailable')" in by_grpc(grpc_port, None)["error"]
     with pytest.raises(ssl.SSLCertVerificationError):
         by_http(http_port, trusting(theirs))
-    plain = http.client.HTTPConnection("127.0.0.1", http_port, timeout=10)
+    plain = http.client.HTTPConnection("127.0.0.1", http_port, timeout=PATIENCE)
     plain.request("GET", "/health")
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         plain.getresponse()

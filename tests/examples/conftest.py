@@ -18,6 +18,7 @@ import pytest
 
 from mindspore_serving.client import Client
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "RESTful server start success"  # printed by the last thing that every server script does
@@ -44,7 +45,7 @@ class Example:
 
     def post(self, method: str, instances: Any) -> Any:
         connection = http.client.HTTPConnection(
-            "127.0.0.1", int(self.env["SERVING_HTTP_PORT"]), timeout=60
+            "127.0.0.1", int(self.env["SERVING_HTTP_PORT"]), timeout=PATIENCE
         )
         body = json.dumps({"instances": instances})
         connection.request("POST", f"/model/{self.servable}:{method}", body)

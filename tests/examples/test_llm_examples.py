@@ -17,6 +17,7 @@ from mindspore_serving.client import MindsporeInferenceClient
 from mindspore_serving.llm import LLM, SamplingParams
 from tests.examples.conftest import ROOT, environment, started
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 MODEL = ROOT / "examples" / "tiny_llm" / "model"
@@ -42,7 +43,7 @@ def expected() -> Iterator[str]:
 
 def with_port(path: Path, old: str) -> str:
     """Let the file name a free port in place of `old`."""
-    port, text = free_port(), path.read_text()
+    port, text = str(free_port()), path.read_text()
     assert old in text
     path.write_text(text.replace(old, port))
     return port
@@ -63,7 +64,7 @@ def test_a_users_file_starts_the_server(
     with started(command, place, environment()):
         url = f"http://127.0.0.1:{port}"
         for model in (name, "llama2"):
-            client = MindsporeInferenceClient(model, url, timeout=60)
+            client = MindsporeInferenceClient(model, url, timeout=PATIENCE)
             assert client.generate(PROMPT, max_new_tokens=COUNT).generated_text == expected
         pieces = client.generate_stream(PROMPT, do_sample=False, max_new_tokens=COUNT)
         assert [*pieces][-1].generated_text == expected
@@ -72,7 +73,7 @@ def test_a_users_file_starts_the_server(
 def test_the_first_releases_names_need_no_arguments(place: Path, expected: str) -> None:
     port = with_port(place / "config" / "serving_config.py", "9811")
     with started([sys.executable, "server_app_post.py"], place, environment()):
-        client = MindsporeInferenceClient("llama2", f"http://127.0.0.1:{port}", timeout=60)
+        client = MindsporeInferenceClient("llama2", f"http://127.0.0.1:{port}", timeout=PATIENCE)
         assert client.generate(PROMPT, max_new_tokens=COUNT).generated_text == expected
 
 
@@ -91,7 +92,7 @@ def test_the_agent_says_that_there_is_nothing_to_do_and_stays(place: Path, numbe
         assert process.stdout.readline() == "all agents started\n"
         assert process.poll() is None
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         process.communicate()
@@ -107,7 +108,7 @@ def test_a_file_that_cannot_be_used_ends_the_script_with_the_reason(
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 1
@@ -125,7 +126,7 @@ def test_mindir_files_are_served_as_the_checkpoint_is(place: Path, expected: str
     file.write_text(text.replace("4096", "512"))
     port = with_port(file, "9800")
     with started([sys.executable, "start.py", "--config", str(file)], place, environment()):
-        client = MindsporeInferenceClient("llama_7b", f"http://127.0.0.1:{port}", timeout=120)
+        client = MindsporeInferenceClient("llama_7b", f"http://127.0.0.1:{port}", timeout=PATIENCE)
         with LLM(MODEL, dtype="f32", kv_cache_dtype="f32", max_model_len=512) as llm:
             params = SamplingParams(temperature=0.0, max_tokens=COUNT)
             exact = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].text

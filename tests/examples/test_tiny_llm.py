@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("openvino")
 
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tiny_llm"
@@ -107,7 +108,7 @@ def run_script(*arguments):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -1,5 +1,7 @@
 """The order in which stages run, and what fails with what; stages are plain functions here."""
 
+import sys
+
 import pytest
 
 from mindspore_serving.core.graph import Method, Stage, StageKind
@@ -230,7 +232,20 @@ def test_an_exception_without_a_text_is_shown_by_its_type():
     machine = Machine(m=[(2, fail)])
     item = machine.add("m", 1)
     machine.run()
-    assert texts(item)[0].endswith("error msg: KeyError()")
+    assert texts(item)[0].endswith("error msg: KeyError")
+
+
+def test_a_stage_that_calls_sys_exit_fails_its_batch_and_no_others():
+    def leave_for_2(value):
+        if value == 2:
+            sys.exit(1)
+        return (value,)
+
+    machine = Machine(m=[(1, leave_for_2)])
+    item = machine.add("m", 1, 2, 3)
+    machine.run()
+    assert item.outputs == [b"y=1", b"", b"y=3"]
+    assert texts(item)[1].endswith("error msg: SystemExit(1)")
 
 
 @pytest.mark.parametrize("outcome", [(1, 2), ()], ids=["too many", "none"])

@@ -1,5 +1,8 @@
 """The user's functions: what they are given, what they may return, and whose failure it is."""
 
+import asyncio
+import sys
+
 import numpy as np
 import pytest
 
@@ -54,6 +57,37 @@ def test_an_exception_without_text_is_told_by_its_type():
         raise LookupError
 
     assert shown(caller(fail).call_each(rows(0))) == ["LookupError"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        (SystemExit(3), "SystemExit(3)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt()"),
+        (asyncio.CancelledError(), "CancelledError()"),
+    ],
+    ids=repr,
+)
+def test_what_would_end_a_process_fails_its_instance(raised, text):
+    def leave(x):
+        if x == 0:
+            raise raised
+        return x
+
+    def leave_batch(instances):
+        return [leave(x) for (x,) in instances]
+
+    expected = [[2], text, [4]]
+    assert shown(caller(leave).call_each(rows(2, 0, 4))) == expected
+    assert shown(caller(leave_batch).call_batch(rows(2, 0, 4))) == expected
+
+
+def test_a_generator_that_calls_sys_exit_fails_behind_its_pieces():
+    def pieces(x):
+        yield x
+        sys.exit("enough")
+
+    assert shown(caller(pieces).iterate((np.int64(1),))) == [[1], "SystemExit('enough')"]
 
 
 def test_an_error_of_ours_keeps_its_code():

@@ -19,6 +19,7 @@ from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 
 class Hosted:
@@ -36,7 +37,7 @@ class Hosted:
 
     def until(self, condition):
         while not condition():
-            assert self.woken.wait(20), self.replies
+            assert self.woken.wait(PATIENCE), self.replies
             self.woken.clear()
             self.collect()
 

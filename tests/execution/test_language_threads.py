@@ -16,6 +16,7 @@ from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, W
 from mindspore_serving.wire import native
 from tests.execution.test_worker import Master
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 BODY = """
 import threading
@@ -24,7 +25,7 @@ is_waiting, may_go = threading.Event(), threading.Event()
 
 def wait(x):
     is_waiting.set()
-    assert may_go.wait(60)
+    assert may_go.wait(600)
     return x
 
 def shout(text):
@@ -122,7 +123,7 @@ def test_a_stage_that_waits_holds_up_neither_open_streams_nor_new_ones(master):
     master.generate(STREAM, 400)
     master.until(lambda: master.num_pieces(STREAM) > 2)
     master.call(1, "waiting", "x")
-    assert master.events()["is_waiting"].wait(20)
+    assert master.events()["is_waiting"].wait(PATIENCE)
     before = master.num_pieces(STREAM)
     master.until(lambda: master.num_pieces(STREAM) > before + 20)
     master.generate(STREAM + 1, 3)
@@ -148,7 +149,7 @@ def test_a_stage_behind_the_model_gets_its_texts(master):
 def test_a_cancelled_item_of_a_waiting_stage_is_answered_once_the_stage_ends(master):
     master.call(1, "waiting", "x")
     master.call(2, "shouted", "Hello")
-    assert master.events()["is_waiting"].wait(20)
+    assert master.events()["is_waiting"].wait(PATIENCE)
     master.say(Cancel([1, 2]))
     master.events()["may_go"].set()
     master.until(lambda: master.is_answered(1) and master.is_answered(2))

@@ -18,6 +18,7 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Slice, ToMaster, Work, WorkItem
 from mindspore_serving.wire import native
+from tests.waiting import PATIENCE
 
 BODY = """
 import os
@@ -90,7 +91,7 @@ class Process:
         self._frames, self._messages = Frames(ToMaster), []
 
     def talk(self, stream):
-        stream.settimeout(20)
+        stream.settimeout(PATIENCE)
         self.stream = stream
         return self
 
@@ -117,12 +118,12 @@ class Process:
         return reply.instances[0]
 
     def end(self):
-        return self.child.wait(20)
+        return self.child.wait(PATIENCE)
 
     def close(self):
         if self.child.poll() is None:
             os.killpg(self.child.pid, signal.SIGKILL)
-        self.child.wait(20)
+        self.child.wait(PATIENCE)
         if self.stream is not None:
             self.stream.close()
 
@@ -192,7 +193,7 @@ def test_a_worker_over_a_connection_without_arenas(start, write, tmp_path, kind)
         listener = socket.create_server(("127.0.0.1", 0))
         channel = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
     with listener:
-        listener.settimeout(20)
+        listener.settimeout(PATIENCE)
         process = start(channel)
         process.talk(listener.accept()[0]).load(write(BODY))
     assert value(NoArena().get(process.ask("twice", LARGE))) == (LARGE * 2).tolist()

@@ -1,5 +1,7 @@
 """Streams in the executor: pieces in order, one failure, cancellation, turns with other work."""
 
+import sys
+
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.execution.executor import Executor
@@ -147,6 +149,25 @@ def test_cancelling_closes_the_generator_and_answers_once():
     assert closed == [True]
     assert executor.finished == [item]
     assert "the request was cancelled" in str(item.faults[0])
+
+
+def test_a_generator_that_raises_when_it_is_closed_fails_nothing_else():
+    def stubborn(value):
+        try:
+            while True:
+                yield (1,)
+        finally:
+            if value == 0:
+                sys.exit("not yet")
+
+    executor, (stage,) = machine(yielding(stubborn))
+    stage.iterate = lambda job: stubborn(*job.arguments(stage))
+    cancelled, other = stream_of(executor, 0), stream_of(executor, 1)
+    run(executor, limit=20)
+    cancelled.is_cancelled = True
+    run(executor, limit=20)
+    assert executor.finished == [cancelled]
+    assert other.faults is None
 
 
 def test_a_stage_elsewhere_that_fails_after_pieces_fails_the_stream_once():

@@ -33,6 +33,7 @@ from mindspore_serving.ipc.messages import (
 )
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
+from tests.waiting import PATIENCE
 
 BODY = """
 import threading
@@ -45,7 +46,7 @@ def double(x):
     return x * 2
 
 def wait(x):
-    may_go.wait(10)
+    may_go.wait(600)
     return x
 
 @register.register_method(output_names=["y"])
@@ -123,12 +124,12 @@ class Master:
         """Ask it to exit; its status."""
         with suppress(ConnectionError):  # it may have left already
             self.say(Exit())
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         return self.status
 
     def close(self):
         self.stream.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         for arena in (self.arena, self.view, *self._arenas):
             arena.close()
@@ -462,6 +463,7 @@ def test_a_missing_instance_fails_all(extra):
     call = extra.hear()
     extra.say(CallReply(WorkReply(call.item.id, add_for(call)[:1])))
     faults = extra.replies(1)[1].faults
+    assert len(faults) == 2
     assert all("2 instances were sent to a model, 1 came back" in fault.text for fault in faults)
 
 

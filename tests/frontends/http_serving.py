@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import threading
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends.address import Address
@@ -12,6 +11,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest
+from tests.frontends.inference import FakeInference
 
 MAX_BODY = 1000
 BODY = b'{"instances":[{"x":1}]}'
@@ -30,47 +30,38 @@ def post(body=BODY, path=b"/model/add:m", headers=(), version=b"1.1"):
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Asked:
-    """One submitted request, as its front end sees it."""
-
-    def __init__(self, request, on_reply):
-        self.request, self.on_reply = request, on_reply
-        self.is_cancelled = False
-
-    def cancel(self):
-        self.is_cancelled = True
-
-
-class Inference:
+class Inference(FakeInference):
     """Answers every request with its own body, or keeps it for the test to answer."""
 
-    def __init__(self, loop):
-        self.loop = loop
-        self.asked = []
+    def __init__(self):
+        super().__init__()
         self.holds = False
-        self.changed = threading.Condition()
 
-    def submit(self, request, on_reply):
-        asked = Asked(request, on_reply)
+    @property
+    def asked(self):
+        return self.calls
+
+    def received(self, call):
         if not self.holds:
-            self.loop.call_soon(on_reply, Reply([bytes(request.body)]))
-        with self.changed:
-            self.asked.append(asked)
-            self.changed.notify_all()
-        return asked
+            call.reply(Reply([bytes(call.request.body)]))
 
     def wait_for(self, count):
         """The last of `count` requests."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
-        return self.asked[count - 1]
+        self.wait(lambda: len(self.calls) >= count)
+        return self.calls[count - 1]
 
     def answer(self, asked, reply):
-        self.loop.call_soon_threadsafe(asked.on_reply, reply)
+        asked.reply(reply)
 
 
 class Control:
     is_ready = True
+
+    def __init__(self):
+        self.servables = []
+
+    def readiness(self):
+        return self.servables
 
     def observe(self):
         return [{"name": "add"}]
@@ -82,27 +73,35 @@ class Control:
 class Web:
     """A running server and raw connections to it."""
 
-    def __init__(self, background, *, use_status_codes=False, api_keys=(), routes=()):
+    def __init__(
+        self,
+        background,
+        *,
+        use_status_codes=False,
+        api_keys=(),
+        routes=(),
+        limits=None,
+        max_body=MAX_BODY,
+        sites=None,
+    ):
         self.background = background
-        rest, keys = MsRest(MAX_BODY, use_status_codes), Keys(api_keys)
-        self.inference = Inference(background.run(self._loop()))
+        rest, keys = MsRest(max_body, use_status_codes), Keys(api_keys)
+        self.inference, self.control = Inference(), Control()
         app = make_app(
             self.inference,
-            Control(),
+            self.control,
             lambda: b"numbers",
             rest=rest,
             keys=keys,
+            sites=sites,
             routes=routes,
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        self.server = HttpServer(address, app, FastPath(self.inference, rest, keys))
+        path = FastPath(self.inference, rest, keys, sites)
+        self.server = HttpServer(address, app, path, limits)
         background.run(self.server.start(None))
-        self.port = self.server._server.sockets[0].getsockname()[1]
+        self.port = self.server.port
         self.clients = []
-
-    @staticmethod
-    async def _loop():
-        return asyncio.get_running_loop()
 
     def connect(self):
         self.clients.append(Client(self))
@@ -122,6 +121,11 @@ class Web:
                 self.server.end_late_connections(now + seconds)
 
         self.background.run(look())
+
+    @property
+    def held(self):
+        """Bytes of bodies that the server holds, as it counts them."""
+        return self.server.shared.memory.held
 
     def close(self):
         for client in self.clients:

@@ -1,6 +1,5 @@
 """What an ASGI application says, byte by byte on the wire, and what it is told."""
 
-import asyncio
 import json
 
 import pytest
@@ -8,6 +7,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.frontends.http_serving import GET, Web, post
+from tests.waiting import eventually
 
 
 async def pieces(request):
@@ -220,11 +220,7 @@ def test_the_application_learns_that_its_client_has_left(web):
     client = web.connect().send(post(path=b"/")[:-3])
     web.turn()
     client.stream.close()
-    for _ in range(2000):
-        if left:
-            break
-        web.background.run(asyncio.sleep(0.002))
-    assert left == [True]
+    eventually(lambda: left == [True])
 
 
 # --- applications that are wrong ----------------------------------------------------------------

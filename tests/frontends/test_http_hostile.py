@@ -4,15 +4,16 @@ import json
 
 import pytest
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
-from mindspore_serving.frontends.http.limits import MAX_HEAD, MAX_WAITING, Limits
-from tests.frontends.http_serving import BODY, GET, MAX_BODY, Web, post
+from tests.frontends.http_serving import BODY, GET, Web, post
 
 POST = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%b\r\n" % (len(BODY), BODY)
 SMUGGLED = post(path=b"/model/smuggled:m")
-LIMITS = Limits(MAX_BODY)
+LIMITS = ServerLimits()
+MAX_HEAD, MAX_WAITING = LIMITS.max_head, LIMITS.max_pipelined
 
 
 def bodies(web):

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.http.parser import RequestParser
@@ -33,7 +34,7 @@ def parse(reads):
         seen.append(Seen(head))
         return seen[-1]
 
-    parser = RequestParser(10, open_exchange)
+    parser = RequestParser(ServerLimits(max_headers=10), open_exchange)
     status = None
     try:
         for read in reads:

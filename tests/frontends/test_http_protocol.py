@@ -1,6 +1,5 @@
 """HTTP byte by byte: a real server on a real socket, over an inference that the test answers."""
 
-import asyncio
 import json
 import threading
 
@@ -9,6 +8,7 @@ import pytest
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import InvalidInputs, NotFound
 from tests.frontends.http_serving import BODY, GET, MAX_BODY, post
+from tests.waiting import PATIENCE, eventually
 
 
 def echoed(x):
@@ -253,12 +253,8 @@ def test_nonsense_after_a_request_spoils_no_answer_of_others(web):
 
 
 def cancelled(web, asked):
-    """Whether the server has noticed, within a few seconds, that the client is gone."""
-    for _ in range(2000):
-        if asked.is_cancelled:
-            return True
-        web.background.run(asyncio.sleep(0.002))
-    return False
+    """True, once the server has noticed that the client is gone."""
+    return eventually(lambda: asked.is_cancelled)
 
 
 def test_a_client_that_leaves_cancels_its_call(web):
@@ -378,7 +374,7 @@ def test_stop_lets_a_running_request_finish_and_closes_idle_connections(web):
     web.inference.answer(asked, Reply([b"1"]))
     status, headers, _ = busy.read()
     assert (status, headers["connection"]) == (200, "close")
-    stopping.join(10)
+    stopping.join(PATIENCE)
     assert not stopping.is_alive()
     with pytest.raises(ConnectionRefusedError):
         web.connect()

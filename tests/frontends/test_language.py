@@ -17,21 +17,14 @@ from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
 from mindspore_serving.metrics import Histogram
+from tests.frontends.inference import FakeInference
 
 REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
 
 
-class Inference:
-    def __init__(self):
-        self.say = None
-        self.num_cancelled = 0
-
-    def submit(self, request, on_reply):
-        self.say = on_reply
-        return self
-
-    def cancel(self):
-        self.num_cancelled += 1
+class Inference(FakeInference):
+    def say(self, reply):
+        self.calls[-1].on_reply(reply)
 
 
 def events(*them, is_last=False):

@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.disconnect import Owned
+from tests.waiting import until
 
 
 class Web:
@@ -29,12 +30,6 @@ class Web:
 
     def answer(self, response):
         return asyncio.ensure_future(response({"type": "http"}, self.receive, self.send))
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_an_event_has_its_name_if_it_has_one():

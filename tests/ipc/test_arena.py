@@ -110,6 +110,66 @@ def test_memory_is_taken_only_when_written():
     os.close(fd)
 
 
+# --- giving pages back --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held():
+    """An arena, and how many bytes of memory it has."""
+    fd = arenas.create()
+    arena = Arena(fd)
+    yield arena, lambda: os.fstat(fd).st_blocks * 512
+    arena.close()
+    os.close(fd)
+
+
+def test_pages_that_are_not_used_again_are_given_back(held):
+    arena, num_held = held
+    offsets = [arena.put(bytes(size)).offset for size in (40_000, 1 << 20, 1 << 20)]
+    for offset in offsets:
+        arena.free(offset)
+    arena.trim()
+    assert num_held() >= 2 << 20  # it may be used again
+    arena.trim()
+    assert num_held() == 0
+
+
+def test_pages_in_use_are_kept(held):
+    arena, num_held = held
+    data = os.urandom(1 << 20)
+    kept, freed = arena.put(data), arena.put(data)
+    arena.free(freed.offset)
+    for _ in range(3):
+        arena.trim()
+    assert num_held() == 1 << 20
+    arena.free(kept.offset)
+    assert arena.put(data) == kept
+    for _ in range(3):
+        arena.trim()
+    assert num_held() == 1 << 20
+
+
+def test_many_pages_are_given_back_some_at_a_time(held):
+    arena, num_held = held
+    arena.free(arena.put(bytes(64 << 20)).offset)
+    arena.trim()
+    left = []
+    for _ in range(4):
+        arena.trim()
+        left.append(num_held() >> 20)
+    assert left == sorted(left, reverse=True)
+    assert 0 < left[0] < 64
+    assert left[-1] == 0
+
+
+def test_space_whose_pages_were_given_back_holds_data_again(pair):
+    arena, view = pair
+    arena.free(arena.put(bytes(LARGE)).offset)
+    arena.trim()
+    arena.trim()
+    assert view.get(arena.put(b"x" * LARGE)) == b"x" * LARGE
+
+
 @pytest.mark.parametrize(
     "payload", [Slice(-1, 10), Slice(0, -1), Slice(ARENA_SIZE - 5, 6), Slice(1 << 40, 1)], ids=str
 )

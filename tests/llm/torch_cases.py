@@ -11,7 +11,7 @@ import torch
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
-from mindspore_serving.llm.runtimes.torch.transfer import upload
+from mindspore_serving.llm.runtimes.torch.runner import upload
 from mindspore_serving.llm.step import Row, Step
 
 # What a result may be off, as a share of the largest value; float16 keeps 11 bits, bfloat16 8.

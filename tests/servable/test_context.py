@@ -1,6 +1,6 @@
 import pytest
 
-from mindspore_serving.servable import context as contexts
+from mindspore_serving.servable import check
 from mindspore_serving.servable.context import (
     AclOptions,
     AscendDeviceInfo,
@@ -146,7 +146,7 @@ def test_options_hold_only_what_was_set():
 )
 def test_deprecated_options_are_a_context_with_one_device(options, substitute, kwargs, monkeypatch):
     logged = []
-    monkeypatch.setattr(contexts.log, "warning", lambda msg, *args: logged.append(msg % args))
+    monkeypatch.setattr(check.log, "warning", lambda msg, *args: logged.append(msg % args))
     (device,) = options(**kwargs).context.model_context.device_list
     assert device.items() >= kwargs.items()
     assert logged == [

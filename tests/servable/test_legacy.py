@@ -1,7 +1,7 @@
 import pytest
 
 from mindspore_serving.core.graph import StageKind
-from mindspore_serving.servable import legacy
+from mindspore_serving.servable import check, legacy
 
 HEAD = """
 import numpy as np
@@ -102,7 +102,7 @@ def test_declare_servable_declares_a_model(declare):
 
 def test_each_call_is_logged_as_deprecated(method, monkeypatch):
     logged = []
-    monkeypatch.setattr(legacy.log, "warning", lambda msg, *args: logged.append(msg % args))
+    monkeypatch.setattr(check.log, "warning", lambda msg, *args: logged.append(msg % args))
     method(PRE, SERVE, POST, "return y")
     assert [line.split("'")[1::2] for line in logged] == [
         ["declare_servable", "declare_model"],

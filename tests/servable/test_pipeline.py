@@ -3,7 +3,7 @@ import pytest
 
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import ServableUnavailable
-from mindspore_serving.servable import legacy
+from mindspore_serving.servable import check
 from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
 
 PIPELINE = """
@@ -85,7 +85,7 @@ def test_a_pipeline_is_declared_in_a_servable_config():
 
 def test_pipelines_are_logged_as_deprecated(monkeypatch):
     logged = []
-    monkeypatch.setattr(legacy.log, "warning", lambda msg, *args: logged.append(msg % args))
+    monkeypatch.setattr(check.log, "warning", lambda msg, *args: logged.append(msg % args))
     register_pipeline("y")
     PipelineServable("other", "predict")
     assert [line.split("'")[1] for line in logged] == ["register_pipeline", "PipelineServable"]

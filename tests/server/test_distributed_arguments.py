@@ -4,8 +4,8 @@ import pytest
 
 from mindspore_serving.core.declaration import Declaration, DistributedSpec
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.current import declaring
 from mindspore_serving.servable.model import Model, declare_model
+from mindspore_serving.servable.tracing import declaring
 from mindspore_serving.server import distributed
 
 NOT_YET = "Distributed servables are not available yet in this version."

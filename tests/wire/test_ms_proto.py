@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mindspore_serving.errors import Code, InvalidInputs, ServingError, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import ms_proto
-from mindspore_serving.wire.varint import sized, to_varint
+from mindspore_serving.wire.ms_instance import sized, to_varint
 
 SPEC = bytes.fromhex("0a03 616464 1208 6164645f63617374 1801")
 

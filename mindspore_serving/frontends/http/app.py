@@ -1,12 +1,13 @@
 """The HTTP application: what the fast path does not take.
 
-GET /health, /metrics and /servables; and the classic RESTful protocol for URLs of other forms,
-streams, and wrong methods and paths.
+GET /health, /livez, /readyz, /metrics and /servables; and the classic RESTful protocol for URLs of
+other forms, streams, and wrong methods and paths.
 """
 
 from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -17,10 +18,14 @@ from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.keys import KeyGate, Keys
+from mindspore_serving.frontends.gate import Gate
+from mindspore_serving.frontends.health import routes as health_routes
+from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
+from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.wire.status import seconds_of
 
 _VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 
@@ -32,13 +37,16 @@ def make_app(
     *,
     rest: MsRest,
     keys: Keys | None = None,
+    sites: SiteRules | None = None,
     routes: Sequence[BaseRoute] = (),
 ) -> ASGIApp:
-    """The ASGI application over `inference`: `routes` of other protocols come first."""
+    """The ASGI application over `inference`: `routes` of other protocols come first.  Without
+    `sites`, web pages of other sites may ask."""
 
     async def health(_: HttpRequest) -> Response:
-        ready = control.is_ready
-        return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503)
+        if control.is_ready:
+            return PlainTextResponse("ready")
+        return PlainTextResponse("not ready", 503, {"retry-after": seconds_of(None)})
 
     async def servables(_: HttpRequest) -> Response:
         return JSONResponse({"servables": control.observe()})
@@ -64,12 +72,22 @@ def make_app(
         routes=[
             *routes,
             Route("/health", health, methods=["GET"]),
+            *health_routes(control),
             Route("/metrics", show_metrics, methods=["GET"]),
             Route("/servables", servables, methods=["GET"]),
             Route("/{path:path}", classic, methods=_VERBS),
         ]
     )
-    return KeyGate(app, keys) if keys else app
+    gate = Gate(app, keys or Keys(), sites) if keys or sites else app
+    if sites is None or not sites.allow_origins:
+        return gate
+    return CORSMiddleware(
+        gate,
+        allow_origins=sites.allow_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
 
 
 async def _read(http: HttpRequest, rest: MsRest) -> Request:

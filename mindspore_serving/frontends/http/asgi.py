@@ -10,8 +10,11 @@ import httptools
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
+from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.wire import status
 
 _MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
 _UNSAFE = re.compile(rb"[\r\n\0]")
@@ -24,6 +27,10 @@ class Application(Exchange):
     """Runs `app` in a task of its own."""
 
     _left: int | None = None  # bytes of the answer's content-length that are not written yet
+    _num_fed = 0  # bytes of the body
+    _num_held = 0  # those that count as held in memory
+    _error: ServingError | None = None  # why it is refused
+    _is_started = False
     _is_chunked = False
     _is_over = False  # all of the answer is written, or nobody wants it
 
@@ -37,6 +44,10 @@ class Application(Exchange):
         self._changed = asyncio.Event()
 
     def start(self) -> None:
+        self._is_started = True
+        if self._error is not None:
+            self.expire(self._error)
+            return
         task = asyncio.ensure_future(self._run())
         _running.add(task)
         task.add_done_callback(_running.discard)
@@ -44,10 +55,23 @@ class Application(Exchange):
     def feed(self, data: bytes) -> None:
         if self._is_over:
             return
+        self._num_fed += len(data)
+        if self._num_fed > _MAX_UNREAD and not self._take(len(data)):
+            return
         self._body += data
         if len(self._body) > _MAX_UNREAD:
             self.output.flow.pause_reading()
         self._changed.set()
+
+    def _take(self, num_bytes: int) -> bool:
+        """Whether there is memory for more of the body, which the application gathers."""
+        if self._error is None and self.output.memory.take(num_bytes):
+            self._num_held += num_bytes
+            return True
+        self._error = Overloaded(NO_MEMORY)
+        if self._is_started:
+            self.expire(self._error)
+        return False
 
     def end(self) -> None:
         self.is_complete = True
@@ -55,13 +79,31 @@ class Application(Exchange):
 
     def disconnect(self) -> None:
         self._is_over = True
+        self._let_go()
         self._changed.set()
+
+    def expire(self, error: ServingError) -> None:
+        if self.has_responded:
+            self.output.transport.abort()
+            return
+        text, seconds = str(error).encode(), status.retry_after(error)
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), length_of(text)]
+        if seconds is not None:
+            headers.append((b"retry-after", seconds.encode()))
+        self._begin(status.of(error.code).http, headers)
+        self._write(text, is_last=True)
+
+    def _let_go(self) -> None:
+        self.output.memory.give_back(self._num_held)
+        self._num_held = 0
 
     async def _run(self) -> None:
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             log.error("answering a request", exc_info=True)
+        finally:
+            self._let_go()
         if self._is_over:
             return
         if self.has_responded:  # the client must see that the answer is cut short

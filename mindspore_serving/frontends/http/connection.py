@@ -8,11 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import DeadlineExceeded
 from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
-from mindspore_serving.frontends.http.limits import MAX_HEAD, MAX_WAITING, Limits
-from mindspore_serving.frontends.http.parser import RequestParser
+from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
+from mindspore_serving.frontends.memory import BodyMemory
 
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
 
@@ -21,11 +23,13 @@ _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size 
 class Shared:
     """What the connections of a server share."""
 
-    limits: Limits
+    limits: ServerLimits
+    max_body: int  # bytes
     open_exchange: Callable[[Head, Output], Exchange]
+    memory: BodyMemory
     connections: "set[Connection]" = field(default_factory=set)
     # One for all: what is read is parsed before the loop reads again.
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(MAX_HEAD)))
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -35,10 +39,12 @@ class Connection(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     flow: Flow
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
+        self._on_closed = on_closed
+        self.memory = shared.memory
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser(shared.limits.max_headers, self._open)
+        self._parser = RequestParser(shared.limits, self._open)
         self._exchanges: deque[Exchange] = deque()  # not answered yet; the first is started
         self._is_discarding = False  # after an error: what is read is not parsed
         self._num_discarded = 0
@@ -46,7 +52,8 @@ class Connection(asyncio.BufferedProtocol):
         # its last call, and the time of the last call before which there was.
         self._is_active = True
         self._active_at = 0.0
-        # The incomplete head or request, and the bytes not sent, of its last call, and since when.
+        # The incomplete head, or the request, and the bytes not sent, of its last call, and since
+        # when.
         self._awaited: tuple[object | None, float] = (None, 0.0)
         self._unsent = (0, 0.0)
 
@@ -59,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.connections.discard(self)
+        self._on_closed()
         for exchange in self._exchanges:
             exchange.disconnect()
         self._exchanges.clear()
@@ -91,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_reading(self) -> None:
         """Read on, unless many requests wait.  Only a read shows that the client has left."""
-        if len(self._exchanges) <= MAX_WAITING and not self._is_discarding:
+        if len(self._exchanges) <= self._shared.limits.max_pipelined and not self._is_discarding:
             self.flow.resume_reading()
 
     def finished(self) -> None:
@@ -161,17 +169,24 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._loop.call_later(self._shared.limits.linger, self.transport.close)
+        self._loop.call_later(self._shared.limits.linger_timeout, self.transport.close)
 
     def _discard(self, num_bytes: int) -> None:
         self._num_discarded += num_bytes
-        if self._num_discarded > self._shared.limits.max_body + _MAX_DISCARDED:
+        if self._num_discarded > self._shared.max_body + _MAX_DISCARDED:
             self.transport.abort()
 
     def end_if_late(self, now: float) -> None:
         """End the connection if its client sends or reads too slowly.  Called every few seconds,
         with the loop's time."""
         limits = self._shared.limits
+        first = self._exchanges[0] if self._exchanges else None
+        if first is not None:
+            self._await(first, now)
+            if now - self._awaited[1] > limits.request_timeout:
+                text = f"no answer within {limits.request_timeout:g} seconds"
+                first.expire(DeadlineExceeded(text))
+                return
         unsent = self.transport.get_write_buffer_size()
         if unsent:
             if unsent != self._unsent[0]:
@@ -181,18 +196,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_active:
             self._is_active, self._active_at = False, now
-        first = self._exchanges[0] if self._exchanges else None
         if self._is_discarding or (first is not None and first.is_complete):
             return  # the client waits for an answer
         awaited = self._parser.unread_head if first is None else first
-        if awaited is not self._awaited[0]:
-            self._awaited = (awaited, now)
+        self._await(awaited, now)
         is_silent = now - self._active_at > limits.idle_timeout
         most = limits.head_timeout if first is None else limits.body_timeout
         if awaited is None and is_silent:
             self.transport.close()
         elif awaited is not None and (is_silent or now - self._awaited[1] > most):
             self._refuse(Refusal(408, "The request came too slowly."))
+
+    def _await(self, awaited: object | None, now: float) -> None:
+        if awaited is not self._awaited[0]:
+            self._awaited = (awaited, now)
 
     def shut_down(self) -> None:
         """Close when the requests that were received are answered."""

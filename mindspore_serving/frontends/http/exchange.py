@@ -5,8 +5,10 @@ import http
 from collections.abc import Iterable
 from typing import Protocol
 
+from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
+from mindspore_serving.frontends.memory import BodyMemory
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -17,6 +19,7 @@ class Output(Protocol):
 
     transport: asyncio.Transport
     flow: Flow
+    memory: BodyMemory
 
     def resume_reading(self) -> None:
         """Read on, unless requests wait."""
@@ -53,6 +56,10 @@ class Exchange:
 
     def disconnect(self) -> None:
         """No answer is wanted: the client has left, or its request is broken."""
+
+    def expire(self, error: ServingError) -> None:
+        """It has taken too long: answer `error` if there is no answer, else cut that off."""
+        self.output.transport.abort()
 
     def resume(self) -> None:
         """There is room for more output again."""

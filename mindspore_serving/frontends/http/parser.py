@@ -8,23 +8,26 @@ from collections.abc import Callable
 import httptools
 
 from mindspore_serving import log
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import Head, Refusal
-from mindspore_serving.frontends.http.limits import MAX_HEAD
+
+READ_SIZE = 64 << 10  # bytes of one read from the socket
 
 
 class RequestParser:
     """Calls `open_exchange` with the head of each request, and feeds the exchange its body."""
 
-    def __init__(self, max_headers: int, open_exchange: Callable[[Head], Exchange]) -> None:
-        self._max_headers = max_headers
+    def __init__(self, limits: ServerLimits, open_exchange: Callable[[Head], Exchange]) -> None:
+        self._max_head, self._max_headers = limits.max_head, limits.max_headers
         self._open = open_exchange
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange  # whose body is read
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []  # of a head, then of trailers
         self._num_between = 0  # bytes since the last of a body, head or request
-        self._is_split = False  # the head comes in several pieces
+        # Whether a head may be too large: not if it came in one piece that is small enough.
+        self._is_doubtful = self._max_head < READ_SIZE
         self._replay = b""  # a head to be parsed once more
 
     @property
@@ -34,8 +37,8 @@ class RequestParser:
         return self._headers if self._num_between or self._target else None
 
     def feed(self, data: memoryview) -> None:
-        """At most MAX_HEAD bytes.  Raises Refusal for what is not HTTP or over a limit; must not be
-        called after that."""
+        """At most READ_SIZE bytes.  Raises Refusal for what is not HTTP or over a limit; must not
+        be called after that."""
         self._num_between += len(data)
         while data:
             try:
@@ -52,14 +55,17 @@ class RequestParser:
     def _check_partial(self) -> None:
         """The data ended inside a head, trailers, or a line between two chunks."""
         if self._target:
-            self._is_split = True
-        if self._num_between > MAX_HEAD:
-            raise _too_large()
+            self._is_doubtful = True
+        if self._num_between > self._max_head:
+            raise self._too_large()
         self._check_number()
 
     def _check_number(self) -> None:
         if len(self._headers) > self._max_headers:
             raise Refusal(431, f"There are more than {self._max_headers} headers.")
+
+    def _too_large(self) -> Refusal:
+        return Refusal(431, f"The headers are bigger than {self._max_head} bytes.")
 
     def _parse_replay(self) -> None:
         head, self._replay = self._replay, b""
@@ -81,10 +87,10 @@ class RequestParser:
         version = parser.get_http_version()
         keep_alive = version == "1.1" and parser.should_keep_alive()
         head = Head(parser.get_method(), self._target, version, headers, dict(headers), keep_alive)
-        if self._is_split:
-            self._is_split = False
-            if head.size > MAX_HEAD:
-                raise _too_large()
+        if self._is_doubtful:
+            self._is_doubtful = self._max_head < READ_SIZE
+            if head.size > self._max_head:
+                raise self._too_large()
         self._check_number()
         head.check()
         self._target = b""
@@ -114,10 +120,6 @@ def _without_upgrade(head: Head) -> bytes:
     version = head.version.encode()
     start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
     return b"".join([start, *headers, b"\r\n"])
-
-
-def _too_large() -> Refusal:
-    return Refusal(431, f"The headers are bigger than {MAX_HEAD} bytes.")
 
 
 def _refusal_of(error: httptools.HttpParserError) -> Refusal:

@@ -7,11 +7,13 @@ RESTful calls need none of that.
 from dataclasses import dataclass
 
 from mindspore_serving.core.service import Call, Inference, Reply
-from mindspore_serving.errors import ServingError, Unauthorized
+from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
-from mindspore_serving.frontends.keys import TEXT, Keys
+from mindspore_serving.frontends.keys import KeyHolder, Keys
+from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
+from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
@@ -21,24 +23,31 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`."""
+    """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`, if the
+    rules of `sites` do not ask for a closer look."""
 
     inference: Inference
     rest: MsRest
     keys: Keys
+    sites: SiteRules | None = None
 
     def open(self, head: Head, output: Output) -> Exchange | None:
-        """The exchange of a call with one answer; None for other requests, and for a method whose
-        name may mean a stream: the application knows."""
+        """The exchange of a call with one answer; None for other requests, also from browsers, and
+        for a method whose name may mean a stream: the application knows."""
         if head.method != b"POST" or not head.target.startswith(_PREFIX):
+            return None
+        if self.sites is not None and not self.sites.is_plain(head.fields):
             return None
         call = Predict(self, head, output)
         try:
-            if self.keys and not self.keys.accept(head.fields.get(b"authorization")):
-                raise Unauthorized(TEXT)
+            holder = None
+            if self.keys:
+                holder = self.keys.find(head.fields.get(b"authorization"))
             call.route = find_route(head.target)
             if call.route.method.endswith("_stream"):
                 return None
+            if holder is not None:
+                call.holder = holder.admit()
             call.timeout = self.rest.to_timeout(head.fields)
         except ServingError as error:
             call.error = error
@@ -55,8 +64,10 @@ class Predict(Exchange):
         "_is_over",
         "_is_started",
         "_is_submitted",
+        "_num_held",
         "_path",
         "error",
+        "holder",
         "route",
         "timeout",
     )
@@ -69,9 +80,11 @@ class Predict(Exchange):
         self.route: Route
         self.timeout: float | None = None  # seconds
         self.error: ServingError | None = None  # why it is refused
+        self.holder: KeyHolder | None = None  # of its API key
         self._path = path
         self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
+        self._num_held = 0  # bytes of the body behind its first part
         self._call: Call | None = None
         self._is_started = False
         self._is_submitted = False
@@ -88,15 +101,21 @@ class Predict(Exchange):
         if self.error is not None:
             return
         if len(self._body) + len(data) > self._path.rest.max_body:
-            self.error = self._path.rest.too_big()
-            self._body = b""
-            self.resume()
+            self._drop(self._path.rest.too_big())
         elif not self._body:
             self._body = data
+        elif not self.output.memory.take(len(data)):
+            self._drop(Overloaded(NO_MEMORY))
         else:
+            self._num_held += len(data)
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += data
+
+    def _drop(self, error: ServingError) -> None:
+        self.error = error
+        self._body = b""
+        self.resume()
 
     def end(self) -> None:
         self.is_complete = True
@@ -114,8 +133,15 @@ class Predict(Exchange):
 
     def disconnect(self) -> None:
         self._is_over = True
+        self._let_go()
         if self._call is not None:
             self._call.cancel()
+
+    def expire(self, error: ServingError) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        self._is_submitted = True
+        self._write(*self._path.rest.refuse(error))
 
     def _submit(self) -> None:
         self._is_submitted = True
@@ -130,16 +156,30 @@ class Predict(Exchange):
         self._call = None  # which refers to this method: freed now, not by the garbage collector
         self._write(*self._path.rest.answer(reply))
 
-    def _write(self, status: int, body: bytes) -> None:
+    def _write(self, status: int, body: bytes, retry_after: str | None) -> None:
         if self._is_over:
             return
         self._is_over = self.has_responded = True
+        if self._num_held or self.holder is not None:
+            self._let_go()
         transport = self.output.transport
         if not self.is_complete:
             self.keep_alive = False  # refused before its end was read
-        if status == 200 and self.keep_alive:
+        if status == 200 and self.keep_alive and retry_after is None:
             transport.write(_OK % (len(body), body))
         else:
-            head = head_of(status, (_JSON, length_of(body)), keep_alive=self.keep_alive)
-            transport.write(head + body)
+            fields = [_JSON, length_of(body)]
+            if retry_after is not None:
+                fields.append((b"retry-after", retry_after.encode()))
+            transport.write(head_of(status, fields, keep_alive=self.keep_alive) + body)
         self.output.finished()
+
+    def _let_go(self) -> None:
+        """Nothing is held any more for the request."""
+        if self._num_held:
+            self._body = b""
+            self.output.memory.give_back(self._num_held)
+            self._num_held = 0
+        if self.holder is not None:
+            self.holder.release()
+            self.holder = None

@@ -4,47 +4,63 @@ import asyncio
 
 from starlette.types import ASGIApp
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.connection import Connection, Shared
 from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
-from mindspore_serving.frontends.http.limits import Limits
+from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.tls import Tls, to_context
 
 HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
-SWEEP_PERIOD = 5.0  # seconds
+SWEEP_PERIOD = 5.0  # seconds at most; less if a limit is shorter
 
 
 class HttpServer:
     """An HTTP server of `app`, and of the calls that `path` takes."""
 
     def __init__(
-        self, address: addresses.Address, app: ASGIApp, path: FastPath, limits: Limits | None = None
+        self,
+        address: addresses.Address,
+        app: ASGIApp,
+        path: FastPath,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.address = address
         self._app = app
         self._path = path
-        self.shared = Shared(limits or Limits(path.rest.max_body), self._open)
-        self._server: asyncio.AbstractServer | None = None
+        limits = limits or ServerLimits()
+        memory = BodyMemory(limits.max_body_memory)
+        self.shared = Shared(limits, path.rest.max_body, self._open, memory)
+        self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None]
 
     async def start(self, tls: Tls | None) -> None:
         """Raises StartError if the address cannot be bound or the certificates do not fit."""
         context = to_context(tls) if tls is not None else None
         listener = addresses.listen(self.address)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self.shared), sock=listener, ssl=context
+        self._listener = Listener(
+            listener,
+            self.shared.limits,
+            lambda on_closed: Connection(self.shared, on_closed),
+            context,
         )
-        self._sweeper = loop.create_task(self._sweep())
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        assert self._listener is not None
+        return self._listener.port
 
     async def stop(self, grace: float) -> None:
         """Free the port, let running requests finish within `grace` seconds, close the rest."""
-        if self._server is None:
+        if self._listener is None:
             return
-        self._server.close()
+        self._listener.close()
         self._sweeper.cancel()
         connections = self.shared.connections
         for connection in list(connections):
@@ -58,15 +74,17 @@ class HttpServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.transport.abort()
-        self._server = None
+        self._listener = None
 
     def _open(self, head: Head, output: Output) -> Exchange:
         return self._path.open(head, output) or Application(self._app, head, output)
 
     async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, limits = asyncio.get_running_loop(), self.shared.limits
+        shortest = min(limits.head_timeout, limits.body_timeout, limits.idle_timeout)
+        period = min(SWEEP_PERIOD, shortest / 2, limits.request_timeout / 2)
         while True:
-            await asyncio.sleep(SWEEP_PERIOD)
+            await asyncio.sleep(period)
             self.end_late_connections(loop.time())
 
     def end_late_connections(self, now: float) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving import __version__, log
 from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.errors import (
+    DeadlineExceeded,
     InvalidField,
     InvalidInputs,
     NotFound,
@@ -21,7 +22,7 @@ from mindspore_serving.errors import (
     ServingError,
     TooLarge,
 )
-from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
@@ -36,6 +37,8 @@ from mindspore_serving.frontends.llm_serving.requests import (
 from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.wire import status
 
 ALIASES = ("llama2", "internlm")  # of the only model, unless one is really called so
 
@@ -47,7 +50,7 @@ def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
 
     def answering(is_stream: bool | None) -> Answer:
         async def answer(request: Request) -> Response:
-            body = decode(await read_body(request, site.max_body))
+            body = decode(await read_json(request, site.max_body, site.models.limits))
             if is_stream is not None:
                 body.stream = is_stream
             return await _answer(site, form, request, body)
@@ -81,7 +84,7 @@ def _guarded(answer: Answer) -> Answer:
         except WrongRequest as error:
             return error.to_response()
         except ServingError as error:
-            return _to_response(error)
+            return to_response(error)
         except Exception:
             log.error("answering a request", exc_info=True)
             return to_detail(500, "the server failed; its log says why")
@@ -89,19 +92,19 @@ def _guarded(answer: Answer) -> Answer:
     return endpoint
 
 
-def _to_response(error: ServingError) -> Response:
-    is_refused = isinstance(error, RequestRefused) and error.refused.reason == "overloaded"
-    if is_refused or isinstance(error, Overloaded):
-        response = to_detail(429, str(error))
-        response.headers["retry-after"] = "1"
-        return response
-    if isinstance(error, NotFound | TooLarge):
-        return to_detail(404 if isinstance(error, NotFound) else 413, str(error))
+def to_response(error: ServingError) -> Response:
+    """The answer to a request that failed with `error` before anything was sent."""
+    if isinstance(error, RequestRefused) and error.refused.reason == "overloaded":
+        error = Overloaded(str(error), error.refused.retry_after)
     if isinstance(error, InvalidField):
         return WrongRequest(str(error), ("parameters", error.field)).to_response()
-    if isinstance(error, InvalidInputs):
+    if isinstance(error, InvalidInputs) and not isinstance(error, NotFound | TooLarge):
         return WrongRequest(str(error)).to_response()
-    return to_detail(500, str(error))
+    response = to_detail(status.of(error.code).http, str(error))
+    again = status.retry_after(error)
+    if again is not None:
+        response.headers["retry-after"] = again
+    return response
 
 
 async def _answer(site: Site, form: Form, request: Request, body: ClientRequest) -> Response:
@@ -109,7 +112,8 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
     given = body.parameters or Parameters()
     writer = Writer(None, given.seed or 0, bool(given.details))
     with ExitStack() as stack:
-        generation = model.generate(to_request(body, model, is_stream=body.stream))
+        wanted = to_request(body, model, is_stream=body.stream)
+        generation = model.generate(wanted, terms_of(request))
         stack.enter_context(generation)
         try:
             writer.started = await while_there(request, generation.begin())
@@ -127,7 +131,7 @@ async def _answer(site: Site, form: Form, request: Request, body: ClientRequest)
 
 async def _gather(generation: Generation, writer: Writer) -> None:
     if writer.started is not None:
-        async for chunk in chunks_of(generation, writer):
+        async for chunk in chunks_of(generation, writer, raises=(DeadlineExceeded,)):
             writer.write_whole(chunk)
 
 

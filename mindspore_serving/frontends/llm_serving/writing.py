@@ -8,7 +8,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.llm_messages import Chunk, RequestRefused, Started, Token
-from mindspore_serving.errors import NotFound, Overloaded, ServingError
+from mindspore_serving.errors import (
+    DeadlineExceeded,
+    NotFound,
+    Overloaded,
+    ServableUnavailable,
+    ServingError,
+)
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.llm_serving.frames import Shown, Whole
 
@@ -38,7 +44,7 @@ def to_fault(error: ServingError) -> Fault:
         if error.refused.reason == "empty":
             return EMPTY
         raise error
-    if isinstance(error, NotFound | Overloaded):
+    if isinstance(error, NotFound | Overloaded | ServableUnavailable | DeadlineExceeded):
         raise error
     return FAILED
 
@@ -104,13 +110,18 @@ class Writer:
         )
 
 
-async def chunks_of(generation: Generation, writer: Writer) -> AsyncIterator[Chunk]:
-    """The chunks of `generation`; for a model that is lost, one with the finish reason "error"."""
+async def chunks_of(
+    generation: Generation, writer: Writer, *, raises: tuple[type[ServingError], ...] = ()
+) -> AsyncIterator[Chunk]:
+    """The chunks of `generation`; for a model that is lost, one with the finish reason "error", or
+    the error itself if it is one of `raises`."""
     try:
         async for event in generation:
             if isinstance(event, Chunk):
                 yield event
-    except ServingError:
+    except ServingError as error:
+        if isinstance(error, raises):
+            raise
         yield Chunk(0, "", (), (), "error")
         return
     if not writer.finish_reason:

@@ -19,7 +19,6 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, ServedModel
 from mindspore_serving.frontends.openai import messages
-from mindspore_serving.frontends.openai.endpoint import timeout_of
 from mindspore_serving.frontends.openai.envelope import (
     DONE,
     ChunkWriter,
@@ -37,6 +36,7 @@ from mindspore_serving.frontends.openai.requests import ChatRequest, has_usage
 from mindspore_serving.frontends.openai.tools import read_tools
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
 
 _ROLE = {"role": "assistant", "content": "", "refusal": None}
 
@@ -48,8 +48,8 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
     request = to_request(body, model)
     head = make_head("chatcmpl", model)
     with ExitStack() as stack:
-        generation = stack.enter_context(model.generate(request, timeout_of(http)))
         with naming("messages", CHAT, body):
+            generation = stack.enter_context(model.generate(request, terms_of(http)))
             await while_there(http, generation.begin())
         if body.stream:
             chunks = _ChatChunks(head, request.params.n, has_usage=wants_usage)

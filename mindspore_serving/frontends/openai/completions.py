@@ -26,7 +26,6 @@ from mindspore_serving.frontends.openai.completion_choices import (
     to_choice,
     to_echo,
 )
-from mindspore_serving.frontends.openai.endpoint import timeout_of
 from mindspore_serving.frontends.openai.envelope import (
     Head,
     find_generator,
@@ -38,6 +37,7 @@ from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage, to_prompts
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
 
 
 async def answer(site: Site, http: Request, body: CompletionRequest) -> Response:
@@ -45,10 +45,10 @@ async def answer(site: Site, http: Request, body: CompletionRequest) -> Response
     model = find_generator(site.models, body.model)
     wants_usage = has_usage(body)
     requests, showing = to_requests(body, model), _showing(body)
-    head, timeout = make_head("cmpl", model), timeout_of(http)
+    head, terms = make_head("cmpl", model), terms_of(http)
     with ExitStack() as stack:
-        generations = [stack.enter_context(model.generate(one, timeout)) for one in requests]
         with naming("prompt", COMPLETIONS, body):
+            generations = [stack.enter_context(model.generate(one, terms)) for one in requests]
             started = await while_there(http, begin_all(generations))
         echoes = [
             to_echo(request.prompt or "", one, showing)

@@ -16,11 +16,12 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.fields import Int, show
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
-from mindspore_serving.frontends.openai.endpoint import post, timeout_of
+from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.openai.requests import to_prompts
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import terms_of
 
 FORMATS = ("float", "base64")
 NUMBERS_AT_ONCE = 1 << 14  # written before others have their turn: about a millisecond
@@ -53,7 +54,7 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
     _check(body, model)
     request = Embed(prompts=to_prompts(body.input, model.card, "input"))
     with naming("input", EMBEDDINGS, body):
-        found = await while_there(http, model.call(request, Embedded, timeout_of(http)))
+        found = await while_there(http, model.call(request, Embedded, terms_of(http)))
     vectors = _cut(np.frombuffer(found.vectors, "<f4").reshape(-1, found.size), body.dimensions)
     rows = await _to_rows(vectors, is_base64=body.encoding_format == "base64")
     count = sum(found.num_prompt_tokens)

@@ -11,8 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mindspore_serving.frontends.bodies import read_body
-from mindspore_serving.frontends.ms_rest import to_timeout
+from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.errors import Failure, to_failure
 from mindspore_serving.frontends.site import Site
@@ -38,7 +37,7 @@ def post(
     """A route for POST of a JSON body that is a `kind`."""
 
     async def decoded(request: Request) -> Response:
-        body = await read_body(request, site.max_body)
+        body = await read_json(request, site.max_body, site.models.limits)
         return await answer(site, request, decode(body, kind))
 
     return _route(path, "POST", decoded)
@@ -72,9 +71,3 @@ def _request_id(request: Request) -> str:
     """The client's own, if it sent one."""
     given = request.headers.get(REQUEST_ID, "")
     return given if _GOOD_ID.fullmatch(given) else f"req_{secrets.token_hex(16)}"
-
-
-def timeout_of(request: Request) -> float | None:
-    """Seconds of the header X-Request-Timeout, None if there is none.  Raises InvalidInputs."""
-    header = request.headers.get("x-request-timeout")
-    return to_timeout(header.encode("latin-1")) if header else None

@@ -82,7 +82,7 @@ def finish_reason(chunk: Chunk) -> str | None:
     failed."""
     reason = chunk.finish_reason
     if reason == "error":
-        raise ServingError(f"the model failed: {chunk.stop_reason}")
+        raise chunk.to_error()
     if reason == "abort":
         raise ServingError("the answer was finished by the server")
     return reason

@@ -25,6 +25,8 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     Code.NOT_FOUND: (_REQUEST, "model_not_found"),
     Code.TOO_LARGE: (_REQUEST, "request_too_large"),
     Code.OVERLOADED: _CROWDED,
+    Code.UNAUTHORIZED: (_REQUEST, "invalid_api_key"),
+    Code.FORBIDDEN: (_REQUEST, None),
 }
 _PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
 
@@ -42,13 +44,15 @@ class RefusedField(InvalidField):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error as an answer.  `kind` and `reason` are the body's `type` and `code`."""
+    """An error as an answer.  `kind` and `reason` are the body's `type` and `code`, `retry_after`
+    is in seconds."""
 
     status: int
     text: str
     kind: str
     param: str | None = None
     reason: str | None = None
+    retry_after: str | None = None
 
     def to_object(self) -> dict[str, Any]:
         return {
@@ -66,7 +70,7 @@ class Failure:
         return sse.event(self.to_body())
 
     def to_response(self) -> Response:
-        headers = {"retry-after": "1"} if self.status == 429 else None
+        headers = {"retry-after": self.retry_after} if self.retry_after else None
         return Response(self.to_body(), self.status, headers, "application/json")
 
 
@@ -82,12 +86,14 @@ def to_failure(error: Exception) -> Failure:
     param = "model" if reason == "model_not_found" else None
     if isinstance(error, InvalidField):
         param, reason = error.field or None, getattr(error, "reason", None)
-    return Failure(status.of(error.code).http, str(error), kind, param, reason)
+    again = status.retry_after(error)
+    return Failure(status.of(error.code).http, str(error), kind, param, reason, again)
 
 
 def _of_refused(refused: Refused) -> Failure:
     if refused.reason == "overloaded":
-        return Failure(429, refused.text, _CROWDED[0], None, _CROWDED[1])
+        again = status.seconds_of(refused.retry_after)
+        return Failure(429, refused.text, _CROWDED[0], None, _CROWDED[1], again)
     if refused.reason == "context":
         text = f"{refused.text}: the maximum context length is {refused.max_model_len} tokens"
         return Failure(400, text, _REQUEST, None, "context_length_exceeded")

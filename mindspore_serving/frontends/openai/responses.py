@@ -16,7 +16,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.openai import chat
-from mindspore_serving.frontends.openai.endpoint import post, timeout_of
+from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import Failure, naming
 from mindspore_serving.frontends.openai.fields import CHAT
@@ -31,6 +31,7 @@ from mindspore_serving.frontends.openai.response_writing import (
 )
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
 
 STORED = "/v1/responses/{name:path}"
 SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
@@ -69,8 +70,8 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
         chat_body = _to_chat(body, messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
-            generation = stack.enter_context(model.generate(request, timeout_of(http)))
             with naming("input", CHAT, chat_body):
+                generation = stack.enter_context(model.generate(request, terms_of(http)))
                 await while_there(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, messages) from None

@@ -17,12 +17,13 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai import messages, tools
 from mindspore_serving.frontends.openai.decoding import check_free
-from mindspore_serving.frontends.openai.endpoint import post, timeout_of
+from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
 from mindspore_serving.frontends.openai.translations import check_tokens
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import terms_of
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -34,7 +35,7 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:
     model = site.models.find(body.model)
-    call = model.call(to_request(body), Tokenized, timeout_of(http))
+    call = model.call(to_request(body), Tokenized, terms_of(http))
     with naming("prompt" if body.messages is None else "messages", CHAT, body):
         found = await while_there(http, call)
     whole: dict[str, Any] = {
@@ -68,7 +69,7 @@ def to_request(body: TokenizeRequest) -> Tokenize:
 async def detokenize(site: Site, http: Request, body: DetokenizeRequest) -> Response:
     model = site.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
-    call = model.call(Detokenize(token_ids=body.tokens), Detokenized, timeout_of(http))
+    call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
     with naming("tokens", CHAT, body):
         found = await while_there(http, call)
     return Response(msgspec.json.encode({"prompt": found.text}), media_type="application/json")

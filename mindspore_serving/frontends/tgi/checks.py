@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, NotFound
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
+from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.tgi.errors import invalid
 from mindspore_serving.frontends.tgi.fields import FIELDS, is_sampled
 from mindspore_serving.frontends.tgi.requests import Parameters
@@ -23,13 +24,14 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """The request to which model, and what is shown of the answer.
+    """The request to which model and on what terms, and what is shown of the answer.
 
     `prefix` is put before the answer's text; `max_new_tokens` is None up to the context's end.
     """
 
     model: ServedModel
     generate: Generate
+    terms: Terms
     num_characters: int
     prefix: str
     best_of: int
@@ -56,6 +58,7 @@ def check(
     parameters: Parameters,
     limits: RequestLimits,
     *,
+    terms: Terms,
     is_stream: bool,
 ) -> CheckedRequest:
     """Raises TgiError or InvalidField for the first parameter that is wrong."""
@@ -77,6 +80,7 @@ def check(
     return CheckedRequest(
         model=model,
         generate=_to_generate(model, inputs, parameters, is_stream=is_stream),
+        terms=terms,
         num_characters=len(inputs),
         prefix=inputs if parameters.return_full_text else "",
         best_of=parameters.best_of or 1,

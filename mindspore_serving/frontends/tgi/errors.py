@@ -8,22 +8,33 @@ from starlette.responses import Response
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Refused, RequestRefused
-from mindspore_serving.errors import InvalidField, NotFound, Overloaded, ServingError
+from mindspore_serving.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    InvalidInputs,
+    NotFound,
+    Overloaded,
+    ServableUnavailable,
+    ServingError,
+)
+from mindspore_serving.wire import status
 
 
 class TgiError(ServingError):
-    """An answer: `status` of HTTP, `kind` is the body's `error_type`."""
+    """An answer: `status` of HTTP, `kind` is the body's `error_type`, `retry_after` in seconds."""
 
-    def __init__(self, status: int, kind: str, text: str) -> None:
+    def __init__(self, status: int, kind: str, text: str, retry_after: str | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.kind = kind
+        self.retry_after = retry_after
 
     def to_body(self) -> bytes:
         return msgspec.json.encode({"error": str(self), "error_type": self.kind})
 
     def to_response(self) -> Response:
-        return Response(self.to_body(), self.status, media_type="application/json")
+        headers = {"retry-after": self.retry_after} if self.retry_after else None
+        return Response(self.to_body(), self.status, headers, "application/json")
 
 
 class WrongBody(ServingError):
@@ -45,8 +56,8 @@ def failed(text: str) -> TgiError:
     return TgiError(424, "generation", f"Request failed during generation: {text}")
 
 
-def overloaded() -> TgiError:
-    return TgiError(429, "overloaded", "Model is overloaded")
+def overloaded(retry_after: str | None = "1") -> TgiError:
+    return TgiError(429, "overloaded", "Model is overloaded", retry_after)
 
 
 def incomplete(*, is_stream: bool) -> TgiError:
@@ -62,12 +73,18 @@ def to_tgi_error(error: Exception) -> TgiError:
         return error
     if isinstance(error, RequestRefused):
         return _of_refused(error.refused)
-    if isinstance(error, InvalidField):
-        return invalid(str(error))
     if isinstance(error, Overloaded):
-        return overloaded()
+        return overloaded(status.retry_after(error))
     if isinstance(error, NotFound):
         return TgiError(404, "not_found", str(error))
+    if isinstance(error, InvalidInputs):
+        return invalid(str(error))
+    if isinstance(error, ServableUnavailable):
+        return TgiError(503, "generation", str(error), status.retry_after(error))
+    if isinstance(error, DeadlineExceeded):
+        return TgiError(504, "generation", f"Request failed during generation: {error}")
+    if isinstance(error, Forbidden):
+        return TgiError(403, "forbidden", str(error))
     if isinstance(error, ServingError):
         return failed(str(error))
     log.error("answering a request", exc_info=True)
@@ -76,7 +93,7 @@ def to_tgi_error(error: Exception) -> TgiError:
 
 def _of_refused(refused: Refused) -> TgiError:
     if refused.reason == "overloaded":
-        return overloaded()
+        return overloaded(status.seconds_of(refused.retry_after))
     if refused.reason == "template":
         return TgiError(422, "template_error", f"Template error: {refused.text}")
     if refused.reason == "context":

@@ -11,6 +11,7 @@ from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.answers import encode
 from mindspore_serving.frontends.tgi.checks import CheckedRequest, RequestLimits, check, find_model
 from mindspore_serving.frontends.tgi.errors import TgiError, overloaded, to_tgi_error
@@ -34,14 +35,14 @@ class Generating:
         self._recorder = recorder
 
     async def generate(self, http: Request) -> Response:
-        body = decode(await read_json(http, self._site.max_body), GENERATE)
+        body = decode(await read_json(http, self._site), GENERATE)
         return await self._whole(http, body, in_list=False)
 
     async def generate_stream(self, http: Request) -> Response:
-        return self._stream(decode(await read_json(http, self._site.max_body), GENERATE))
+        return self._stream(http, decode(await read_json(http, self._site), GENERATE))
 
     async def compat(self, http: Request) -> Response:
-        return await self.answer_compat(http, await read_json(http, self._site.max_body))
+        return await self.answer_compat(http, await read_json(http, self._site))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
         """POST /, whose body was read."""
@@ -49,7 +50,7 @@ class Generating:
         if found.parameters.return_full_text is None:
             found.parameters.return_full_text = True
         if found.stream:
-            return self._stream(found)
+            return self._stream(http, found)
         return await self._whole(http, found, in_list=True)
 
     async def _whole(self, http: Request, body: GenerateRequest, *, in_list: bool) -> Response:
@@ -57,7 +58,7 @@ class Generating:
         self._recorder.count_request()
         try:
             with self._admitted():
-                request = self._check(body, is_stream=False)
+                request = self._check(http, body, is_stream=False)
                 answer = await while_there(http, write_whole(request, times))
         except ClientDisconnect:
             self._recorder.count_dropped()
@@ -69,13 +70,13 @@ class Generating:
         content = encode([answer] if in_list else answer)
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
-    def _stream(self, body: GenerateRequest) -> Response:
+    def _stream(self, http: Request, body: GenerateRequest) -> Response:
         """All is sent as events, errors too; the status is 200."""
         times = Times()
         self._recorder.count_request()
         headers = {"x-compute-characters": str(len(body.inputs))}
         try:
-            request = self._check(body, is_stream=True)
+            request = self._check(http, body, is_stream=True)
         except ServingError as error:
             events = self._failure(error)
         else:
@@ -101,10 +102,10 @@ class Generating:
             if not times.ended and not has_failed:
                 self._recorder.count_dropped()
 
-    def _check(self, body: GenerateRequest, *, is_stream: bool) -> CheckedRequest:
-        parameters = body.parameters
+    def _check(self, http: Request, body: GenerateRequest, *, is_stream: bool) -> CheckedRequest:
+        parameters, terms = body.parameters, terms_of(http)
         model = find_model(self._site.models, parameters.adapter_id)
-        return check(model, body.inputs, parameters, self._limits, is_stream=is_stream)
+        return check(model, body.inputs, parameters, self._limits, terms=terms, is_stream=is_stream)
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:

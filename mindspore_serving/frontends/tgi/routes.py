@@ -10,6 +10,7 @@ from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.aliases import (
     DecliningRoute,
     Forwarded,
@@ -66,7 +67,7 @@ def root_health(site: Site, request: Request) -> Response:
     """An empty body if everything can be called, else 503 and the reason in JSON."""
     if site.control.is_ready:
         return Response()
-    return TgiError(503, "healthcheck", "unhealthy").to_response()
+    return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
 
 
 def _route(path: str, verb: str, answer: Answer) -> Route:
@@ -120,14 +121,14 @@ def _info(site: Site, limits: RequestLimits) -> Answer:
 
 def _tokenize(site: Site) -> Answer:
     async def answer(request: Request) -> Response:
-        body = await read_limited(request, site.max_body)
+        body = await read_limited(request, site)
         path = other_path(body, TOKENIZE, TOKENIZE)
         if path:
             return Forwarded(body, path)
         check_type(request)
         found = decode(body, GENERATE)
         model = find_model(site.models, found.parameters.adapter_id)
-        tokens, _ = await _tokens(model, Tokenize(prompt=found.inputs))
+        tokens, _ = await _tokens(request, model, Tokenize(prompt=found.inputs))
         truncate = found.parameters.truncate
         return _json(tokens[-truncate:] if truncate else tokens)
 
@@ -136,7 +137,7 @@ def _tokenize(site: Site) -> Answer:
 
 def _chat_tokenize(site: Site, recorder: Recorder) -> Answer:
     async def answer(request: Request) -> Response:
-        body = decode(await read_json(request, site.max_body), CHAT)
+        body = decode(await read_json(request, site), CHAT)
         recorder.count_request()
         if body.response_format:
             body.response_format.to_grammar()  # to refuse a wrong one
@@ -145,14 +146,16 @@ def _chat_tokenize(site: Site, recorder: Recorder) -> Answer:
             raise TgiError(422, "tool_error", text)
         model = find_model(site.models, body.model)
         conversation = Tokenize(messages=body.messages, tools=body.tools, add_special=False)
-        tokens, text = await _tokens(model, conversation)
+        tokens, text = await _tokens(request, model, conversation)
         return _json(ChatTokenizeResponse(tokens, text))
 
     return answer
 
 
-async def _tokens(model: ServedModel, request: Tokenize) -> tuple[list[SimpleToken], str]:
-    found = await model.call(request, Tokenized)
+async def _tokens(
+    http: Request, model: ServedModel, request: Tokenize
+) -> tuple[list[SimpleToken], str]:
+    found = await model.call(request, Tokenized, terms_of(http))
     text = found.text
     tokens = [
         SimpleToken(token.id, text[start:stop], start, stop)

@@ -26,7 +26,7 @@ from mindspore_serving.frontends.tgi.answers import (
     encode,
 )
 from mindspore_serving.frontends.tgi.checks import CheckedRequest
-from mindspore_serving.frontends.tgi.errors import failed, incomplete
+from mindspore_serving.frontends.tgi.errors import failed, incomplete, invalid
 
 
 @dataclass(slots=True)
@@ -114,7 +114,8 @@ class StreamWriter:
 def check_end(chunk: Chunk, *, is_stream: bool) -> None:
     """Raises TgiError if the last chunk says that the model failed."""
     if chunk.finish_reason == "error":
-        raise failed(str(chunk.stop_reason))
+        text = str(chunk.stop_reason)
+        raise invalid(text) if chunk.blames_request else failed(text)
     if chunk.finish_reason == "abort" or (is_stream and not chunk.tokens):
         raise incomplete(is_stream=is_stream)
 
@@ -130,7 +131,7 @@ def finish_reason(chunk: Chunk, count: int, request: CheckedRequest, started: St
 async def write_stream(request: CheckedRequest, times: Times) -> AsyncGenerator[bytes, None]:
     """The events of the answer.  `times` are complete once the last was made.  Raises
     ServingError."""
-    with request.model.generate(request.generate) as generation:
+    with request.model.generate(request.generate, request.terms) as generation:
         started = await generation.begin()
         times.begin(started)
         writer = StreamWriter(request, started)
@@ -152,7 +153,7 @@ async def write_whole(request: CheckedRequest, times: Times) -> GenerateResponse
     """The answer, the best of `best_of`.  Raises ServingError."""
     with ExitStack() as stack:
         generations = [
-            stack.enter_context(request.model.generate(request.generate))
+            stack.enter_context(request.model.generate(request.generate, request.terms))
             for _ in range(request.best_of)
         ]
         written = [await _read(generation, request, times) for generation in generations]

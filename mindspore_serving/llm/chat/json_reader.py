@@ -1,6 +1,4 @@
-"""JSON read char by char, as it is written: generators that take chars and end with the last one of
-what they read.  They keep no values: who reads keeps the text.
-"""
+"""JSON read char by char: generators that take chars and end with the last of what they read."""
 
 import re
 from collections.abc import Generator
@@ -45,8 +43,7 @@ def read_marker(marker: str, char: str) -> Reading:
 
 
 def read_value(char: str, depth: int = 0) -> Value:
-    """A value, of which `char` is the first; the char behind it if that was needed to see that it
-    has ended, as behind numbers and words."""
+    """A value that begins with `char`; and the char behind it if its end shows only there."""
     if char == '"':
         yield from read_string(char)
         return None

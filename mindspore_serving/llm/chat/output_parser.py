@@ -1,7 +1,6 @@
 """An answer's text, as it comes, taken apart: reasoning, content, calls of tools.
 
-Pure text in, small pieces out: it knows no tokens, no model and no protocol.  Put together, the
-pieces are the same however the text was cut.
+Pure text in, small pieces out, which together do not depend on how the text was cut.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,12 +29,10 @@ class OutputParser:
     """Reads one answer.
 
     Space around reasoning, before a call and behind the last one is dropped.  What only looks like
-    a marker or a call is content; of a call that breaks after its arguments have begun, the
-    arguments so far are given out as they are, and what follows is content.
+    a marker or a call is content; of a call that breaks, the arguments so far are kept.
 
     Args:
-        tool_format: a row of `tool_formats.TOOL_FORMATS`; "" where an answer that is one JSON
-            object may be a call.
+        tool_format: a row of `TOOL_FORMATS`; "" where a JSON object may be a call.
         reasoning_format: a row of `reasoning_formats.REASONING_FORMATS`, or "".
         tools: as OpenAI writes them; without any, no calls are looked for.
     """
@@ -86,10 +83,8 @@ class _ReasoningReader:
 
     def finish(self) -> tuple[str, str]:
         rest, self._held = self._held, ""
-        is_inside = self._part == self._inside or (
-            self._part == self._begin and self._format.is_open
-        )
-        return (rest, "") if is_inside else ("", rest)
+        is_open = self._part == self._begin and self._format.is_open
+        return (rest, "") if is_open or self._part == self._inside else ("", rest)
 
     def _begin(self, text: str) -> tuple[str, str]:
         begin, shown = self._format.begin, text.lstrip()

@@ -1,6 +1,4 @@
-"""How models write what they think before they answer: found in a chat template, and allowed by a
-grammar.  Knows no tokens and no requests.
-"""
+"""How models write what they think before they answer.  Knows no tokens and no requests."""
 
 import json
 from collections.abc import Mapping
@@ -35,8 +33,7 @@ def find_reasoning_format(template_source: str) -> str:
     """The name of the format that a chat template shows: "think"; "think_open" if a prompt made
     with it ends inside reasoning; "mistral"; "" if it shows none.
 
-    The template is tried with one message of a user; if it refuses that, the prompt is taken not
-    to end inside reasoning.
+    Tried with one message of a user; a template that refuses it does not end inside reasoning.
     """
     if "[THINK]" in template_source:
         return "mistral"
@@ -53,15 +50,13 @@ def as_prompted(reasoning_format: str, prompt: str) -> str:
 
 
 def as_requested(reasoning_format: str, template_options: Mapping[str, Any]) -> str:
-    """The format of an answer whose template gets these options: with reasoning turned off the
-    prompt does not end inside it."""
+    """The format if the template gets these options, which may turn reasoning off."""
     is_off = any(template_options.get(switch) is False for switch in _SWITCHES)
     return "think" if reasoning_format == "think_open" and is_off else reasoning_format
 
 
 def reason_first(reasoning_format: str, grammar: Grammar) -> Grammar:
-    """`grammar` for an answer that may reason before (for "think_open": that must end its
-    reasoning before).
+    """`grammar` for an answer that may reason before (for "think_open": that ends its reasoning).
 
     Raises InvalidInputs if a JSON schema is not JSON.
     """

@@ -1,8 +1,7 @@
 """The sandbox in which chat templates run.
 
-Neither templates, which come with a model, nor what they are given can be trusted: they reach no
-attribute that Python keeps for itself, change nothing they are given, and are stopped when their
-time is up.  Knows nothing of messages.
+Neither templates, which come with a model, nor their arguments can be trusted: they reach no
+private attribute of Python, change nothing they are given, and are stopped at a time limit.
 """
 
 import json
@@ -83,8 +82,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = _to_json
         self.filters["_metered"] = self._meter
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
-        self.globals["dict"] = _make_dict  # the type itself would be a way out
+        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)  # noqa: A006
+        # The type itself would be a way out.
+        self.globals["dict"] = lambda *args, **names: dict(*args, **names)
         self.globals["namespace"] = _Namespace
 
     def read(self, source: str) -> jinja2.Template:
@@ -102,9 +102,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _meter(self, items: Iterable[Any], deadline: float) -> Iterator[Any]:
         for item in items:
             if self._clock() > deadline:
-                raise TooLarge(
-                    "the chat takes the model's template too long, expected a shorter one"
-                )
+                raise TooLarge("the chat takes the model's template too long")
             yield item
 
     def call_binop(
@@ -124,14 +122,6 @@ def _product_size(left: Any, right: Any) -> int:
 
 def _raise_exception(message: str) -> None:
     raise TemplateRefused(message)
-
-
-def _strftime_now(format: str) -> str:  # noqa: A002  templates may name it
-    return datetime.now().strftime(format)
-
-
-def _make_dict(*args: Any, **names: Any) -> dict[Any, Any]:
-    return dict(*args, **names)
 
 
 def _to_json(

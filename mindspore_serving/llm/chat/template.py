@@ -1,8 +1,7 @@
 """Turning a chat into the text a model was trained on, by the Jinja template of its directory.
 
 Templates behave as in the transformers library: the same whitespace rules, functions and filters.
-They run in a sandbox, and with limits on their output and time, because what they are given cannot
-be trusted.  Knows no tokens.
+They run in a sandbox with limits on output and time: they cannot be trusted.  Knows no tokens.
 """
 
 import time
@@ -62,8 +61,7 @@ class ChatTemplate:
     def open(
         cls, directory: str | Path, special_tokens: Mapping[str, str] | None = None
     ) -> "ChatTemplate | None":
-        """The template of chat_template.jinja, or else of tokenizer_config.json; None if neither
-        has one.  Raises StartError if it cannot be read."""
+        """Of chat_template.jinja or tokenizer_config.json; None if neither.  Raises StartError."""
         found = _find_sources(Path(directory))
         if "default" not in found:
             return None
@@ -88,8 +86,7 @@ class ChatTemplate:
             documents: for templates that know them.
             options: further variables of the template (`enable_thinking`).
 
-        Raises InvalidInputs if a role is unknown or the template refuses the messages or fails on
-        them, TooLarge over the limits.
+        Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
         self._check(messages)
         variables: dict[str, Any] = {
@@ -106,17 +103,12 @@ class ChatTemplate:
         except (InvalidInputs, MemoryError):
             raise
         except TemplateRefused as error:
-            raise InvalidInputs(
-                f"the model's chat template refuses the messages: {error}"
-            ) from None
+            failure = f"refuses the messages: {error}"
         except RecursionError:
-            raise InvalidInputs(
-                "the model's chat template failed: it calls itself forever"
-            ) from None
+            failure = "failed: it calls itself forever"
         except Exception as error:  # a template can raise what any expression can
-            raise InvalidInputs(
-                f"the model's chat template failed on these messages: {error}"
-            ) from None
+            failure = f"failed on these messages: {error}"
+        raise InvalidInputs(f"the model's chat template {failure}")
 
     def _check(self, messages: Sequence[Message]) -> None:
         if not messages:
@@ -127,15 +119,13 @@ class ChatTemplate:
                     f"messages[{index}] is of type {type(message).__name__}, expected an object"
                 )
             role = message.get("role")
-            if not isinstance(role, str) or not self._knows(role):
+            # Some models have roles of their own, which their templates name ("observation").
+            is_own = f"'{role}'" in self.source or f'"{role}"' in self.source
+            if not isinstance(role, str) or not (role in ROLES or is_own):
                 raise InvalidInputs(
                     f"messages[{index}] has role {role!r}, expected one of "
                     f"{', '.join(sorted(ROLES))}"
                 )
-
-    def _knows(self, role: str) -> bool:
-        """Some models have roles of their own, which their templates name ("observation")."""
-        return role in ROLES or f"'{role}'" in self.source or f'"{role}"' in self.source
 
     def _collect(self, template: jinja2.Template, variables: dict[str, Any]) -> str:
         deadline = self._clock() + self._limits.max_seconds
@@ -153,8 +143,7 @@ class ChatTemplate:
 
 
 def _find_sources(directory: Path) -> dict[str, str]:
-    """Templates by name ("default", "tool_use"); those of files go before those of
-    tokenizer_config.json."""
+    """Templates by name ("default", "tool_use"), first those of files."""
     found = _configured(directory / "tokenizer_config.json")
     files = {path.stem: path for path in (directory / "additional_chat_templates").glob("*.jinja")}
     files["default"] = directory / "chat_template.jinja"

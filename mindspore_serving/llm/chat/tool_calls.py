@@ -44,8 +44,7 @@ class CallReader:
 
     Args:
         tool_format: a row of `TOOL_FORMATS`.
-        names: of the tools.  A call without a marker before it must be of one of them; else an
-            answer in JSON would be taken for a call.
+        names: of the tools.  Without a marker, only these are calls: an answer may be JSON.
     """
 
     def __init__(self, tool_format: str, names: Collection[str]) -> None:
@@ -129,9 +128,7 @@ class CallReader:
     def _read(self, text: str) -> str:
         """Chars of a call; what is left of the text behind it.
 
-        Where a call breaks before its name and the start of its arguments are known, it was none:
-        all of it is content.  Where it breaks later, its arguments end there, and what follows is
-        content.
+        A call that breaks before its arguments are known is content; a later one ends there.
         """
         assert self._reading is not None
         for index, char in enumerate(text):
@@ -202,8 +199,7 @@ class CallReader:
     def _object(self, char: str) -> Reading:
         """`{"name": ..., "arguments": {...}}`.
 
-        Keys may come in any order, and each but once; other keys than those of a call break it.
-        Arguments that are null, or are not there, are "{}".
+        Keys come in any order, each once, no others.  Arguments null or missing are "{}".
         """
         if char != "{":
             raise Broken

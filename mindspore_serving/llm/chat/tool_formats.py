@@ -51,8 +51,7 @@ TOOL_FORMATS = {
 
 
 def find_tool_format(template_source: str) -> str:
-    """The name of the format that a chat template shows: "hermes", "llama3", "mistral",
-    "internlm"; "" if it shows none of them."""
+    """The format that a chat template shows: "hermes", "llama3", "mistral", "internlm", or ""."""
     source = template_source
     # Qwen3-Coder and GLM have the markers of Hermes, with XML between them.
     is_xml = "<function=" in source or "<arg_key>" in source
@@ -72,11 +71,8 @@ def tool_names(tools: Tools) -> list[str]:
 
 
 def to_template(tools: Tools) -> list[dict[str, Any]]:
-    """`tools` for a chat template: without "strict", which no model learned to read, and with
-    "parameters", which templates look into."""
-    return [
-        _shown(tool) if isinstance(tool.get("function"), Mapping) else {**tool} for tool in tools
-    ]
+    """`tools` for a template: without "strict", and with "parameters", which templates need."""
+    return [_shown(one) if isinstance(one.get("function"), Mapping) else {**one} for one in tools]
 
 
 def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,12 +84,10 @@ def _shown(tool: Mapping[str, Any]) -> dict[str, Any]:
 def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: bool) -> Grammar:
     """The answers that call tools, and do nothing else.
 
-    Arguments follow the tool's JSON schema; where that uses what cannot be followed, it is refused
-    if the tool is `strict`, else ignored.
+    Arguments follow the tool's JSON schema; one that cannot is refused if `strict`, else ignored.
 
     Args:
-        tool_format: a row of `TOOL_FORMATS`; for "" the answer is one JSON object with "name" and
-            "arguments".
+        tool_format: of `TOOL_FORMATS`; for "" one JSON object with "name" and "arguments".
         tools: as OpenAI writes them.
         name: the tool to call; None for any.
         parallel: allow several calls, up to `MAX_CALLS`; "" has but one.
@@ -118,8 +112,7 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
 
 
 def _head(tool_format: str, most: int) -> list[str]:
-    """The rules around `call`, with up to `most` calls behind the first.  Markers are rules of
-    their own, so that special tokens can stand for them."""
+    """The rules around `call` and `most` more.  Markers are rules, so that special tokens match."""
     if tool_format == "hermes":
         return [
             f"start: {_several('block', _NEWLINE, most)}",

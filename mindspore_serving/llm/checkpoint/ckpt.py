@@ -7,9 +7,11 @@ nor what the tensors mean.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,21 +24,9 @@ from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 Span: TypeAlias = tuple[int, int]  # begin and end in the file
 
 # tensor_type -> the name of the type here.
-TYPES = {
-    "Float64": "F64",
-    "Float32": "F32",
-    "Float16": "F16",
-    "BFloat16": "BF16",
-    "Int64": "I64",
-    "UInt64": "U64",
-    "Int32": "I32",
-    "UInt32": "U32",
-    "Int16": "I16",
-    "UInt16": "U16",
-    "Int8": "I8",
-    "UInt8": "U8",
-    "Bool": "BOOL",
-}
+_WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 16)]
+TYPES = {f"{word}{bits}": f"{word[0]}{bits}" for word, bits in _WIDE}
+TYPES |= {"Int8": "I8", "UInt8": "U8", "BFloat16": "BF16", "Bool": "BOOL"}
 TEXT = "str"  # the tensor_type of what is no tensor: a note of who saved the file
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # protobuf's wire types
 ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # how an encrypted file begins
@@ -63,25 +53,13 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
     """
     reader = _Reader(path)
     tensors: dict[str, StoredTensor] = {}
-    for entries in _runs(reader.entries()):
-        name = entries[0].name
+    for name, run in groupby(reader.entries(), attrgetter("name")):
+        entries = list(run)
         if name in tensors:
             raise StartError(f"{path}: tensor {name!r} is there twice")
         if entries[0].kind != TEXT:
             tensors[name] = reader.tensor(entries)
     return tensors
-
-
-def _runs(entries: Iterator[Entry]) -> Iterator[list[Entry]]:
-    """Consecutive entries of one name."""
-    run: list[Entry] = []
-    for entry in entries:
-        if run and entry.name != run[0].name:
-            yield run
-            run = []
-        run.append(entry)
-    if run:
-        yield run
 
 
 class _Reader:
@@ -214,3 +192,55 @@ class _Reader:
 
     def _broken(self, found: str) -> StartError:
         return StartError(f"{self._path} has {found}: cut off, damaged, or no MindSpore checkpoint")
+
+
+MINDFORMERS_EMBEDDING = "model.tok_embeddings.embedding_weight"  # no other library has this name
+MINDFORMERS_FUSED = (".attention.w_qkv.", ".feed_forward.w_gate_hidden.")
+MINDFORMERS = (
+    ("model.tok_embeddings.embedding_weight", "model.embed_tokens.weight"),
+    ("model.norm_out.", "model.norm."),
+    (".attention.wq.", ".self_attn.q_proj."),
+    (".attention.wk.", ".self_attn.k_proj."),
+    (".attention.wv.", ".self_attn.v_proj."),
+    (".attention.wo.", ".self_attn.o_proj."),
+    (".attention_norm.", ".input_layernorm."),
+    (".ffn_norm.", ".post_attention_layernorm."),
+    (".feed_forward.w1.", ".mlp.gate_proj."),
+    (".feed_forward.w2.", ".mlp.down_proj."),
+    (".feed_forward.w3.", ".mlp.up_proj."),
+)
+# The parameters of mindspore.nn.Embedding and LayerNorm, which MindNLP's models are built of.
+LEAVES = {"embedding_table": "weight", "gamma": "weight", "beta": "bias"}
+
+
+def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
+    """Name that MindFormers, MindNLP or Hugging Face gives -> Hugging Face's, for all `names`.
+
+    Raises StartError: matrices that MindFormers has fused, two names that become one.
+    """
+    names = list(names)
+    is_mindformers = MINDFORMERS_EMBEDDING in names
+    rename = _mindformers if is_mindformers else _mindnlp
+    renamed = {name: rename(name) for name in names}
+    origins: dict[str, str] = {}
+    for name, new in renamed.items():
+        if new in origins:
+            raise StartError(f"tensors {origins[new]!r} and {name!r} both are {new!r}")
+        origins[new] = name
+    return renamed
+
+
+def _mindformers(name: str) -> str:
+    if any(part in name for part in MINDFORMERS_FUSED):
+        raise StartError(
+            f"tensor {name!r} is fused, in an order that depends on how it was trained; convert "
+            "the checkpoint with qkv_concat=False first"
+        )
+    for theirs, ours in MINDFORMERS:
+        name = name.replace(theirs, ours)
+    return name
+
+
+def _mindnlp(name: str) -> str:
+    stem, dot, leaf = name.rpartition(".")
+    return f"{stem}{dot}{LEAVES.get(leaf, leaf)}" if dot else name

@@ -48,8 +48,7 @@ def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) 
 def run_command(
     convert: Callable[..., None], arguments: Sequence[str] | None, modes: Iterable[str] = ()
 ) -> int:
-    """Call `convert` with the source, the target and, if there are `modes`, the mode that the
-    command line gives; the exit status."""
+    """Call `convert` with source, target and mode (if there are `modes`); the exit status."""
     parser = argparse.ArgumentParser(
         prog=f"python -m mindspore_serving.llm.{convert.__name__}",
         description=(convert.__doc__ or "").split("\n\n")[0],

@@ -35,8 +35,7 @@ PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to a matrix [out, in]: up @ down.  `up` [out, rank] has the scale in it; `down`
-    is [rank, in]."""
+    """What is added to a matrix: up [out, rank], with the scale in it, @ down [rank, in]."""
 
     down: Matrix
     up: Matrix
@@ -45,8 +44,7 @@ class LowRank:
 def read_adapter(directory: str | Path) -> dict[str, LowRank]:
     """Checkpoint tensor ("model.layers.0.self_attn.q_proj.weight") -> what is added to it.
 
-    Raises StartError naming the file, and the key or tensor that is missing, broken or not
-    supported.
+    Raises StartError naming the file, and the key or tensor that is missing or not supported.
     """
     directory = Path(directory)
     if not directory.is_dir():

@@ -16,13 +16,8 @@ MAX_JSON_BYTES = 64 * 2**20
 RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """config.json.  Raises StartError if it is missing or broken."""
-    return read_json(directory / CONFIG)
-
-
 def find_config(directory: Path) -> dict[str, Any]:
-    """The same, but empty if there is none; not every runtime needs one."""
+    """config.json; empty if there is none, as not every runtime needs one."""
     return read_optional_json(directory / CONFIG)
 
 

@@ -2,7 +2,7 @@
 describes it: modules.json, and a directory for each module.  Knows no runtime.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,11 @@ class Pooling:
         return unit_vectors(vectors) if self.normalizes else vectors
 
 
-def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Vectors:
-    pooled: Vectors
+def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Any:
     if mode in ("cls", "lasttoken"):
-        pooled = states[starts if mode == "cls" else starts + counts - 1]
-        return pooled
+        return states[starts if mode == "cls" else starts + counts - 1]
     if mode == "max":
-        pooled = np.maximum.reduceat(states, starts, axis=0)
-        return pooled
+        return np.maximum.reduceat(states, starts, axis=0)
     divisors = counts.astype(np.float32)
     if mode == "weightedmean":  # the first token counts once, the second twice
         places = np.arange(len(states)) - np.repeat(starts, counts) + 1
@@ -87,8 +84,7 @@ def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Vectors
         divisors = divisors * (divisors + 1) / 2
     elif mode == "mean_sqrt_len_tokens":
         divisors = np.sqrt(divisors)
-    pooled = np.add.reduceat(states, starts, axis=0) / divisors[:, None]
-    return pooled
+    return np.add.reduceat(states, starts, axis=0) / divisors[:, None]
 
 
 def read_pooling(directory: Path, hidden_size: int) -> Pooling:
@@ -153,7 +149,8 @@ def _read_dense(directory: Path) -> Dense:
     path = directory / "config.json"
     config = read_optional_json(path)
     activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
-    odd = [key for key in ("use_residual", "module_input_name") if _is_odd(key, config)]
+    plain = (None, False, "sentence_embedding")
+    odd = [key for key in ("use_residual", "module_input_name") if config.get(key) not in plain]
     if activation not in ACTIVATIONS or odd:
         what = f"has {odd[0]}" if odd else f"has activation_function {activation!r}"
         raise StartError(f"{path} {what}, expected a plain layer with {', '.join(ACTIVATIONS)}")
@@ -161,28 +158,18 @@ def _read_dense(directory: Path) -> Dense:
     tensors = read_safetensors(file)
     if "linear.weight" not in tensors:
         raise StartError(f"{file} has no tensor 'linear.weight'")
-    weight, bias = (
-        to_f32(tensors[name], f"tensor {name!r} of {file}") if name in tensors else None
-        for name in ("linear.weight", "linear.bias")
-    )
-    assert weight is not None
-    return Dense(weight, bias, activation)
-
-
-def _is_odd(key: str, config: Mapping[str, Any]) -> bool:
-    return config.get(key) not in (None, False, "sentence_embedding")
+    arrays = {name: to_f32(one, f"tensor {name!r} of {file}") for name, one in tensors.items()}
+    return Dense(arrays["linear.weight"], arrays.get("linear.bias"), activation)
 
 
 def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
     for dense in denses:
-        if dense.weight.ndim != 2 or dense.weight.shape[1] != width:
+        shape, bias = dense.weight.shape, dense.bias
+        if len(shape) != 2 or shape[1] != width:
+            raise StartError(f"{path}: a Dense module has shape {shape}, expected [*, {width}]")
+        if bias is not None and bias.shape != shape[:1]:
             raise StartError(
-                f"{path}: a Dense module has shape {dense.weight.shape}, expected [*, {width}]"
-            )
-        if dense.bias is not None and dense.bias.shape != dense.weight.shape[:1]:
-            raise StartError(
-                f"{path}: a Dense module's bias has shape {dense.bias.shape}, expected "
-                f"{dense.weight.shape[:1]}"
+                f"{path}: a Dense module's bias has shape {bias.shape}, expected {shape[:1]}"
             )
         width = len(dense.weight)
 
@@ -212,6 +199,5 @@ def longest_prompt(directory: Path) -> int | None:
 
 def unit_vectors(vectors: Vectors) -> Vectors:
     """`vectors` [count, size] scaled to length 1; one of zeros stays as it is."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
-    return scaled
+    lengths: Any = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, np.maximum(lengths, np.float32(1e-12)), dtype=np.float32)

@@ -64,8 +64,7 @@ class StoredTensor:
 def map_now(arrays: Iterable[Array]) -> None:
     """Read and map the files behind `arrays` whole, instead of page by page at first use.
 
-    For arrays that are read in place in every step, which then are read 1 to 3 % faster.  Older
-    kernels cannot do it; then nothing happens.
+    Arrays that are read in every step are then read 1 to 3 % faster; not before Linux 5.14.
     """
     mappings = {id(found): found for found in map(_mapping, arrays) if found is not None}
     for mapping in mappings.values():
@@ -130,16 +129,14 @@ def _checked_entry(
 ) -> tuple[str, tuple[int, ...], int, int]:
     where = f"{path}: tensor {name!r}"
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    dtype = fields.get("dtype")
-    shape, offsets = _sizes(fields.get("shape")), _sizes(fields.get("data_offsets"))
+    dtype, given = fields.get("dtype"), fields.get("data_offsets")
+    shape, offsets = _sizes(fields.get("shape")), _sizes(given)
     if not isinstance(dtype, str) or dtype not in BITS:
         raise StartError(f"{where} has dtype {dtype!r}, expected one of {', '.join(BITS)}")
     if shape is None:
         raise StartError(f"{where} has shape {fields.get('shape')!r}, expected a list of sizes")
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise StartError(
-            f"{where} has data_offsets {fields.get('data_offsets')!r}, expected [begin, end]"
-        )
+        raise StartError(f"{where} has data_offsets {given!r}, expected [begin, end]")
     begin, end = offsets
     if end > available:
         raise StartError(

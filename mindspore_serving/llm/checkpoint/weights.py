@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
-from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
-from mindspore_serving.llm.checkpoint.model_files import read_config, read_json
+from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
@@ -40,7 +39,7 @@ class Checkpoint:
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
-        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt_names`).
+        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`).
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
@@ -48,7 +47,7 @@ class Checkpoint:
         if not directory.is_dir():
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         tensors = _read_files(directory)
-        return cls(directory, read_config(directory), tensors)
+        return cls(directory, read_json(directory / CONFIG), tensors)
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -63,9 +62,7 @@ class Checkpoint:
         """
         stored = self._tensors.get(name)
         if stored is None:
-            raise StartError(
-                f"{self.directory} has no tensor {name!r}, which its architecture needs"
-            )
+            raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
         if not stored.bits.flags.aligned:  # native code reads aligned memory
             stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)

@@ -70,8 +70,7 @@ class BlockPool:
     def free(self, blocks: Sequence[int]) -> None:
         """One user less for each of a sequence's `blocks`.
 
-        The end of a text is useless without its beginning, so the last block is the first to be
-        reused.
+        The last block is reused first: the end of a text is useless without its beginning.
         """
         users = self.users
         for block in reversed(blocks):
@@ -84,8 +83,7 @@ class BlockPool:
                 self._cached[block] = None
 
     def register(self, block: int, digest: bytes) -> None:
-        """`block` now holds, in full, what `digest` is the hash of.  The first such block is the
-        one that is shared; a second changes nothing."""
+        """`block` holds what `digest` is the hash of; a second such block changes nothing."""
         if digest not in self._block_of:
             self._block_of[digest] = block
             self._hash_of[block] = digest

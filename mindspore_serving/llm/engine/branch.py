@@ -1,21 +1,20 @@
-"""One of the answers to a request: turns its sampled tokens into outputs, and says what is sampled
-next.  Knows neither cache nor runner.
-"""
+"""One answer to a request: from a step's logits to tokens to outputs.  Knows no cache."""
+
+from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Drafter
-from mindspore_serving.llm.grammar.state import GrammarState
+from mindspore_serving.llm.grammar.state import Constrained, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
-from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
-from mindspore_serving.llm.tokenization.stopping import Emitted, StopChecker
+from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
+from mindspore_serving.llm.step import Logits, Row
+from mindspore_serving.llm.tokenization.stopping import Detokenizer, Emitted, StopChecker
 
 
 class Branch:
-    """An unfinished answer.  `drafter` is None if nothing is guessed, `grammar` if any text may be
-    generated."""
+    """An unfinished answer.  `drafter` None guesses nothing, `grammar` None allows any text."""
 
     __slots__ = (
         "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
@@ -28,7 +27,8 @@ class Branch:
         self.index = index
         self.sequence = sequence
         self.drafter = drafter
-        self.grammar = _state(request)
+        grammar, ignores_eos = request.grammar, request.params.ignore_eos
+        self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
         self._checker = _checker(request)
         self._row = self._sample_row(self.output_ids)
@@ -44,9 +44,12 @@ class Branch:
         return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
 
     def write(self, token: Sampled) -> Generated:
-        """Take the next token."""
+        """Take the next token; if none is allowed, a grammar may be complete."""
+        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
+            return self.end(FinishReason.STOP)
         if token.error is not None:
-            return self._end_without_token(token)
+            ended = self.end(FinishReason.ERROR, token.error)
+            return replace(ended, blames_request=token.blames_request)
         token_id = token.token_id
         emitted = self._checker.check(token_id)
         if self.grammar is not None:
@@ -59,11 +62,11 @@ class Branch:
             None if token.logprobs is None else (token.logprobs,),
             emitted.finish_reason,
             emitted.stop_reason,
+            blames_request=emitted.finish_reason is FinishReason.ERROR,
         )
 
     def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
-        """Take the next token and those sampled after each of `guesses`, up to the first that was
-        not guessed or that ends the text."""
+        """Take the next token and those after right `guesses`, up to the end of the text."""
         parts = [self.write(sampled[0])]
         for guess, token in zip(guesses, sampled[1:], strict=True):
             last = parts[-1]
@@ -97,12 +100,6 @@ class Branch:
             return Emitted(text, FinishReason.ERROR, grammar.error)
         return emitted
 
-    def _end_without_token(self, token: Sampled) -> Generated:
-        """The answer is complete if the grammar may end here and no token may follow."""
-        if token.is_barred and self.grammar is not None and self.grammar.is_complete:
-            return self.end(FinishReason.STOP)
-        return self.end(FinishReason.ERROR, token.error)
-
     def _sample_row(self, output_ids: list[int]) -> SampleRow:
         request = self.request
         return SampleRow(
@@ -116,15 +113,90 @@ class Branch:
         )
 
 
-def _state(request: Request) -> GrammarState | None:
-    if request.grammar is None:
-        return None
-    return request.grammar.begin(has_ends=not request.params.ignore_eos)
-
-
 def _checker(request: Request) -> StopChecker:
     decoding = None
     if request.tokenizer is not None:
         skips = request.params.skip_special_tokens
         decoding = Detokenizer(request.tokenizer, skips, continues=request.continues)
     return StopChecker(request.params, request.eos_ids, decoding, request.max_tokens)
+
+
+PROMPT = -1  # the `Generated.index` of a piece of the prompt itself
+
+
+@dataclass(slots=True)
+class Readout:
+    """Filled row by row in the order of the step, then used once."""
+
+    counts: list[int] = field(default_factory=list)  # of each row of the step: tokens sampled
+    constrained: list[Constrained] = field(default_factory=list)  # rows whose masks are missing
+    _sampled: list[SampleRow] = field(default_factory=list)
+    _places: list[int] = field(default_factory=list)  # the logits of each of those
+    # Branch, first of its logits, and how many:
+    _scored: list[tuple[Branch, int, int]] = field(default_factory=list)
+    _num_logits: int = 0
+
+    def add(self, branch: Branch, row: Row, siblings: list[Branch]) -> None:
+        """`siblings` are the pending branches of the request, sampled from the same logits."""
+        first = self._num_logits
+        self._num_logits += row.num_logits
+        known = len(branch.sequence.tokens) - row.start
+        num_sampled = max(0, len(row.tokens) - known + 1)
+        if branch.request.is_to_score:
+            self._scored.append((branch, first, row.num_logits - num_sampled))
+        if num_sampled == 1 and not siblings and branch.grammar is None:  # nearly always
+            self._sampled.append(branch.row())
+            self._places.append(self._num_logits - 1)
+        elif num_sampled:
+            place = self._num_logits - num_sampled
+            guesses = list(row.tokens[known:])
+            self._sample(branch, [branch.row(), *branch.guess_rows(guesses)], guesses)
+            for sibling in siblings:
+                self._sample(sibling, [sibling.row()], [])
+            self._places += [*range(place, self._num_logits), *[place] * len(siblings)]
+            num_sampled += len(siblings)
+        self.counts.append(num_sampled)
+
+    def _sample(self, branch: Branch, rows: list[SampleRow], guesses: list[int]) -> None:
+        self._sampled += rows
+        if branch.grammar is not None:
+            self.constrained.append(Constrained(branch.grammar, rows, guesses))
+
+    def score(self, logits: Logits) -> list[tuple[str, Generated]]:
+        """The log-probabilities of the pieces of prompts, before `sample` overwrites logits.
+
+        The very first token of a prompt follows nothing: it has none.
+        """
+        pieces = []
+        for branch, first, count in self._scored:
+            request = branch.request
+            start, end = max(1, request.num_scored), max(1, request.num_scored) + count
+            targets = request.prompt_ids[start:end]
+            k = request.params.prompt_logprobs or 0
+            scores = prompt_logprobs(logits[first : first + count], targets, k)
+            if request.num_scored == 0:
+                targets, scores = [request.prompt_ids[0], *targets], [(), *scores]
+            if not targets:
+                continue  # a preempted prompt is computed again
+            request.num_scored = end
+            piece = Generated(PROMPT, tuple(targets), "", tuple(scores))
+            pieces.append((request.request_id, piece))
+        return pieces
+
+    def sample(self, logits: Logits) -> list[Sampled]:
+        """The tokens, in the order of the rows; `counts` of them for each row of the step."""
+        if not self._sampled:
+            return []
+        if self._places != list(range(len(logits))):
+            logits = logits[self._places]
+        sampled = sample(logits, self._sampled)
+        if any(one.error for one in self.constrained):
+            self._fail(sampled)
+        return sampled
+
+    def _fail(self, sampled: list[Sampled]) -> None:
+        """Give an error to the answers whose masks could not be computed."""
+        errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
+        for index, row in enumerate(self._sampled):
+            if id(row) in errors:
+                sampled[index] = Sampled(-1, error=errors[id(row)], blames_request=True)

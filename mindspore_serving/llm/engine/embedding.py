@@ -66,8 +66,7 @@ class Embedder:
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """Compute one forward pass: float32 [hidden_size] of each prompt that it ends, by request,
-        or why there is none.  No pass while those that run have left too few blocks."""
+        """One pass: of each prompt that ends, by request, float32 [hidden_size] or an error."""
         self.num_lacking = 0
         if self._long is None and self._waiting:
             self._admit_long()
@@ -81,8 +80,7 @@ class Embedder:
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """float32 [len(prompts), hidden_size] of prompts that `check` has passed, while nothing
-        else runs.  Raises InvalidInputs if the runtime has no embeddings, ServingError if the model
-        failed."""
+        else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError."""
         vectors = np.zeros((len(prompts), self._open_runner().hidden_size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}
         self._waiting.update(zip(places, prompts, strict=True))
@@ -105,7 +103,8 @@ class Embedder:
     def _admit_long(self) -> None:
         """Begin the first prompt if it takes several steps and its blocks are free."""
         request_id, prompt = next(iter(self._waiting.items()))
-        if len(prompt) > self._config.max_num_batched_tokens and self._has_blocks(prompt):
+        has_blocks = self._blocks_for(prompt) <= self._pool.num_free
+        if has_blocks and len(prompt) > self._config.max_num_batched_tokens:
             del self._waiting[request_id]
             self._long = _LongPrompt(request_id, prompt, self._allocate(prompt))
 
@@ -162,9 +161,6 @@ class Embedder:
                 break
             ids.append(request_id)
         return ids
-
-    def _has_blocks(self, prompt: list[int]) -> bool:
-        return self._blocks_for(prompt) <= self._pool.num_free
 
     def _allocate(self, prompt: list[int]) -> list[int]:
         return [self._pool.allocate() for _ in range(self._blocks_for(prompt))]

@@ -1,7 +1,6 @@
 """Models that embed and do not generate: prompts in, one vector for each out.
 
-Every step computes whole prompts, as many as fit: the one that has waited longest and those nearest
-to it in length, of any request.  It has no thread, clock or socket.
+Every step computes whole prompts: the oldest, and those nearest to it in length that fit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
-from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.runtimes import open_encoder
@@ -42,8 +41,7 @@ class Encoder:
     def open(
         cls, directory: str | Path, config: EngineConfig, runtime: str = "openvino"
     ) -> "Encoder":
-        """Load `directory`: config.json, *.safetensors, and what sentence-transformers puts beside
-        them.  Raises StartError saying what cannot be used."""
+        """Load config.json, *.safetensors and sentence-transformers' files.  Raises StartError."""
         runner = open_encoder(directory, runtime, config)
         try:
             return cls(runner, read_pooling(Path(directory), runner.hidden_size), config)
@@ -97,12 +95,12 @@ class EncoderEngine:
         return bool(self._waiting)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt.  Raises InvalidInputs saying what is wrong with it, Overloaded if too
-        many wait."""
+        """Queue a prompt.  Raises InvalidInputs for a wrong one, Overloaded if too many wait."""
         prompt = self.encoder.check(prompt_ids)
         if request_id in self._waiting:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
-        self._check_room(len(prompt))
+        count, num_tokens = len(self._waiting), self._num_waiting_tokens
+        check_room(self.config, "prompts", count, num_tokens, len(prompt))
         self._waiting[request_id] = prompt
         self._num_waiting_tokens += len(prompt)
         self._num_prompt_tokens += len(prompt)
@@ -118,8 +116,7 @@ class EncoderEngine:
         return prompt is not None
 
     def step(self) -> Outputs:
-        """Compute one batch: for each request in it its vector, float32 [embedding_size], or the
-        error that the batch failed with."""
+        """Compute one batch: of each request its vector, float32 [embedding_size], or an error."""
         chosen = self._choose()
         prompts = [self._waiting.pop(request_id) for request_id in chosen]
         if not prompts:
@@ -157,20 +154,6 @@ class EncoderEngine:
     def close(self) -> None:
         """Close the encoder; nothing may be called afterwards."""
         self.encoder.close()
-
-    def _check_room(self, num_tokens: int) -> None:
-        """Raise Overloaded if a prompt of so many tokens may not wait."""
-        config, count = self.config, len(self._waiting)
-        if config.max_num_waiting is not None and count >= config.max_num_waiting:
-            raise Overloaded(
-                f"{count} prompts wait already, at most {config.max_num_waiting} may; try again"
-            )
-        most = config.max_num_waiting_tokens
-        if most is not None and count and self._num_waiting_tokens + num_tokens > most:
-            raise Overloaded(
-                f"prompts with {self._num_waiting_tokens} tokens wait already, at most {most} may; "
-                "try again"
-            )
 
     def _choose(self) -> list[str]:
         """The requests of the next step: the oldest, and the nearest to it in length."""

@@ -1,8 +1,7 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step schedules, runs the model, samples and hands out the tokens.  The decisions are made by the
-scheduler, the sampler and the stop checker.  It has no thread, clock or socket: its owner calls
-`step` as long as there is work, always from one thread.
+A step schedules, runs the model, samples and hands out the tokens.  It has no thread, clock or
+socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
 from collections.abc import Iterable
@@ -14,9 +13,8 @@ from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.branch import Branch
+from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.embedding import Embedder
-from mindspore_serving.llm.engine.readout import PROMPT, Readout
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
@@ -43,8 +41,7 @@ class Engine:
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: makes what guesses tokens, if `num_speculative_tokens` is not 0; None looks
-            for n-grams.
+        make_drafter: makes what guesses tokens; None looks for n-grams.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.
     """
@@ -116,18 +113,21 @@ class Engine:
         adapter: int = 0,
         grammar: CompiledGrammar | None = None,
         continues: bool = False,
+        bad_words_ids: list[list[int]] | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
-        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP as
-        soon as that is complete and nothing may follow.  With `continues` the text may begin with
-        a space, to be put behind the prompt's.
+        `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
+        that is complete.  With `continues` the text may begin with a space.  `bad_words_ids` are
+        `params.bad_words` as tokens, if that was done before.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
-        request = make_request(request_id, prompt_ids, params, self._limits, grammar)
+        request = make_request(
+            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
+        )
         request.continues = continues
         check_place(priority, cache_salt, adapter, self._limits)
         if request_id in self._table:
@@ -147,8 +147,7 @@ class Engine:
         self._scheduler.add(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt to be embedded: a step will give float32 [hidden_size], of length 1, or
-        a ServingError.  Raises InvalidInputs, and Overloaded if too many wait."""
+        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
         self.embedder.add(request_id, prompt_ids)
 
     def abort(self, request_id: str) -> bool:
@@ -169,8 +168,7 @@ class Engine:
     def step(self) -> Outputs:
         """Compute one step: its outputs.
 
-        A step that fails ends the requests in it with ERROR and the cause as `stop_reason`; the
-        others go on.
+        A step that fails ends its requests with ERROR and the cause as `stop_reason`; others go on.
         """
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
@@ -238,9 +236,8 @@ class Engine:
         tokens: list[list[int]] = []
         written: list[tuple[Branch, Generated]] = []
         place = 0
-        for row, sequence, count in zip(
-            scheduled.step.rows, scheduled.sequences, counts, strict=True
-        ):
+        step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
+        for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue

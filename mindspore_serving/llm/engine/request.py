@@ -75,9 +75,11 @@ def make_request(
     prompt_ids: Iterable[int],
     params: SamplingParams,
     limits: ModelLimits,
+    *,
     grammar: CompiledGrammar | None = None,
+    words: list[list[int]] | None = None,
 ) -> Request:
-    """A request within `limits`.  A missing seed is drawn.
+    """A request within `limits`.  A missing seed is drawn; `words` are its bad words as tokens.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
@@ -97,7 +99,7 @@ def make_request(
         max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
         seed=secrets.randbits(64) if params.seed is None else params.seed,
         eos_ids=limits.eos_ids,
-        bad_words_ids=_bad_words_ids(params, limits.tokenizer),
+        bad_words_ids=_bad_words_ids(params, limits.tokenizer) if words is None else words,
         tokenizer=limits.tokenizer,
         grammar=grammar,
     )
@@ -146,8 +148,7 @@ def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> l
 def check_prompt(
     prompt_ids: Iterable[int], vocab_size: int, most: int, why: str = " (max_model_len)"
 ) -> list[int]:
-    """The prompt as a list.  Raises InvalidInputs: empty, longer than `most` (with `why` in the
-    text), an id out of range."""
+    """The prompt as a list.  Raises InvalidInputs: empty, over `most`, an id out of range."""
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")

@@ -38,8 +38,7 @@ class RequestTable:
         return request, branches
 
     def remove(self, branch: Branch) -> Sequence | None:
-        """Remove a finished branch, and its request if it was the last.  Returns the sequence of
-        the branch, None if it never had its own."""
+        """Remove a finished branch, the last with its request; its sequence, if it has one."""
         request = branch.request
         request.open.discard(branch.index)
         if not request.open:

@@ -13,8 +13,7 @@ Decisions only: no clock, no I/O, no model.
 
 from bisect import bisect_left, insort
 
-from mindspore_serving.errors import Overloaded
-from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
 
@@ -48,20 +47,8 @@ class Scheduler:
 
     def check_room(self, num_tokens: int) -> None:
         """Raise Overloaded if so many more tokens may not wait."""
-        waiting, config = self.waiting, self._config
-        if config.max_num_waiting is not None and len(waiting) >= config.max_num_waiting:
-            raise Overloaded(
-                f"{len(waiting)} requests wait already, at most {config.max_num_waiting} may; "
-                "try again"
-            )
-        most = config.max_num_waiting_tokens
-        if most is None or not waiting:
-            return
-        waiting_tokens = sum(len(sequence.tokens) for sequence in waiting)
-        if waiting_tokens + num_tokens > most:
-            raise Overloaded(
-                f"requests with {waiting_tokens} tokens wait already, at most {most} may; try again"
-            )
+        lengths = [len(sequence.tokens) for sequence in self.waiting]
+        check_room(self._config, "requests", len(lengths), sum(lengths), num_tokens)
 
     def add(self, sequence: Sequence) -> None:
         """Queue `sequence`.  The cache must be able to hold its `max_len`."""
@@ -69,8 +56,7 @@ class Scheduler:
         insort(self.waiting, sequence, key=_order)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Run `child`, which has the computed tokens of `parent` and one more, on shared blocks;
-        let it wait if no more sequences can run."""
+        """Run `child` on the blocks of `parent`, or let it wait if no more sequences can run."""
         if len(self.running) >= self._config.max_num_seqs:
             self.add(child)
             return
@@ -115,9 +101,8 @@ class Scheduler:
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
         """Record that `scheduled` was computed.  `sampled` has, for each row, the tokens that
         follow: none for a chunk of a prompt, else the right guesses and one more."""
-        for sequence, row, tokens in zip(
-            scheduled.sequences, scheduled.step.rows, sampled, strict=True
-        ):
+        step = zip(scheduled.sequences, scheduled.step.rows, sampled, strict=True)
+        for sequence, row, tokens in step:
             if sequence.status is not Status.RUNNING:
                 continue
             if tokens:

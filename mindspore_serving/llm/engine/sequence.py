@@ -1,5 +1,4 @@
-"""One sequence as the scheduler sees it: tokens, how far they are computed, cache blocks; and the
-step of several that a scheduler fills.
+"""One sequence as the scheduler sees it: tokens, computed so far, cache blocks; and its steps.
 
 Decides nothing, and knows neither text nor sampling.
 """

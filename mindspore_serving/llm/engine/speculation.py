@@ -16,8 +16,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, most: int) -> list[int]:
-        """Up to `most` tokens that may follow, or none.  Called in the step loop: it must be
-        quick."""
+        """Up to `most` tokens that may follow, or none.  Must be quick: it is in the step loop."""
         ...
 
 

@@ -14,14 +14,21 @@ import numpy as np
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.llm.grammar.source import WHITESPACE, place_special_tokens
+from mindspore_serving.llm.grammar import probing
+from mindspore_serving.llm.grammar.source import (
+    WHITESPACE,
+    forbid_forcing,
+    place_special_tokens,
+)
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
 from mindspore_serving.llm.grammar.tokens import TokenTable
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 MAX_SOURCE_BYTES = 64 * 1024
 _MAX_CACHED = 64
-_MAX_LEXER_STATES = 50_000  # of 1 to 2 kB each, and kept as long as the grammar is
+# What computing one mask may take: on a vocabulary of 100,000 tokens mostly under 10 ms.
+_STEP_LIMITS = {"step_max_items": 10_000, "max_items_in_row": 500, "step_lexer_fuel": 14_000}
+_MAX_LEXER_STATES = 20_000  # of 1 to 2 kB each, and kept as long as the grammar is
 _MAX_REASON_CHARS = 500
 
 _KINDS = ("json_object", "json_schema", "regex", "lark")
@@ -37,6 +44,11 @@ class CompiledGrammar:
     _num_tokens: int = field(repr=False)  # of a mask
     _matcher: Any = field(repr=False)
 
+    def find_slow_step(self) -> str | None:
+        """Why following the grammar is too slow, on ways through it that are chosen by chance; None
+        if it is not."""
+        return probing.find_slow_step(self._matcher.deep_copy, self._eos_ids)
+
     def begin(self, has_ends: bool = True) -> GrammarState:
         """The state before the first token.  Without `has_ends` no end token is chosen: the answer
         goes on as long as the grammar allows more."""
@@ -51,11 +63,20 @@ class GrammarCompiler:
         tokenizer: of the model; its vocabulary is read at once (about a second for 128,000 tokens).
         vocab_size: of the logits; tokens that the tokenizer does not know are never allowed.
         eos_ids: the tokens that end an answer; may be empty.
+        is_trusted: who writes grammars waits for them alone.  Else texts that a grammar forces are
+            left to the model, token by token: they may have no end, and then finding them has none.
 
     Raises StartError if llguidance is not installed or cannot use the vocabulary.
     """
 
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_ids: Iterable[int] = (),
+        *,
+        is_trusted: bool = True,
+    ) -> None:
         try:
             import llguidance
         except ImportError as error:
@@ -70,10 +91,15 @@ class GrammarCompiler:
         except Exception as error:
             raise StartError(f"llguidance cannot use the vocabulary: {error}") from error
         self._limits = llguidance._lib.LLParserLimits(
-            max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False
+            max_lexer_states=_MAX_LEXER_STATES, verbose_errors=False, **_STEP_LIMITS
         )
+        self._is_trusted = is_trusted
         self._lock = Lock()
         self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
+
+    def knows(self, grammar: Grammar) -> bool:
+        """Whether `grammar` was compiled, and is kept."""
+        return (grammar.kind, grammar.source) in self._compiled
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """`grammar` for this vocabulary.
@@ -96,7 +122,8 @@ class GrammarCompiler:
         _check(grammar)
         try:
             source = self._source(grammar)
-        except ValueError as error:
+            source = source if self._is_trusted else forbid_forcing(source)
+        except (ValueError, RecursionError) as error:
             raise _refusal(grammar, str(error)) from None
         matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
         if not matcher.is_error():

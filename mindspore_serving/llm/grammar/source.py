@@ -10,6 +10,7 @@ from collections.abc import Mapping
 # JSON may be indented, but not for ever: a model that is at a loss writes spaces until it is cut.
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 
+_NO_FORCING = '%llguidance {"no_forcing": true}'
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 _ONLY = re.compile(rf"^(\s*[a-z_][\w-]*\s*:\s*)({_LITERAL})\s*$")
 _SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\](\s*:.*)$")
@@ -44,6 +45,23 @@ def _token_id(literal: str, special_ids: Mapping[str, int]) -> int | None:
         return special_ids.get(json.loads(literal))
     except ValueError:
         return None
+
+
+def forbid_forcing(source: str) -> str:
+    """The `source` for llguidance, as Lark or JSON, without looking for texts that are forced.
+    Raises ValueError or RecursionError for JSON that is no grammar."""
+    if not source.lstrip().startswith("{"):
+        return f"{source}\n{_NO_FORCING}"
+    try:
+        inner = json.loads(source)["grammars"]
+        name = inner[0].setdefault("name", "inner")
+    except (LookupError, TypeError, AttributeError):
+        raise ValueError("JSON that is no grammar") from None
+    for one in inner:
+        if one.get("lark_grammar"):  # of several such lines the last counts
+            one["lark_grammar"] += f"\n{_NO_FORCING}"
+    outer = {"name": "outer", "lark_grammar": f"start: @{name}\n{_NO_FORCING}"}
+    return json.dumps({"grammars": [outer, *inner]})
 
 
 def rename_start(lark: str, name: str) -> str:

@@ -44,8 +44,7 @@ def load_definition(
 ) -> tuple[ModelSpec, Decoder]:
     """The spec and the definition of the model that `config` (config.json) describes.
 
-    Raises StartError: an unknown architecture (the text lists the known ones), a quantisation that
-    is not ours, a key that is missing or out of range.
+    Raises StartError: an unknown architecture or quantisation, a key missing or out of range.
     """
     names = config.get("architectures")
     if is_encoder(config):

@@ -59,8 +59,7 @@ DISTILBERT_DEFAULTS = {"layer_norm_eps": 1e-12, "activation": "gelu"}
 class EncoderSpec:
     """One encoder's sizes and options.
 
-    `max_positions` is how many tokens a prompt may have; the first is at row `first_position` of
-    the position table.
+    `max_positions` is of a prompt; its first token is at row `first_position` of the table.
     """
 
     names: Names
@@ -133,11 +132,12 @@ def _padding_id(config: Mapping[str, Any]) -> int:
 def encoder(ops: Ops, spec: EncoderSpec, inputs: EncoderInputs) -> Tensor:
     """The final hidden state of every token, [tokens, hidden_size].
 
-    `ops.attention` is that of a runtime for encoders: over all tokens of a prompt, with no cache.
-    Raises StartError: an unknown activation, a tensor that is missing or of another shape.
+    `ops.attention` sees whole prompts.  Raises StartError: an unknown activation, a wrong tensor.
     """
-    part = Part(ops, spec, _prefix(ops, spec.names))
-    types = spec.names.types
+    types, prefixes = spec.names.types, spec.names.prefixes
+    # A model for another task has its encoder one level down.
+    prefix = next((one for one in prefixes if ops.has_weight(one + WORDS)), prefixes[0])
+    part = Part(ops, spec, prefix)
     x = ops.embedding(inputs.token_ids, part.weight(WORDS))
     x = ops.add(x, ops.embedding(inputs.positions, part.weight(POSITIONS)))
     if types:
@@ -189,11 +189,6 @@ class Part:
         gain, shift = ("gamma", "beta") if is_old else ("weight", "bias")
         weight, bias = self.weight(f"{name}.{gain}"), self.weight(f"{name}.{shift}")
         return self.ops.layer_norm(x, weight, bias, self.spec.norm_eps)
-
-
-def _prefix(ops: Ops, names: Names) -> str:
-    """What is before every name; a model for another task has its encoder one level down."""
-    return next((p for p in names.prefixes if ops.has_weight(p + WORDS)), names.prefixes[0])
 
 
 def tables(spec: EncoderSpec) -> list[tuple[list[str], int]]:

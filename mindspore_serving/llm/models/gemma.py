@@ -42,4 +42,4 @@ def _feed_forward(layer: Layer, h: Tensor) -> Tensor:
     ops = layer.ops
     gate, up = (layer.linear(h, name, bias=False) for name in LLAMA.gate_up)
     h = ops.mul(ops.gelu(gate, tanh=True), up)
-    return ops.all_reduce(layer.linear(h, LLAMA.down, bias=False))
+    return layer.linear(h, LLAMA.down, bias=False)

@@ -14,9 +14,8 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab].  Raises StartError: unknown activation."""
     tanh = ACTIVATIONS.get(spec.activation)
     if tanh is None:
-        raise StartError(
-            f"activation is {spec.activation!r}, expected one of {', '.join(ACTIVATIONS)}"
-        )
+        known = ", ".join(ACTIVATIONS)
+        raise StartError(f"activation is {spec.activation!r}, expected one of {known}")
     table = ops.weight("transformer.wte.weight")
     x = ops.add(
         ops.embedding(inputs.token_ids, table),
@@ -28,7 +27,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, _attention(ops, spec, i, h))
         h = _norm(ops, spec, x, f"{prefix}ln_2")
         h = ops.gelu(_linear(ops, h, f"{prefix}mlp.c_fc"), tanh=tanh)
-        x = ops.add(x, ops.all_reduce(_linear(ops, h, f"{prefix}mlp.c_proj")))
+        x = ops.add(x, _linear(ops, h, f"{prefix}mlp.c_proj"))
     x = _norm(ops, spec, ops.gather_rows(x, inputs.rows), "transformer.ln_f")
     x = ops.hidden(x)
     return ops.linear(x, table if spec.tied_embeddings else ops.weight("lm_head.weight"))
@@ -38,7 +37,7 @@ def _attention(ops: Ops, spec: ModelSpec, layer: int, h: Tensor) -> Tensor:
     prefix = f"transformer.h.{layer}.attn."
     q, k, v = ops.split(_linear(ops, h, f"{prefix}c_attn"), [spec.q_size] * 3)
     out = ops.attention(layer, q, k, v, spec.attention(layer))
-    return ops.all_reduce(_linear(ops, out, f"{prefix}c_proj"))
+    return _linear(ops, out, f"{prefix}c_proj")
 
 
 def _linear(ops: Ops, x: Tensor, name: str) -> Tensor:
@@ -46,6 +45,5 @@ def _linear(ops: Ops, x: Tensor, name: str) -> Tensor:
 
 
 def _norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
-    return ops.layer_norm(
-        x, ops.weight(f"{name}.weight"), ops.weight(f"{name}.bias"), spec.norm_eps
-    )
+    weight, bias = ops.weight(f"{name}.weight"), ops.weight(f"{name}.bias")
+    return ops.layer_norm(x, weight, bias, spec.norm_eps)

@@ -46,20 +46,13 @@ def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
         name = key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
         stem, dot, leaf = name.rpartition(".")
         if leaf == "weight" and stem.endswith((".c_attn", ".c_proj", ".c_fc")):
-            result[f"{stem}.linear.weight"] = _transposed(_unpacked(checkpoint, key, stored))
+            if is_packed(stored.dtype):  # in rows that are no rows of ours
+                stored = _stored(checkpoint.f32(key), "BF16")
+            bits = stored.bits.reshape(stored.shape).T
+            result[f"{stem}.linear.weight"] = StoredTensor(stored.dtype, bits.shape, bits)
         else:
             result[name] = stored
     return result
-
-
-def _transposed(stored: StoredTensor) -> StoredTensor:
-    bits = stored.bits.reshape(stored.shape).T
-    return StoredTensor(stored.dtype, bits.shape, bits)
-
-
-def _unpacked(checkpoint: Checkpoint, name: str, stored: StoredTensor) -> StoredTensor:
-    """`stored`, or if it is quantised, in rows that are no rows of ours, as floats."""
-    return _stored(checkpoint.f32(name), "BF16") if is_packed(stored.dtype) else stored
 
 
 def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
@@ -89,8 +82,7 @@ def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The rows of the output matrix have length 1, and a model without rotary positions has the
-    slopes of its ALiBi as a tensor."""
+    """The output's rows have length 1; without rotary positions ALiBi's slopes are a tensor."""
     config, result = checkpoint.config, dict(tensors)
     head = "lm_head.weight"
     if config.get("vocab_size") != OLD_VOCAB:

@@ -1,7 +1,6 @@
 """Llama and what is shaped like it: Llama 1 to 3, Mistral, Qwen2, Qwen3, InternLM 1 and 2, Phi-3.
 
-They differ by numbers of the spec and by the names of the tensors; `layouts` has cut InternLM2's
-fused matrix.
+They differ by numbers of the spec and by names; `layouts` cuts InternLM2's fused matrix.
 """
 
 from collections.abc import Callable
@@ -49,8 +48,7 @@ NAMES = {
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     """Logits of `inputs.rows`, [num_logits, vocab]."""
-    names = NAMES.get(spec.architecture, LLAMA)
-    return decode(ops, spec, inputs, names)
+    return decode(ops, spec, inputs, NAMES.get(spec.architecture, LLAMA))
 
 
 def decode(
@@ -62,8 +60,7 @@ def decode(
     feed_forward: "Callable[[Layer, Tensor], Tensor] | None" = None,
     slopes: tuple[float, ...] | None = None,
 ) -> Tensor:
-    """The same with another block behind each layer's attention, or with ALiBi's `slopes` in place
-    of rotations."""
+    """The same with another block behind attention, or with ALiBi's `slopes`, not rotations."""
     feed_forward = feed_forward or Layer.mlp
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     tables = None
@@ -109,7 +106,7 @@ class Layer:
             q = ops.rope(q, tables, spec.num_heads)
             k = ops.rope(k, tables, spec.num_kv_heads)
         out = ops.attention(self.index, q, k, v, spec.attention(self.index, slopes))
-        return ops.all_reduce(self.linear(out, names.output, spec.output_bias))
+        return self.linear(out, names.output, spec.output_bias)
 
     def head_norm(self, x: Tensor, name: str, num_heads: int) -> Tensor:
         weight, eps = self.weight(name), self.spec.norm_eps
@@ -119,7 +116,7 @@ class Layer:
         ops, spec, names = self.ops, self.spec, self.names
         sizes = (spec.intermediate_size, spec.intermediate_size)
         gate, up = self.projected(h, names.gate_up, sizes, spec.mlp_bias)
-        return ops.all_reduce(self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias))
+        return self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias)
 
     def projected(
         self, h: Tensor, names: tuple[str, ...], sizes: tuple[int, ...], bias: bool
@@ -129,11 +126,7 @@ class Layer:
         return [self.linear(h, name, bias) for name in names]
 
     def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
-        shift = self.ops.weight(self.name(f"{name}.bias")) if bias else None
-        return self.ops.linear(x, self.weight(name), shift)
+        return self.ops.linear(x, self.weight(name), self.weight(name, "bias") if bias else None)
 
-    def weight(self, name: str) -> Weight:
-        return self.ops.weight(self.name(f"{name}.weight"))
-
-    def name(self, suffix: str) -> str:
-        return f"model.layers.{self.index}.{suffix}"
+    def weight(self, name: str, kind: str = "weight") -> Weight:
+        return self.ops.weight(f"model.layers.{self.index}.{name}.{kind}")

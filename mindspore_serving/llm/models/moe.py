@@ -1,10 +1,9 @@
 """Mixtral and Qwen3-MoE: Llama's attention, and experts in place of the feed-forward block."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.llm.models.llama import LLAMA, Layer, decode
-from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor, Weight
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
 
 
@@ -33,31 +32,15 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
 
 
 def _feed_forward(layer: Layer, h: Tensor) -> Tensor:
-    is_sparse = layer.index in layer.spec.sparse_layers
-    return _mixture(layer, h) if is_sparse else layer.mlp(h)
-
-
-def _mixture(layer: Layer, h: Tensor) -> Tensor:
-    ops, spec = layer.ops, layer.spec
+    spec = layer.spec
+    if layer.index not in spec.sparse_layers:
+        return layer.mlp(h)
     names = NAMES.get(spec.architecture, QWEN)
-    router = ops.weight(layer.name(f"{names.router}.weight"))
-    out = ops.moe(
-        h,
-        router,
-        _experts(layer, names),
-        top_k=spec.experts_per_token,
-        normalize=spec.normalize_experts,
-    )
-    return ops.all_reduce(out)
-
-
-def _experts(layer: Layer, names: ExpertNames) -> Sequence[tuple[Weight, Weight, Weight]]:
-    def expert(index: int) -> tuple[Weight, Weight, Weight]:
+    experts = []
+    for index in range(spec.num_experts):
         prefix = f"{names.experts}.{index}"
-        gate, up, down = (
-            layer.ops.weight(layer.name(f"{prefix}.{name}.weight"))
-            for name in (names.gate, names.up, names.down)
-        )
-        return gate, up, down
-
-    return [expert(index) for index in range(layer.spec.num_experts)]
+        gate, up, down = (layer.weight(f"{prefix}.{x}") for x in (names.gate, names.up, names.down))
+        experts.append((gate, up, down))
+    top_k, normalize = spec.experts_per_token, spec.normalize_experts
+    router = layer.weight(names.router)
+    return layer.ops.moe(h, router, experts, top_k=top_k, normalize=normalize)

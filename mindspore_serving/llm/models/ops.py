@@ -37,8 +37,8 @@ class Inputs:
 
 
 class Ops(Protocol):
-    """The operations.  Shapes: T tokens, H features.  Those with a body here are for tensors that
-    compute like arrays, and one rank."""
+    """The operations; T tokens, H features.  A body here is for tensors that compute like
+    arrays."""
 
     def weight(self, name: str) -> Weight:
         """The handle of a checkpoint tensor.  Raises StartError naming a missing one."""
@@ -118,8 +118,4 @@ class Ops(Protocol):
     def hidden(self, x: Tensor) -> Tensor:
         """`x` itself: what every definition passes here once, before the output matrix, is the
         final normalised state of the wanted tokens, [num_logits, H], which embeddings are."""
-        return x
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over ranks; x itself where there is one."""
         return x

@@ -1,6 +1,4 @@
-"""Rotary position frequencies from a model's configuration: plain numbers, the same for every
-runtime.  Knows neither tensors nor the rest of the model.
-"""
+"""Rotary position frequencies from a model's configuration, as plain numbers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,9 +48,8 @@ def rope_from(
     Args:
         base: theta, unless `parameters` has rope_theta.
         trained: max_position_embeddings.
-        longest: longest text to be served; decides between the two tables of longrope and whether
-            dynamic scaling applies.  Keys in the cache are rotated once, so the choice is made
-            once and not for every text.
+        longest: longest text to be served; decides the table of longrope and dynamic scaling, once:
+            keys in the cache are rotated once.
 
     Raises StartError naming an unknown kind of scaling, or what one lacks.
     """
@@ -67,10 +64,6 @@ def rope_from(
 
 def _plain(base: float, dim: int) -> Frequencies:
     return tuple(base ** (-i / dim) for i in range(0, dim, 2))
-
-
-def _default(setting: _Setting) -> Rope:
-    return Rope(_plain(setting.base, setting.dim))
 
 
 def _linear(setting: _Setting) -> Rope:
@@ -154,7 +147,7 @@ def _longrope(setting: _Setting) -> Rope:
 
 
 SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
-    "default": _default,
+    "default": lambda setting: Rope(_plain(setting.base, setting.dim)),
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

@@ -1,6 +1,4 @@
-"""A model's sizes and options, read from config.json once and checked, so that definitions and
-runtimes read no dictionaries.  Knows no tensor and no runtime.
-"""
+"""A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
 import math
 from collections.abc import Mapping
@@ -49,6 +47,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "MixtralForCausalLM": {"norm_topk_prob": True},
 }
 DEFAULTS["Gemma3ForConditionalGeneration"] = DEFAULTS["Gemma3ForCausalLM"]
+ACTIVATIONS = ("hidden_activation", "hidden_act", "activation_function")
 QKV_BIASED = ("Qwen2ForCausalLM",)
 QK_NORMED = (
     "Qwen3ForCausalLM",
@@ -118,8 +117,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     """The spec of the model that `config` (config.json) describes.
 
     `max_model_len` is the longest text to be served, by default the model's own limit; some rotary
-    scalings depend on it.  Raises StartError naming a key that is missing
-    or out of range.
+    scalings depend on it.  Raises StartError naming a key that is missing or out of range.
     """
     config = _flat(config)
     architecture = str(config["architectures"][0])
@@ -128,8 +126,9 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     num_heads, num_kv_heads, head_dim = _heads(config, hidden)
     trained = size(config, "max_position_embeddings", "n_positions", "model_max_length")
     rope, local_rope = _ropes(config, head_dim, trained, max_model_len or trained)
-    if is_dynamic(config):
-        trained = max(trained, max_model_len or 0)
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "dynamic" in (scaling.get("rope_type"), scaling.get("type")):
+        trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
     num_experts = size(config, "num_local_experts", "num_experts", default=0)
     all_biased = bool(config.get("attention_bias") or config.get("bias"))
     return ModelSpec(
@@ -154,7 +153,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         output_bias=all_biased,
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=architecture in QK_NORMED,
-        activation=_activation(config),
+        activation=next((str(config[key]) for key in ACTIVATIONS if config.get(key)), "silu"),
         num_experts=num_experts,
         experts_per_token=size(config, "num_experts_per_tok", default=0),
         normalize_experts=bool(config.get("norm_topk_prob", False)),
@@ -229,12 +228,6 @@ def _ropes(config: Config, head_dim: int, trained: int, longest: int) -> tuple[R
     return rope(given, base), rope({}, float(local_base)) if local_base else None
 
 
-def is_dynamic(config: Config) -> bool:
-    """Whether the rotary base grows with the text, so that longer texts than trained for go."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return "dynamic" in (given.get("rope_type"), given.get("type"))
-
-
 def _windows(config: Config, num_layers: int) -> tuple[int, ...]:
     window = config.get("sliding_window") or 0
     if not config.get("use_sliding_window", True):
@@ -257,8 +250,3 @@ def _sparse_layers(config: Config, num_layers: int) -> frozenset[int]:
     step = config.get("decoder_sparse_step") or 1
     dense = set(config.get("mlp_only_layers") or ())
     return frozenset(i for i in range(num_layers) if i not in dense and (i + 1) % step == 0)
-
-
-def _activation(config: Config) -> str:
-    names = ("hidden_activation", "hidden_act", "activation_function")
-    return next((str(config[name]) for name in names if config.get(name)), "silu")

@@ -156,6 +156,7 @@ class AnswerParser:
                 chunk.stop_reason if place == last else None,
                 "".join([one.text for one in group if isinstance(one, Reasoning)]),
                 _calls(group),
+                blames_request=chunk.blames_request,
             )
             for place, group in enumerate(groups)
         ]

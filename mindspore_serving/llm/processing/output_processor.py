@@ -41,6 +41,7 @@ class OutputProcessor:
             self.tokens(generated.token_ids, generated.logprobs) if has_tokens else None,
             None if reason is None else reason.value,
             generated.stop_reason,
+            blames_request=generated.blames_request,
         )
 
     def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> Token:

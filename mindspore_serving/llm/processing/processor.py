@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     Grammar,
+    LLMRequest,
     Refused,
     RequestRefused,
     Tokenize,
@@ -25,6 +26,7 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import to_template
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.work import Prompt, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,19 +41,30 @@ class PreparedRequest:
     prompt_ids: list[int]
     params: SamplingParams
     answer_format: AnswerFormat
-    options: dict[str, Any]  # of Engine.add
+    bad_words_ids: list[list[int]] | None
+    options: dict[str, Any]  # others of Engine.add
 
     def add_to(self, engine: Any, request_id: str) -> None:
         """Raises what `Engine.add` raises."""
-        engine.add(request_id, self.prompt_ids, self.params, **self.options)
+        words = self.bad_words_ids
+        engine.add(request_id, self.prompt_ids, self.params, bad_words_ids=words, **self.options)
 
 
 class Processor:
-    """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused."""
+    """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
+
+    Unless `is_trusted`, grammars may be written by anybody: see `GrammarCompiler`.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, chat_template: ChatTemplate | None, card: ModelCard
+        self,
+        tokenizer: Tokenizer | None,
+        chat_template: ChatTemplate | None,
+        card: ModelCard,
+        *,
+        is_trusted: bool = True,
     ) -> None:
+        self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._card = card
@@ -59,6 +72,10 @@ class Processor:
         self._lock = threading.Lock()
 
     def prepare(self, request: Generate) -> PreparedRequest:
+        return self.complete(request, self.read(request))
+
+    def read(self, request: Generate) -> Prompt:
+        """All that depends on the texts of `request` but its grammar, which is only written."""
         if not self._card.can_generate:
             raise InvalidInputs("the model embeds texts, it does not generate any")
         answer_format = to_answer_format(request, self._card)
@@ -66,14 +83,36 @@ class Processor:
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
+        words = params.bad_words
+        bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
+        return Prompt(text, ids, params, answer_format, bad_words_ids)
+
+    def complete(self, request: Generate, prompt: Prompt) -> PreparedRequest:
+        """What the engine takes, of `request` and what was read of it."""
         options = {
             "priority": request.priority,
             "cache_salt": request.cache_salt,
             "adapter": self.adapter(request.adapter),
-            "grammar": self.grammar(answer_format.grammar),
+            "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
-        return PreparedRequest(text, ids, params, answer_format, options)
+        return PreparedRequest(
+            prompt.text,
+            prompt.ids,
+            prompt.params,
+            prompt.answer_format,
+            prompt.bad_words_ids,
+            options,
+        )
+
+    def is_quick(self, request: LLMRequest) -> bool:
+        """Whether `request` is read at once, and its grammar is known: see `work.is_small`."""
+        if not is_small(request):
+            return False
+        if not isinstance(request, Generate) or not (request.grammar or request.tools):
+            return True
+        grammar = to_answer_format(request, self._card).grammar
+        return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
 
     def embed_ids(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a text to embed."""
@@ -139,7 +178,9 @@ class Processor:
         with self._lock:
             if self._compiler is None:
                 card = self._card
-                self._compiler = GrammarCompiler(self._tokenizer, card.vocab_size, card.eos_ids)
+                self._compiler = GrammarCompiler(
+                    self._tokenizer, card.vocab_size, card.eos_ids, is_trusted=self._is_trusted
+                )
             return self._compiler
 
     def _prompt(

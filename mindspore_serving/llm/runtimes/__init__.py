@@ -1,5 +1,4 @@
-"""Which runtimes there are, and which options only some of them have.  Imports a runtime, and the
-library below it, only when it is asked for."""
+"""Which runtimes there are, and their own options.  Imports one when it is asked for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime("openvino.opening:open_runner", "openvino.encoder:open_encoder"),
     "torch": Runtime("torch.opening:open_runner", "torch.encoder:open_encoder", has_adapters=True),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
-    "mindir": Runtime("mindir.opening:open_runner"),
+    "mindir": Runtime("mindir.runner:open_runner"),
     "toy": Runtime("toy:open_runner"),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
@@ -42,25 +41,21 @@ ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_enc
 def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
     """The model in `directory`, ready to run in `runtime`.
 
-    Raises StartError: an unknown runtime, one whose library is not installed, a model or an option
-    that it cannot use.
+    Raises StartError: an unknown runtime, no library, a model or an option that it cannot use.
     """
     row = _find(runtime, RUNTIMES)
-    if config.adapters and not row.has_adapters:
-        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_adapters)
-        raise StartError(f"runtime {runtime!r} has no adapters, expected one of {accepted}")
-    if config.graph_mode and not row.has_graph_mode:
-        accepted = ", ".join(name for name, row in RUNTIMES.items() if row.has_graph_mode)
-        raise StartError(
-            f"graph_mode is True, but runtime {runtime!r} has none, expected one of {accepted}"
-        )
+    for option in ("adapters", "graph_mode"):
+        if getattr(config, option) and not getattr(row, f"has_{option}"):
+            accepted = [name for name, row in RUNTIMES.items() if getattr(row, f"has_{option}")]
+            raise StartError(
+                f"runtime {runtime!r} has no {option}, expected one of {', '.join(accepted)}"
+            )
     opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
-    """The encoder in `directory`, ready to run in `runtime`.  Raises StartError as `open_runner`
-    does."""
+    """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
     row = _find(runtime, ENCODER_RUNTIMES, " for a model that embeds")
     for option in ("adapters", "graph_mode"):
         if getattr(config, option):
@@ -82,6 +77,5 @@ def _import(runtime: str, place: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
-        raise StartError(
-            f"runtime {runtime!r} needs {error.name}, which is not installed"
-        ) from error
+        cause = f"needs {error.name}, which is not installed"
+        raise StartError(f"runtime {runtime!r} {cause}") from error

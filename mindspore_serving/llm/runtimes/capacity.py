@@ -1,6 +1,5 @@
-"""What opening a model has in common: checks, and how much a runner can hold: cache blocks and
-longest sequence, from the options, what the model needs per token and what memory is free.  Knows
-no runtime.
+"""What opening a model has in common: checks, and how many cache blocks and tokens a runner can
+hold by options, model and free memory.  Knows no runtime.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,14 @@ from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.step import Logits
 
 SHARE_OF_FREE = 0.5  # of main memory; the rest is for activations and everything else
+# The options that a runtime of MindSpore accepts on a CPU.
+FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
+    "device": ("auto", "cpu"),
+    "dtype": ("auto", "f32"),
+    "kv_cache_dtype": ("auto", "f32"),
+    "quantization": (None,),
+    "num_threads": (None,),
+}
 
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:

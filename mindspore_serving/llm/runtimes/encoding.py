@@ -42,15 +42,13 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     spec, definition = load_encoder(checkpoint.config)
     for names, rows in tables(spec):
         found = [checkpoint.shape(name) for name in names if checkpoint.has(name)]
-        if found and found[0] != (rows, spec.hidden_size):
-            raise StartError(
-                f"tensor {names[0]!r} is {list(found[0])}, expected {[rows, spec.hidden_size]}"
-            )
+        wanted = (rows, spec.hidden_size)
+        if found and found[0] != wanted:
+            raise StartError(f"tensor {names[0]!r} is {list(found[0])}, expected {list(wanted)}")
     most = spec.max_positions
     if (config.max_model_len or 0) > most:
-        raise StartError(
-            f"max_model_len is {config.max_model_len}, but the model has {most} positions"
-        )
+        given = config.max_model_len
+        raise StartError(f"max_model_len is {given}, but the model has {most} positions")
     good = config.max_model_len or longest_prompt(checkpoint.directory) or most
     return EncoderModel(checkpoint, spec, definition, min(good, most))
 

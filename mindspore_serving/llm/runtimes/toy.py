@@ -1,8 +1,9 @@
 """A runner for tests that computes by arithmetic, so that every answer can be worked out by hand.
 
-The cache holds one integer per token.  The next token is a function of all tokens up to it *as
-they are found through the row's block table*, and of the adapter: a wrong table, a missing copy or
-a read of what was never written gives a wrong answer.
+The cache holds one integer per token.  The likeliest token is a function of all tokens up to it *as
+they are found through the row's block table*: (sum of (token + 1 + adapter * 1000003) *
+31**position, modulo 2**31 - 1) modulo the vocabulary.  A wrong table, a missing copy or a read of
+what was never written gives a wrong answer.
 """
 
 from pathlib import Path
@@ -19,24 +20,6 @@ _PRIME = 2**31 - 1
 _FACTOR = 31
 _ADAPTER = 1_000_003
 _BYTES_PER_TOKEN = 8
-
-
-def next_token(tokens: list[int], vocab_size: int, adapter: int = 0) -> int:
-    """The likeliest token after `tokens`: (sum of (token + 1 + adapter * 1000003) * 31**position,
-    modulo 2**31 - 1) modulo the vocabulary."""
-    total, factor = 0, 1
-    for token in tokens:
-        total = (total + (token + 1 + adapter * _ADAPTER) * factor) % _PRIME
-        factor = factor * _FACTOR % _PRIME
-    return total % vocab_size
-
-
-def continuation(prompt: list[int], count: int, vocab_size: int, adapter: int = 0) -> list[int]:
-    """The greedy answer of `count` tokens."""
-    tokens = list(prompt)
-    for _ in range(count):
-        tokens.append(next_token(tokens, vocab_size, adapter))
-    return tokens[len(prompt) :]
 
 
 class ToyRunner(LimitedRunner):
@@ -96,6 +79,5 @@ def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:
         raise StartError(f"kv_cache_memory is {memory}, expected at least {block_bytes}")
     if config.quantization is not None:
         raise StartError(f"quantization is {config.quantization!r}: the toy has no weights")
-    return ToyRunner(
-        memory // block_bytes, config.block_size, max_model_len=config.max_model_len or 256
-    )
+    longest = config.max_model_len or 256
+    return ToyRunner(memory // block_bytes, config.block_size, max_model_len=longest)

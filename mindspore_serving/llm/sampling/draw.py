@@ -2,8 +2,7 @@
 
 What makes sampling slow is a random number per token, and then sorting; here each row costs one
 random number, one exponential per token, and sums.  Rows are computed one after another: a row fits
-into the processor's cache and a batch does not, and a row's token cannot depend on other rows.
-Knows no penalties.
+into the processor's cache, and cannot depend on other rows.  Knows no penalties.
 """
 
 import numpy as np
@@ -47,8 +46,7 @@ def is_greedy(params: SamplingParams) -> bool:
 
 
 def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) -> int:
-    """The token of `uniform` in [0, 1) under `params`; `best` is the largest of `logits` [V],
-    which are overwritten."""
+    """The token of `uniform` in [0, 1); `best` is the largest of `logits` [V] (overwritten)."""
     ids, weights = weigh(logits, best, params)
     share = params.xtc_probability
     if uniform < share:  # below and above it, the number is as uniform as it was as a whole
@@ -63,15 +61,16 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
 
 
 def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | None, Logits]:
-    """The weights of the ids returned, or of all tokens: their probabilities times a factor, 0 if
-    filtered out.
+    """The weights of the ids returned, or of all: like their probabilities, 0 if filtered out.
 
     `logits` are overwritten.  Filters apply in the order top_n_sigma, top_k, top_p, min_p,
-    typical_p, each to what is left by the one before.  Of equally likely tokens at a border, lower
-    ids are kept.
+    typical_p, each to what the one before leaves.  Of equally likely tokens lower ids are kept.
     """
     ids = None
-    least = _least(logits, best, params.top_n_sigma) if params.top_n_sigma else None
+    least = None
+    if params.top_n_sigma:
+        sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
+        least = best - params.top_n_sigma * sigma
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
@@ -96,12 +95,6 @@ def exclude_top(weights: Logits, threshold: float) -> None:
     if len(top) > 1:
         kept = top[weights[top].argmin()]
         weights[top[top != kept]] = 0
-
-
-def _least(logits: Logits, best: float, num_sigmas: float) -> float:
-    """The logit that many standard deviations, of those that may be chosen, below the best."""
-    sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
-    return best - num_sigmas * sigma
 
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
@@ -163,8 +156,7 @@ def nucleus(weights: Logits, top_p: float) -> Kept:
 def _drop_tail(weights: Logits, slack: float) -> Logits:
     """Remove smallest weights, as many as is cheap, whose sum is below `slack`.
 
-    Of m weights, those below slack / m sum to less than `slack`.  This is repeated with the rest of
-    both, as long as it removes at least half.
+    Of m weights, those below slack / m sum to less than `slack`; repeated while it halves them.
     """
     while True:
         is_heavy = weights >= np.float32(slack / len(weights))
@@ -176,8 +168,7 @@ def _drop_tail(weights: Logits, slack: float) -> Logits:
 
 
 def typical(weights: Logits, mass: float) -> Kept:
-    """The fewest weights whose sum is `mass` of the whole, in the order of the distance of their
-    negative log-probability from its mean."""
+    """The fewest weights that sum to `mass` of the whole, nearest to the mean surprise first."""
     probabilities = weights / weights.sum()
     surprise = -np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
     order = np.abs(surprise - probabilities @ surprise).view(np.int32)
@@ -191,11 +182,9 @@ def _descending(weights: Logits) -> Order:
 
 
 def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
-    """The last value of `order` that is needed, ascending, until the weights sum to `target`, and
-    how many weights that takes.
+    """The last of `order`, ascending, until the weights sum to `target`, and how many that takes.
 
-    Sums by the upper bits find where the border is; only values with the same upper bits are
-    sorted.
+    Sums by the upper bits find the border; only values with the same upper bits are sorted.
     """
     inside = np.arange(len(order))
     num_before, sum_before = 0, 0.0

@@ -1,5 +1,4 @@
-"""What a row of logits is sampled with, and the changes to single logits before that: penalties,
-biases and bans.
+"""What a row of logits is sampled with, and penalties, biases and bans before that.
 
 Changes are made in place, to the tokens concerned only.  Knows no probabilities.
 """
@@ -25,8 +24,7 @@ Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i 
 class SampleRow:
     """The next token of one sequence.
 
-    A row may be kept from step to step while its `output_ids` grow: then penalised tokens are not
-    counted anew.
+    A row may be kept while its `output_ids` grow: penalised tokens are not counted anew.
 
     Args:
         params: of the request.
@@ -64,8 +62,9 @@ class SampleRow:
         """Change the row's `logits` [V] in place: penalties, biases, then bans."""
         if _is_penalised(self.params):
             self._penalise(logits)
-        if self.params.logit_bias:
-            _add_bias(logits, self.params)
+        for token_id, bias in self.params.logit_bias.items():
+            if 0 <= token_id < len(logits):
+                logits[token_id] += np.float32(bias)
         if self.bad_words_ids:
             _ban_bad_words(logits, self)
         if self.position < self.params.min_tokens:
@@ -124,23 +123,14 @@ class _Seen:
 
 
 def _is_penalised(params: SamplingParams) -> bool:
-    return (
-        params.repetition_penalty != 1.0
-        or params.frequency_penalty != 0.0
-        or params.presence_penalty != 0.0
-    )
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return penalties != (1.0, 0.0, 0.0)
 
 
 def _inside(ids: Iterable[int], vocab_size: int) -> Ids:
     """Those of `ids` that have a logit; a tokenizer can know more tokens than its model."""
     found = np.array(list(ids), np.int64)
     return found[(found >= 0) & (found < vocab_size)]
-
-
-def _add_bias(logits: Logits, params: SamplingParams) -> None:
-    for token_id, bias in params.logit_bias.items():
-        if 0 <= token_id < len(logits):
-            logits[token_id] += np.float32(bias)
 
 
 def _ban_bad_words(logits: Logits, row: SampleRow) -> None:
@@ -181,6 +171,5 @@ def check_ids(params: SamplingParams, vocab_size: int) -> None:
     for token_id, bias in params.logit_bias.items():
         is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
         if not is_number or not np.isfinite(bias):
-            raise InvalidField(
-                "logit_bias", f"of token {token_id} is {bias!r}, expected a finite number"
-            )
+            what = f"of token {token_id} is {bias!r}, expected a finite number"
+            raise InvalidField("logit_bias", what)

@@ -30,13 +30,13 @@ class Sampled:
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
     is_barred: bool = False  # the error is that every token is forbidden
+    blames_request: bool = False  # the error is made by parameters or grammar, not by the model
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
     """Choose a token for each of `rows` from `logits` [len(rows), V], which may be overwritten.
 
-    A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`; the others
-    get their tokens.
+    A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`.
     """
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(f"logits of shape {logits.shape} for {len(rows)} rows: This is a bug")
@@ -61,8 +61,14 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
         row.edit(logits)
         best_id = int(logits.argmax())
         if not np.isfinite(logits[best_id]):
-            is_barred = bool(np.all(logits == -np.inf))
-            return Sampled(-1, error=_describe_edited(logits), is_barred=is_barred)
+            if not np.all(logits == -np.inf):
+                error = f"penalties and logit_bias overflow: {_describe(logits)}"
+                return Sampled(-1, error=error, blames_request=True)
+            error = (
+                f"none of the {len(logits)} tokens may be chosen: allowed_token_ids, the grammar, "
+                "bad_words and min_tokens together forbid every one"
+            )
+            return Sampled(-1, error=error, is_barred=True, blames_request=True)
     if is_greedy(params):
         token_id = best_id
     else:
@@ -80,15 +86,6 @@ def _describe(logits: Logits) -> str:
         f"the model's logits cannot be sampled from: of {len(logits)}, {num_nan} are NaN, "
         f"{num_inf} are +inf and {int((logits == -np.inf).sum())} are -inf"
     )
-
-
-def _describe_edited(logits: Logits) -> str:
-    if np.all(logits == -np.inf):
-        return (
-            f"none of the {len(logits)} tokens may be chosen: allowed_token_ids, the grammar, "
-            "bad_words and min_tokens together forbid every one"
-        )
-    return f"penalties and logit_bias overflow: {_describe(logits)}"
 
 
 def token_logprobs(logits: Logits, token_id: int, k: int) -> tuple[TokenLogprob, ...]:

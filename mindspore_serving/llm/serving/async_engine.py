@@ -1,17 +1,16 @@
 """An engine on a thread of its own: requests in from any thread, events out to their sinks.
 
-Requests are prepared (template, tokens, grammar) in a small pool of threads and computed by the
-step loop; their events are made and delivered on the thread that calls `collect`.
+Requests are prepared (template, tokens, grammar) by a `Preparation` and computed by the step loop;
+their events are made and delivered on the thread that calls `collect`.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import Any, TypeAlias
 
-from mindspore_serving import log
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
@@ -27,13 +26,13 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from mindspore_serving.llm.processing.work import Made
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, StepLane
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
+from mindspore_serving.llm.serving.preparation import Preparation, Read
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
-
-PREPARE_THREADS = 2
 
 
 class AsyncEngine:
@@ -42,23 +41,27 @@ class AsyncEngine:
     Args:
         opened: the model; its engine belongs to the loop from now on.
         wake: called from any thread when `collect` has something to deliver.
+        steps: where it is written that a step runs, and since when.
     """
 
-    def __init__(self, opened: Opened, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, opened: Opened, wake: Callable[[], None], steps: StepLane | None = None
+    ) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
         self._wake = wake
         self._outputs = OutputProcessor(opened.tokenizer)
-        self._processor = Processor(opened.tokenizer, opened.chat_template, self.card)
-        self._pool = ThreadPoolExecutor(PREPARE_THREADS, "prepare")
+        self._processor = Processor(
+            opened.tokenizer, opened.chat_template, self.card, is_trusted=False
+        )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, tuple[Any, Sink]] = {}
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end)
+        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, steps)
         self._loop.start()
-        self._pool.submit(self._warm)
+        self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 
     @property
     def num_open(self) -> int:
@@ -75,7 +78,9 @@ class AsyncEngine:
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
         self._open[request_id] = (answer, sink)
-        self._pool.submit(self._prepare, request_id, request, answer)
+        self._preparation.start(
+            request_id, request, partial(self._prepare, request_id, request, answer)
+        )
         return request_id
 
     def cancel(self, request_id: str) -> None:
@@ -83,6 +88,7 @@ class AsyncEngine:
         sink is not called again, but for a call that is under way."""
         with self._lock:
             answer, _ = self._open.pop(request_id, (None, None))
+        self._preparation.cancel(request_id)
         if answer is not None:
             for part_id in answer.request_ids:
                 self._loop.post(part_id, _aborting(part_id))
@@ -104,37 +110,27 @@ class AsyncEngine:
 
     def close(self) -> None:
         """End the threads and free the model."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._preparation.close()
         self._loop.close()
 
-    # --- in the pool ------------------------------------------------------------------------
+    # --- on the threads of the preparation ----------------------------------------------------
 
-    def _warm(self) -> None:
-        try:
-            self._processor.warm()
-        except Exception as error:  # raised again for a request with a grammar
-            log.warning("there will be no grammars: %s", error)
+    def _prepare(self, request_id: str, request: LLMRequest, answer: Any, read: Read) -> None:
+        if isinstance(read, Made):
+            self._put([(request_id, read.event)])
+        elif isinstance(request, Tokenize):
+            self._put([(request_id, self._processor.tokenize(request, self._outputs))])
+        elif isinstance(request, Detokenize):
+            self._put([(request_id, Detokenized(self._processor.detokenize(request)))])
+        else:
+            commands = answer.prepare(request, self._processor, read)
+            with self._lock:
+                if request_id in self._open:
+                    for part_id, command in commands:
+                        self._loop.post(part_id, command)
 
-    def _prepare(self, request_id: str, request: LLMRequest, answer: Any) -> None:
-        if request_id not in self._open:
-            return  # cancelled while it waited for a thread
-        try:
-            if isinstance(request, Tokenize):
-                self._put([(request_id, self._processor.tokenize(request, self._outputs))])
-            elif isinstance(request, Detokenize):
-                self._put([(request_id, Detokenized(self._processor.detokenize(request)))])
-            else:
-                commands = answer.prepare(request, self._processor)
-                with self._lock:
-                    if request_id in self._open:
-                        for part_id, command in commands:
-                            self._loop.post(part_id, command)
-        except ServingError as error:
-            self._put([(request_id, error)])
-        except Exception:
-            log.error("preparing a request", exc_info=True)
-            failure = ServingError("the request could not be prepared; see the log")
-            self._put([(request_id, failure)])
+    def _fail(self, request_id: str, error: ServingError) -> None:
+        self._put([(request_id, error)])
 
     # --- on any thread ------------------------------------------------------------------------
 

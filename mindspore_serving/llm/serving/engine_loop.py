@@ -42,6 +42,14 @@ class Steps(Protocol):
     def close(self) -> None: ...
 
 
+class StepLane(Protocol):
+    """Where it is written that a step runs, and since when."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 E = TypeVar("E", bound=Steps)
 Outputs = Sequence[tuple[str, Any]]
 
@@ -56,6 +64,7 @@ class EngineLoop(Generic[E]):
         on_stats: called on that thread with the engine's numbers: when there is work again, from
             time to time, and when there is nothing left to do.
         on_end: called on that thread when it ends; with the error if it broke.
+        lane: where it is written that a step runs, and since when.
     """
 
     def __init__(
@@ -64,11 +73,13 @@ class EngineLoop(Generic[E]):
         on_outputs: Callable[[Outputs], None],
         on_stats: Callable[[Any], None],
         on_end: Callable[[BaseException | None], None],
+        lane: StepLane | None = None,
     ) -> None:
         self._engine = engine
         self._on_outputs = on_outputs
         self._on_stats = on_stats
         self._on_end = on_end
+        self._lane = lane
         self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
             SimpleQueue()
         )
@@ -108,7 +119,11 @@ class EngineLoop(Generic[E]):
             if self._is_closing:
                 return
             began = time.monotonic()
+            if self._lane is not None:
+                self._lane.begin()
             outputs = self._engine.step()
+            if self._lane is not None:
+                self._lane.end()
             if self._engine.started:
                 first = [(request_id, FirstStep(began)) for request_id in self._engine.started]
                 outputs = [*first, *outputs]

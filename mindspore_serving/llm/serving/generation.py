@@ -24,6 +24,7 @@ from mindspore_serving.llm.engine.engine import PROMPT, Engine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.processing.work import Prompt, Prompts
 from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.step import Vectors
 
@@ -49,9 +50,12 @@ class GenerateAnswer:
     def is_done(self) -> bool:
         return self._num_open == 0
 
-    def prepare(self, request: Generate, processor: Processor) -> list[tuple[str, Command]]:
-        """What to do with the engine.  Called in the pool.  Raises ServingError."""
-        prepared = processor.prepare(request)
+    def prepare(
+        self, request: Generate, processor: Processor, read: Prompt | None = None
+    ) -> list[tuple[str, Command]]:
+        """What to do with the engine; `read` is what was read of `request`, if that was done.
+        Called in the pool.  Raises ServingError."""
+        prepared = processor.complete(request, read) if read else processor.prepare(request)
         if prepared.params.seed is None:
             params = replace(prepared.params, seed=secrets.randbits(63))
             prepared = replace(prepared, params=params)
@@ -129,11 +133,14 @@ class EmbedAnswer:
     def is_done(self) -> bool:
         return len(self._vectors) == len(self.request_ids)
 
-    def prepare(self, request: Embed, processor: Processor) -> list[tuple[str, Command]]:
-        """What to do with the engine.  Called in the pool.  Raises ServingError."""
+    def prepare(
+        self, request: Embed, processor: Processor, read: Prompts | None = None
+    ) -> list[tuple[str, Command]]:
+        """What to do with the engine; `read` is what was read of `request`, if that was done.
+        Called in the pool.  Raises ServingError."""
         if not request.prompts:
             raise InvalidInputs("there is no prompt to embed, expected at least one")
-        prompts = [processor.embed_ids(prompt) for prompt in request.prompts]
+        prompts = read.ids if read else [processor.embed_ids(one) for one in request.prompts]
         self._lengths = tuple(len(prompt) for prompt in prompts)
         pairs = zip(self.request_ids, prompts, strict=True)
         return [(request_id, _adding(request_id, ids)) for request_id, ids in pairs]

@@ -6,6 +6,7 @@ of the joined text) as soon as later ones cannot change them.  Knows neither ids
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 from mindspore_serving.errors import StartError
@@ -172,15 +173,12 @@ _CLEANUPS = [
 ]
 
 
-def _clean_up(text: str) -> str:
-    for old, new in _CLEANUPS:
-        text = text.replace(old, new)
-    return text
-
-
 def _word_piece(config: Config, continues: bool) -> Stage:
     prefix = config["prefix"]
-    clean = _clean_up if config["cleanup"] else str
+    cleanups = _CLEANUPS if config["cleanup"] else ()
+
+    def clean(text: str) -> str:
+        return reduce(lambda text, pair: text.replace(*pair), cleanups, text)
 
     def follow(token: str) -> str:
         return clean(token.removeprefix(prefix) if token.startswith(prefix) else " " + token)

@@ -1,14 +1,43 @@
 """Deciding when a text ends, and how much of it can be shown before.
 
-Stop strings are found wherever the borders of the tokens are; the start of one that may still
-become complete is held back.  Knows no model.
+Stop strings may be split over tokens; what may become one is held back.  Knows no model.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from mindspore_serving.core.generation import FinishReason, SamplingParams
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.decoders import DecoderChain
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+
+class Detokenizer:
+    """The text of one sequence, token by token, never half a character: together, what the library
+    decodes at once.  (Its `DecodeStream` fails on bytes that are no character.)
+
+    Args:
+        tokenizer: of the tokens.
+        skip_special_tokens: leave out special tokens such as <|im_end|>.
+        continues: the text follows another one, so the space of its first token is kept.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, skip_special_tokens: bool = True, *, continues: bool = False
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._skips_special = skip_special_tokens
+        self._chain = DecoderChain(tokenizer.decoders, continues)
+
+    def append(self, token_id: int) -> str:
+        """The text that is complete with this token; "" for an unknown or skipped one."""
+        token = self._tokenizer.token(token_id)
+        if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
+            return ""
+        return self._chain.push(token)
+
+    def flush(self) -> str:
+        """What was held back; bytes that are no complete character become U+FFFD."""
+        return self._chain.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +55,13 @@ class StopChecker:
     A sequence ends with an end token of the model (unless `ignore_eos`), a token of
     `stop_token_ids`, the first stop string to be complete (the longest of several that end with the
     same character), or its `max_tokens`-th token.  The first three are ignored for the first
-    `min_tokens` tokens.  The text of an end token, a stop token or a stop string is shown only if
-    `include_stop`.
+    `min_tokens` tokens.  Their text is shown only if `include_stop`.
 
     Args:
         params: of the request.
         eos_ids: the model's own end tokens.
         detokenizer: of the sequence; None if no text is wanted.
-        max_tokens: most tokens; None takes `params.max_tokens`.  The engine gives the smaller of
-            that and what the context leaves.
+        max_tokens: most tokens, with what the context leaves; None takes `params.max_tokens`.
     """
 
     def __init__(
@@ -81,9 +108,6 @@ class StopChecker:
     def _decode(self, token_id: int) -> str:
         return self._detokenizer.append(token_id) if self._detokenizer else ""
 
-    def _flush(self) -> str:
-        return self._detokenizer.flush() if self._detokenizer else ""
-
     def _end_with_token(self, token_id: int, reason: int | None) -> Emitted:
         # The text of the token is left out by not decoding it: the detokenizer may hold bytes of
         # the tokens before it, which are shown.
@@ -95,7 +119,8 @@ class StopChecker:
 
     def _end(self, text: str, is_early: bool) -> Emitted:
         self._is_finished = True
-        shown, stop = self._scan(text + self._flush(), is_early)
+        rest = self._detokenizer.flush() if self._detokenizer else ""
+        shown, stop = self._scan(text + rest, is_early)
         if stop is not None:
             return Emitted(shown, FinishReason.STOP, stop)
         return Emitted(shown + self._held, FinishReason.LENGTH)

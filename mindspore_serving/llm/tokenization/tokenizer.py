@@ -6,7 +6,7 @@ Knows nothing of sampling or of chats; needs the `tokenizers` library.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
@@ -21,8 +21,7 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer: the tokenizer's eos_token and those of
-            `read_eos_ids`.
+        eos_ids: the tokens that end an answer: the eos_token and those of `read_eos_ids`.
         special_tokens: by the name a chat template gives them ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """
@@ -40,7 +39,8 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
-        self.decoders: Sequence[Config] = _decoders(inner)
+        found = b'{"type": "None"}' if inner.decoder is None else inner.decoder.__getstate__()
+        self.decoders: Sequence[Config] = _flatten(json.loads(found))
         DecoderChain(self.decoders)  # raises for one that is not supported
         self._special_ids = frozenset(
             token_id
@@ -50,8 +50,8 @@ class Tokenizer:
         self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
         self.special_tokens = dict(special_tokens or {})
         own_eos = inner.token_to_id(self.special_tokens.get("eos_token", ""))
-        found = [*([] if own_eos is None else [own_eos]), *eos_ids]
-        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(found))
+        own = () if own_eos is None else (own_eos,)
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*own, *eos_ids)))
 
     @classmethod
     def open(cls, directory: str | Path) -> "Tokenizer":
@@ -75,8 +75,7 @@ class Tokenizer:
         """The ids of `text`; `add_special` adds the special tokens that the model expects (<s>)."""
         # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
         (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
-        ids: list[int] = encoding.ids
-        return ids
+        return list(encoding.ids)
 
     def encode_with_offsets(
         self, text: str, add_special: bool = True
@@ -95,13 +94,11 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; ids that are not in the vocabulary add nothing."""
-        text: str = self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens)
-        return text
+        return str(self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it; None if there is none."""
-        token: str | None = self._inner.id_to_token(token_id)
-        return token
+        return cast("str | None", self._inner.id_to_token(token_id))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids
@@ -123,13 +120,6 @@ class Tokenizer:
             return byte_level_bytes(token)
         byte = fallback_byte(token) if "ByteFallback" in kinds else None
         return self.token_text(token_id).encode() if byte is None else byte
-
-
-def _decoders(inner: Any) -> list[Config]:
-    if inner.decoder is None:
-        return [{"type": "None"}]
-    config: Config = json.loads(inner.decoder.__getstate__())
-    return _flatten(config)
 
 
 def _flatten(config: Config) -> list[Config]:

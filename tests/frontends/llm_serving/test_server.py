@@ -14,6 +14,7 @@ from mindspore_serving.errors import InvalidInputs, NotFound
 from mindspore_serving.llm import LLM, SamplingParams
 from tests.e2e.harness import Calls, config, eventually, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.slow]
 PROMPT = "Hello"
@@ -47,7 +48,7 @@ def expected(place: Path) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def client(calls: Calls) -> MindsporeInferenceClient:
-    return MindsporeInferenceClient("llama2", f"http://127.0.0.1:{calls.http}", timeout=60)
+    return MindsporeInferenceClient("llama2", f"http://127.0.0.1:{calls.http}", timeout=PATIENCE)
 
 
 def engine(calls: Calls) -> dict[str, int]:
@@ -121,7 +122,7 @@ def test_numbers_are_told_as_events(calls):
 
 def test_lines_come_as_the_form_is_and_as_they_are_made(calls, expected, request):
     """As programs read them that have no client: line by line, parsing each as JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
     body = {"inputs": PROMPT, "parameters": {"do_sample": "False", "max_new_tokens": "6"}}
     connection.request("POST", "/models/llama2/generate_stream", json.dumps(body))
     lines = [line for line in connection.getresponse().read().split(b"\n") if line.strip()]

@@ -1,9 +1,7 @@
 """OpenAI's routes on a real socket, over a model that says what the test tells it to."""
 
-import asyncio
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +30,7 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.llm.processing.answer_format import (
@@ -40,6 +38,8 @@ from mindspore_serving.llm.processing.answer_format import (
     AnswerParser,
     to_answer_format,
 )
+from tests.frontends.inference import FakeCall, FakeInference
+from tests.waiting import PATIENCE
 
 MAX_BODY = 1 << 20
 CARD = ModelCard(
@@ -123,16 +123,13 @@ def joined(parts: Sequence[Chunk]) -> Chunk:
     )
 
 
-class Call:
-    """One submitted request, as its front end sees it."""
+class Call(FakeCall):
+    """`sent` is what was asked."""
 
-    def __init__(self, inference: "Inference", request: Request, on_reply: Any) -> None:
-        self._inference = inference
-        self._on_reply = on_reply
-        self.request = request
+    def __init__(self, owner: "Inference", request: Request, on_reply: Any) -> None:
+        super().__init__(owner, request, on_reply)
         self.sent: Any = decode_request(request.method, request.body)
         self.parsing: Parsing | None = None
-        self.is_cancelled = False
 
     def parse(self, card: ModelCard) -> Said | None:
         """Prepare for the answer, as a worker does; what is said at once if it is refused."""
@@ -153,42 +150,27 @@ class Call:
             replies = [Reply([encode_events([event])], is_last=False) for event in events]
             if is_last:
                 replies[-1].is_last = True
-        for reply in replies:
-            self._inference.loop.call_soon_threadsafe(self._on_reply, reply)
+        self.reply(*replies)
 
     def _parsed(self, event: Event) -> list[Event]:
         return [event] if self.parsing is None else self.parsing.take(event)
 
-    def cancel(self) -> None:
-        with self._inference.changed:
-            self.is_cancelled = True
-            self._inference.changed.notify_all()
 
-
-class Inference:
+class Inference(FakeInference):
     """Answers with `script(request)`; None leaves the answer to the test."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, control: "Control") -> None:
-        self.loop = loop
+    make_call = Call
+
+    def __init__(self, control: "Control") -> None:
+        super().__init__()
         self._control = control
         self.script: Callable[[Any], Said | None] = lambda request: whole(*spoken("Hi", "!"))
-        self.calls: list[Call] = []
-        self.changed = threading.Condition()
 
-    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
-        call = Call(self, request, on_reply)
+    def received(self, call: Call) -> None:
         said = call.parse(self._control.card)
-        with self.changed:
-            self.calls.append(call)
-            self.changed.notify_all()
         said = self.script(call.sent) if said is None else said
         if said is not None:
             call.say(said)
-        return call
-
-    def wait(self, condition: Callable[[], Any]) -> None:
-        with self.changed:
-            assert self.changed.wait_for(condition, 10), [one.sent for one in self.calls]
 
 
 class Control:
@@ -210,15 +192,16 @@ class Web:
     def __init__(self, background: BackgroundLoop) -> None:
         self._background = background
         self.control = Control()
-        self.inference = Inference(background.run(_running_loop()), self.control)
-        models = LanguageModels(self.inference, self.control)
+        self.inference = Inference(self.control)
+        rules = LanguageRules(allows_priority=True)
+        models = LanguageModels(self.inference, self.control, rules)
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         app = Starlette(routes=openai.routes(site))
         path = FastPath(self.inference, MsRest(MAX_BODY), Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
-        self.port = self._server._server.sockets[0].getsockname()[1]
+        self.port = self._server.port
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
     @property
@@ -246,7 +229,7 @@ class Web:
     ) -> "Answer":
         """`body` is JSON, unless it is bytes."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(verb, path, sent, headers or {})
             return Answer(connection.getresponse())
@@ -285,10 +268,6 @@ class Answer:
         assert lines[-1] == ""
         found = [line.removeprefix("data: ") for line in lines[:-1]]
         return [json.loads(line) for line in found if line != "[DONE]"]
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()
 
 
 @contextmanager

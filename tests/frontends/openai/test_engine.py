@@ -15,6 +15,7 @@ pytest.importorskip("openvino")
 from langchain_openai import ChatOpenAI
 
 from tests.e2e.harness import Calls, config, eventually, serving
+from tests.waiting import PATIENCE
 
 MODEL = Path(__file__).parents[3] / "examples" / "tiny_llm" / "model"
 EXACT = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 2**24, "max_num_seqs": 8}
@@ -60,7 +61,7 @@ def url(calls: Calls) -> str:
 
 @pytest.fixture(scope="module")
 def client(url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as one:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
         yield one
 
 

@@ -5,11 +5,14 @@ from langchain_openai import ChatOpenAI
 
 from mindspore_serving.core.llm_messages import Chunk
 from tests.frontends.openai.serving import spoken
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
 def model(web):
-    return ChatOpenAI(model="toy", base_url=web.url, api_key="none", max_retries=0, timeout=10)
+    return ChatOpenAI(
+        model="toy", base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE
+    )
 
 
 def test_an_answer_has_text_and_usage(web, model):

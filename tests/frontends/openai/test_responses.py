@@ -1,5 +1,6 @@
 """Responses: what the model is asked, what the client is told."""
 
+import asyncio
 import json
 
 import pytest
@@ -223,10 +224,10 @@ def test_a_stream_that_is_cut_off_ends_with_incomplete(web):
 
 def test_a_stream_whose_model_is_lost_ends_with_failed(web):
     def script(request):
-        web.inference.loop.call_soon(
+        asyncio.get_running_loop().call_soon(
             lambda: web.inference.calls[-1].say(whole_but_lost, is_last=False)
         )
-        web.inference.loop.call_soon(
+        asyncio.get_running_loop().call_soon(
             lambda: web.inference.calls[-1].say(ServableUnavailable("the worker died"))
         )
 

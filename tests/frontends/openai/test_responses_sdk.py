@@ -9,6 +9,7 @@ import pytest
 from mindspore_serving.core.llm_messages import Chunk
 from mindspore_serving.core.model_card import ModelCard
 from tests.frontends.openai.serving import CARD, spoken
+from tests.waiting import PATIENCE
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"left": 1, "right": 2}}\n</tool_call>'
 
@@ -22,7 +23,7 @@ class Sum(pydantic.BaseModel):
 def client(web):
     fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
     web.control.card = ModelCard(**{**fields, "tool_format": "hermes", "reasoning_format": "think"})
-    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=10) as one:
+    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
         yield one
 
 

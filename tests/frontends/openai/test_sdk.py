@@ -9,13 +9,14 @@ import pytest
 from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started
 from mindspore_serving.errors import ServableUnavailable, ServingError
 from tests.frontends.openai.serving import spoken, token
+from tests.waiting import PATIENCE
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture
 def client(web):
-    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=10) as one:
+    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
         yield one
 
 

@@ -87,9 +87,7 @@ def test_a_stream_gives_a_call_piece_by_piece(web):
         (1, {"name": "wait", "arguments": ""}),
     ]
     rest = [one for one in deltas if "id" not in one]
-    assert all(
-        set(one) == {"index", "function"} and set(one["function"]) == {"arguments"} for one in rest
-    )
+    assert {(*one, *one["function"]) for one in rest} == {("index", "function", "arguments")}
     told = ["".join(o["function"]["arguments"] for o in deltas if o["index"] == i) for i in (0, 1)]
     assert [json.loads(one) for one in told] == [{"at": "caf\u00e9"}, {}]
     text = "".join(one["delta"].get("content") or "" for one in chunks)

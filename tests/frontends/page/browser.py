@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 20.0  # seconds
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9}
 _OPTIONS = (
     "--headless=new",

@@ -8,14 +8,14 @@ from tests.cli.talking import Talking, talking
 from tests.frontends.page.browser import CHROMIUM, Browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
     """A language model and a classic servable."""
     with talking(tmp_path_factory.mktemp("talking")) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed (Debian: apt-get install chromium)")

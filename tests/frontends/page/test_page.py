@@ -14,6 +14,7 @@ from tests.cli.conftest import write_words
 from tests.cli.talking import MODEL, Talking, serving
 from tests.e2e.harness import eventually
 from tests.frontends.page.browser import Browser
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -58,12 +59,12 @@ def expected(server: Talking, *messages: tuple[str, str], max_tokens: int = 12) 
         "temperature": 0,
         "max_tokens": max_tokens,
     }
-    reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
     return str(reply["choices"][0]["message"]["content"])
 
 
 def row(server: Talking) -> dict:
-    rows = httpx.get(f"{server.url}/servables", timeout=60).json()["servables"]
+    rows = httpx.get(f"{server.url}/servables", timeout=PATIENCE).json()["servables"]
     return next(one for one in rows if one["name"] == MODEL)
 
 
@@ -291,7 +292,7 @@ def test_a_hidden_page_asks_for_nothing(page: Browser) -> None:
     page.evaluate("window.asked = 0; new Promise((done) => setTimeout(done, 1500))")
     assert page.evaluate("window.asked") == 0
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    page.until("window.asked > 0", 3)
+    page.until("window.asked > 0")
 
 
 def test_a_server_that_wants_a_key_is_asked_with_one(browser: Browser, server: Talking) -> None:

@@ -1,6 +1,5 @@
 """A model whose answers are written down, behind the routes under test; and calls of them."""
 
-import asyncio
 import codecs
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +22,11 @@ from mindspore_serving.core.llm_messages import (
     encode_events,
 )
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import Call, Reply, Request
+from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.site import Site
+from tests.frontends.inference import FakeCall, FakeInference
 
 CARD = ModelCard(
     architecture="LlamaForCausalLM",
@@ -54,31 +54,33 @@ CARD = ModelCard(
 Answer = Sequence[Event] | ServingError
 
 
-@dataclass
-class ScriptedInference:
+class ScriptedInference(FakeInference):
     """Answers each request with the next of `answers`; keeps the last to the end."""
 
-    answers: list[Answer] = field(default_factory=list)
-    sent: list[LLMRequest] = field(default_factory=list)
-    num_cancelled: int = 0
-    stays_open: bool = False  # say the answer, and then nothing
+    def __init__(self, answers: list[Answer]) -> None:
+        super().__init__()
+        self.answers = answers
+        self.stays_open = False  # say the answer, and then nothing
+        self.fails_with: ServingError | None = None  # after the answer
 
-    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
-        assert request.method in METHODS
-        self.sent.append(decode_request(request.method, request.body))
+    @property
+    def sent(self) -> list[LLMRequest]:
+        return [decode_request(call.request.method, call.request.body) for call in self.calls]
+
+    @property
+    def timeouts(self) -> list[float | None]:
+        """Of those, in seconds."""
+        return [call.request.timeout for call in self.calls]
+
+    def received(self, call: FakeCall) -> None:
+        assert call.request.method in METHODS
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ServingError):
-            replies = [Reply(failure=answer)]
-        else:
-            replies = [Reply([encode_events([event])], is_last=False) for event in answer]
-            if not self.stays_open:
-                replies.append(Reply())
-        for reply in replies:
-            asyncio.get_running_loop().call_soon(on_reply, reply)
-        return self
-
-    def cancel(self) -> None:
-        self.num_cancelled += 1
+            call.reply(Reply(failure=answer))
+            return
+        call.reply(*(Reply([encode_events([event])], is_last=False) for event in answer))
+        if not self.stays_open:
+            call.reply(Reply(failure=self.fails_with))
 
 
 @dataclass

@@ -115,7 +115,7 @@ async def test_headers_tell_times_and_counts() -> None:
     assert headers["x-compute-characters"] == "5"
     assert headers["x-prompt-tokens"] == "4"
     assert headers["x-generated-tokens"] == "3"
-    assert 0 < float(headers["x-compute-time"]) < 10
+    assert float(headers["x-compute-time"]) > 0
     for name in ("total", "validation", "queue", "inference"):
         assert int(headers[f"x-{name}-time"]) >= 0
     assert int(headers["x-time-per-token"]) >= 0

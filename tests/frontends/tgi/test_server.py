@@ -14,6 +14,7 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.outputs import Completion
 from tests.e2e.harness import Calls, config, eventually, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.slow]
 MAX_SEQS = 4
@@ -247,10 +248,10 @@ def test_requests_beyond_room_and_queue_are_overloaded(calls):
 def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
     body = json.dumps({"inputs": PROMPT, "parameters": LONG})
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=20)
+    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
     stream.sendall((head + body).encode())
     return stream
 
@@ -288,6 +289,7 @@ def test_hub_client_streams(client, expected):
     assert "".join(pieces) == expected(12).text
     found = list(client.text_generation(PROMPT, max_new_tokens=12, stream=True, details=True))
     assert [one.token.text for one in found] == pieces
+    assert len(found) == 12
     assert found[-1].generated_text == PROMPT + expected(12).text
     assert found[-1].details.finish_reason == "length"
     assert all(one.details is None for one in found[:-1])
@@ -341,7 +343,7 @@ def test_invocations_speak_every_protocol(calls):
 
 
 def test_a_connection_is_kept_for_more_requests(calls):
-    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
     body = json.dumps({"inputs": PROMPT, "parameters": {"max_new_tokens": 2}})
     for path in ("/generate", "/generate_stream", "/generate"):
         connection.request("POST", path, body, JSON)

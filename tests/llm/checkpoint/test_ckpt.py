@@ -9,8 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
-from mindspore_serving.llm.checkpoint.ckpt_names import hugging_face_names
+from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 
 # What mindspore.save_checkpoint wrote for {"ab": int8 [2] of 1, 2; "note": "h", a text}.

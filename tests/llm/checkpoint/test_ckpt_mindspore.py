@@ -15,7 +15,7 @@ import mindspore
 from safetensors.torch import load_file
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt_names import MINDFORMERS
+from mindspore_serving.llm.checkpoint.ckpt import MINDFORMERS
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner

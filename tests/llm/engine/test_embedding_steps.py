@@ -7,7 +7,8 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.runtimes.toy import ToyRunner, continuation
+from mindspore_serving.llm.runtimes.toy import ToyRunner
+from tests.llm.toy_answers import continuation
 
 BUDGET = 16
 GREEDY = {"temperature": 0.0, "ignore_eos": True}

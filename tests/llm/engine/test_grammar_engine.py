@@ -22,6 +22,7 @@ from mindspore_serving.llm.grammar.compiler import GrammarCompiler
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 from tests.llm.schemas import COMPACT, PERSON, fulfils
 from tests.llm.tokenizers_trained import opened
+from tests.waiting import PATIENCE
 
 EOS = 1
 VOCAB = opened("byte_level").vocab_size + 37  # the model has logits that no token has
@@ -376,7 +377,7 @@ def test_masks_are_computed_while_the_model_runs(monkeypatch):
 
     class Waiting(NonsenseRunner):
         def run(self, step):
-            assert filled.wait(10)
+            assert filled.wait(PATIENCE)
             filled.clear()
             return super().run(step)
 

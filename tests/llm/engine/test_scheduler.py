@@ -1,8 +1,8 @@
 import pytest
 
 from mindspore_serving.llm.engine.sequence import Sequence, Status
-from mindspore_serving.llm.runtimes.toy import continuation, next_token
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
+from tests.llm.toy_answers import continuation, next_token
 
 
 def rows(scheduled):

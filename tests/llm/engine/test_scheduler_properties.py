@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mindspore_serving.llm.engine.sequence import Status
-from mindspore_serving.llm.runtimes.toy import continuation
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
+from tests.llm.toy_answers import continuation
 
 VOCAB = 128
 NUM_BLOCKS, BLOCK_SIZE = 7, 4

@@ -1,3 +1,4 @@
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm.grammar import probing
 from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
 from mindspore_serving.llm.grammar.source import (
     place_special_tokens,
@@ -265,3 +267,50 @@ def test_json_is_not_indented_for_ever(compiler):
     state = compiler.compile(Grammar("json_schema", compact)).begin()
     state.advance(tokenizer.encode("{", add_special=False)[0])
     assert space not in allowed(state)
+
+
+def test_an_untrusted_grammar_forces_no_texts_whatever_it_says():
+    tokenizer = opened("byte_level")
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, (END,), is_trusted=False)
+    endless = "start: a\na: /x+/ a"  # a text that is forced and has no end is never found
+    for source in (endless, f'{endless}\n%llguidance {{"no_forcing": false}}'):
+        compiled = compiler.compile(Grammar("lark", source))
+        assert compiled.find_slow_step() is None
+        assert write(compiled.begin(), most=20)
+    for kind, source in (("regex", "The quick"), ("json_schema", '{"const": "The quick"}')):
+        state = compiler.compile(Grammar(kind, source)).begin()
+        assert state.forced(10) == []
+        assert "The quick" in tokenizer.decode(write(state))
+
+
+class Slow:
+    """A matcher whose steps take too long from the third on."""
+
+    def __init__(self):
+        self.num_tokens = 0
+
+    def compute_bitmask(self):
+        end = time.thread_time() + probing.MOST_SECONDS * (self.num_tokens == 2)
+        while time.thread_time() <= end:
+            pass
+        return bytes([0b110])
+
+    def consume_token(self, token_id):
+        assert token_id == 2
+        self.num_tokens += 1
+
+    def is_error(self):
+        return False
+
+    is_stopped = is_error
+
+
+def test_a_grammar_whose_steps_are_slow_is_found(compiler):
+    assert "its first 2 tokens" in probing.find_slow_step(Slow, [1])
+    assert compiler.compile(Grammar("json_object")).find_slow_step() is None
+
+
+def test_the_grammars_that_are_kept_are_known(compiler):
+    assert not compiler.knows(Grammar("regex", "known"))
+    compiler.compile(Grammar("regex", "known"))
+    assert compiler.knows(Grammar("regex", "known"))

@@ -6,7 +6,7 @@ import pytest
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
-from mindspore_serving.llm.runtimes.mindspore.buckets import Buckets, buckets
+from mindspore_serving.llm.runtimes.mindspore.graph import Buckets, buckets
 from mindspore_serving.llm.step import Row, Step
 
 LIMITS = RunnerLimits(block_size=4, num_blocks=60, vocab_size=50, max_model_len=40)

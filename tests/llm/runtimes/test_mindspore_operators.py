@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_cpu
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
 from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
 from tests.llm import checkpoints
 from tests.llm.running import generate, texts
@@ -40,7 +40,7 @@ CALLS = {
 @pytest.mark.parametrize("target", [CPU, ASCEND])
 @pytest.mark.parametrize("name", [field.name for field in fields(Operators)])
 def test_an_operator_computes_what_numpy_does(target: str, name: str) -> None:
-    use_cpu()
+    use_device(CPU)
     operator = getattr(OPERATORS[target], name)
     if name == "cat":
         x = mindspore.Tensor(X)

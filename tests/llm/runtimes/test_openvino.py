@@ -17,7 +17,6 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
-from mindspore_serving.llm.runtimes.openvino import check as openvino_check
 from mindspore_serving.llm.runtimes.openvino.opening import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import options_from
@@ -272,13 +271,13 @@ def test_common_sizes_are_warmed_up_likeliest_first():
 
 @pytest.fixture
 def unchecked():
-    openvino_check.check_paged_attention.cache_clear()
+    openvino_attention.check_paged_attention.cache_clear()
     yield
-    openvino_check.check_paged_attention.cache_clear()
+    openvino_attention.check_paged_attention.cache_clear()
 
 
 def test_the_paged_attention_of_this_openvino_is_exact():
-    assert openvino_check.relative_error() < 1e-6
+    assert openvino_attention.relative_error() < 1e-6
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -288,7 +287,7 @@ def test_another_order_of_its_inputs_is_noticed(monkeypatch, directory):
     def swapped(qkv, cache, spec, *, step):
         return right((qkv[0], qkv[2], qkv[1]), cache, spec, step=step)
 
-    monkeypatch.setattr(openvino_check, "paged_attention", swapped)
+    monkeypatch.setattr(openvino_attention, "paged_attention", swapped)
     with pytest.raises(StartError, match=r"openvino 2026.*is off by .* install openvino 2026\.4"):
         open_runner(directory, "openvino", CONFIG)
 

@@ -25,8 +25,7 @@ from mindspore_serving.llm.runtimes.layout import RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch import opening as runtime
 from mindspore_serving.llm.runtimes.torch.graphs import batch_sizes
 from mindspore_serving.llm.runtimes.torch.opening import open_runner
-from mindspore_serving.llm.runtimes.torch.runner import TorchRunner
-from mindspore_serving.llm.runtimes.torch.transfer import upload
+from mindspore_serving.llm.runtimes.torch.runner import TorchRunner, upload
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.running import advance, generate, texts

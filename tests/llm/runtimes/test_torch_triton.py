@@ -18,9 +18,9 @@ pytest.importorskip("transformers")
 import torch
 
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.runtimes.torch import paths as torch_paths
+from mindspore_serving.llm.runtimes.torch import opening as torch_paths
 from mindspore_serving.llm.runtimes.torch.attention import Gathered, GatherPath
-from mindspore_serving.llm.runtimes.torch.paths import Setting, deviation, open_kernels
+from mindspore_serving.llm.runtimes.torch.opening import Setting, deviation, open_kernels
 from tests.llm import checkpoints
 from tests.llm.torch_cases import CASES, TOLERANCE, Case, gather_error, kernel_error
 

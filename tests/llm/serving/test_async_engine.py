@@ -24,6 +24,7 @@ from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.serving.generation import GenerateAnswer
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 2 << 20}
 
@@ -51,7 +52,7 @@ class Asking:
         return ask_id
 
     def until(self, condition):
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end, self.said
             self.woken.wait(0.1)
@@ -91,7 +92,7 @@ def test_a_generation_begins_has_pieces_and_ends(asking):
     assert isinstance(events[0], Started)
     assert sorted(event.index for event in events if isinstance(event, Chunk)) == [0, 1]
     assert events[-1] == Finished(events[0].num_prompt_tokens, 0, 6, events[-1].queue_seconds)
-    assert 0 <= events[-1].queue_seconds < 10
+    assert events[-1].queue_seconds >= 0
     assert asking.answering.num_open == 0
 
 
@@ -153,7 +154,7 @@ def test_who_is_cancelled_before_a_thread_is_free_costs_nothing(asking, monkeypa
 
     def prepare(self, request):
         prepared.append(request.prompt)
-        go.wait(20)
+        go.wait(PATIENCE)
         return prepare_now(self, request)
 
     asking.whole(Generate(prompt="warm", params=SamplingParams(max_tokens=1)))

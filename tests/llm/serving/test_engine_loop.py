@@ -5,6 +5,7 @@ import time
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
+from tests.waiting import PATIENCE
 
 
 class FakeEngine:
@@ -49,7 +50,7 @@ class Told:
 
     def wait_for(self, output):
         with self.changed:
-            assert self.changed.wait_for(lambda: output in self.outputs, 10), self.outputs
+            assert self.changed.wait_for(lambda: output in self.outputs, PATIENCE), self.outputs
 
 
 def work(count):
@@ -109,7 +110,7 @@ def test_a_step_that_raises_ends_the_loop_closes_the_engine_and_says_why():
     told = Told()
     told.engine.broken = MemoryError("injected")
     told.loop.post("r", work(1))
-    assert told.ended.wait(10)
+    assert told.ended.wait(PATIENCE)
     assert told.problems == [told.engine.broken]
     assert told.engine.is_closed
     told.loop.close()  # harmless
@@ -118,5 +119,5 @@ def test_a_step_that_raises_ends_the_loop_closes_the_engine_and_says_why():
 def test_a_command_that_breaks_ends_the_loop_too():
     told = Told()
     told.loop.post("r", lambda engine: 1 / 0)
-    assert told.ended.wait(10)
+    assert told.ended.wait(PATIENCE)
     assert isinstance(told.problems[0], ZeroDivisionError)

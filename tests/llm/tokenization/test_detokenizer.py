@@ -7,7 +7,7 @@ from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.tokenization.detokenizer import Detokenizer
+from mindspore_serving.llm.tokenization.stopping import Detokenizer
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm.tokenizers_trained import KINDS, opened, trained
 

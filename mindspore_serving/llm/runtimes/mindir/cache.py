@@ -21,8 +21,7 @@ HIDDEN = np.float32(-1e30)  # added to the score of a key that is not seen
 
 @dataclass(frozen=True, slots=True)
 class GraphCall:
-    """The sequences of one call, padded to S = `width` new tokens, and `padding` more rows like
-    the last of them: B rows."""
+    """The sequences of a call, padded to S = `width` new tokens, and `padding` more rows."""
 
     spans: tuple[Span, ...]
     width: int
@@ -93,8 +92,7 @@ def calls(layout: Layout) -> Iterable[GraphCall]:
 class BlockCache:
     """Keys and values of every layer, [kv_heads, num_blocks, block_size, head_dim] each.
 
-    Heads come first, so that a gathered table of blocks is what the graph multiplies with, and a
-    block of a head is one piece of memory.
+    Heads come first: a gathered table of blocks is what the graph multiplies with.
     """
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:

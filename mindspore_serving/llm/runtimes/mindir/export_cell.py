@@ -164,8 +164,7 @@ class ArgmaxCell(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class TopKCell(mindspore.nn.Cell):  # type: ignore[misc]
-    """logits [R, vocab], temperature [R, 1] -> the `count` largest logits / temperature, falling,
-    and their tokens, int32: [R, count] each."""
+    """logits [R, vocab], temperature [R, 1] -> largest quotients, int32 tokens, [R, count]."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

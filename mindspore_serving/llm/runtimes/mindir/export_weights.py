@@ -1,5 +1,4 @@
-"""Which checkpoints `export_cell` can compute, and their tensors in its form: float32, [in, out],
-fused per role.
+"""Which checkpoints `export_cell` can compute, and their tensors: float32, [in, out], fused.
 
 Reads one tensor at a time, when it is used.  Knows no MindSpore.
 """
@@ -73,8 +72,7 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
 class Matrices(Mapping[str, F32]):
     """The arrays of `sources` by their name in the graph, read from `checkpoint` at each use.
 
-    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError naming a missing
-    tensor.
+    A matrix is [in, out], the embedding [vocab, hidden].  Raises StartError for a missing one.
     """
 
     def __init__(self, checkpoint: Checkpoint, spec: ModelSpec) -> None:

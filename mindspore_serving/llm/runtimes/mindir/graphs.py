@@ -22,8 +22,7 @@ def dynamic(shape: Sequence[int | None], dtype: Any) -> Any:
 
 
 def decoder_inputs(spec: ModelSpec, count: int | None, batch: int | None = None) -> list[Any]:
-    """The inputs of `export_cell.DecoderCell` with `batch` sequences of `count` new tokens each,
-    None for any number; any past."""
+    """Inputs of `DecoderCell`: `batch` sequences of `count` new tokens, None for any; any past."""
     i32, f32 = mindspore.int32, mindspore.float32
     cache = dynamic((spec.num_kv_heads, batch, None, spec.head_dim), f32)
     return [

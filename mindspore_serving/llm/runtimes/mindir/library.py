@@ -10,14 +10,9 @@ from mindspore_serving.errors import StartError
 mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_cpu", "use_device"]
+__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
 
 CPU, ASCEND = "CPU", "Ascend"  # what MindSpore calls them
-
-
-def use_cpu() -> None:
-    """Compute on the CPU.  Raises StartError in a process that computes elsewhere already."""
-    use_device(CPU)
 
 
 def use_device(target: str) -> None:
@@ -30,9 +25,7 @@ def use_device(target: str) -> None:
         refused = f": {words(error)}"
     current = mindspore.get_context("device_target")
     if current != target:
-        raise StartError(
-            f"MindSpore in this process computes on {current}, expected {target}{refused}"
-        )
+        raise StartError(f"MindSpore here computes on {current}, expected {target}{refused}")
     if target == CPU:
         # Without it each operation waits for a scheduler's turn, and errors surface in a later
         # call.  On Ascend operations are queued to the device, and waiting is what costs.

@@ -1,19 +1,31 @@
-"""A runner over graphs without state: exported ones, and those compiled in this process.
+"""A runner over graphs without state: those of MindIR files, or compiled in this process.
 
 Keys and values are kept here in blocks.  Those of a call's sequences are gathered into its inputs,
-and its outputs are written back.  Knows no MindSpore.
+and its outputs are written back.
 """
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.capacity import (
+    FLOAT32_ALONE,
+    cache_block_bytes,
+    check_options,
+    runner_limits,
+)
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
-from mindspore_serving.llm.step import Logits, Step
+from mindspore_serving.llm.runtimes.mindir.export_weights import exportable
+from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
+from mindspore_serving.llm.runtimes.mindir.library import CPU, use_device
+from mindspore_serving.llm.step import Logits, Row, Step
 
 
 class DenseGraphs(Protocol):
@@ -76,3 +88,30 @@ class DenseRunner(LimitedRunner):
             raise ServingError(f"a call of {len(call.spans)} sequences failed: {error}") from error
         self._cache.write(layout.slots, call, keys, values)
         logits[places] = found[: len(rows)]
+
+
+def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
+    """The MindIR files in `directory`, loaded and compiled, ready to run.
+
+    Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
+    Raises StartError: an unknown option, files that are missing, broken or do not fit, no memory.
+    """
+    check_options(config, "mindir", FLOAT32_ALONE)
+    directory = Path(directory)
+    spec = exportable(read_json(directory / CONFIG))
+    use_device(CPU)
+    graphs = Graphs(directory, spec)
+    _compile(spec, graphs)
+    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
+    return DenseRunner(spec, graphs, limits)
+
+
+def _compile(spec: ModelSpec, graphs: Graphs) -> None:
+    """Compile both graphs by computing a text; StartError if they do not fit config.json."""
+    runner = DenseRunner(spec, graphs, RunnerLimits(2, 2, spec.vocab_size, 3))
+    steps: Sequence[Row] = (Row([0, 0], 0, [0], 1), Row([0], 2, [0, 1], 1))
+    for row in steps:
+        try:
+            runner.run(Step((row,)))
+        except (ServingError, ValueError) as error:
+            raise StartError(f"the MindIR files do not fit config.json: {error}") from error

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
-from mindspore_serving.llm.runtimes.mindspore.operators import Operators
-from mindspore_serving.llm.runtimes.mindspore.weights import tensor
+from mindspore_serving.llm.runtimes.mindspore.operators import Operators, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 F32: TypeAlias = npt.NDArray[np.float32]
@@ -25,9 +24,8 @@ class PagedCache:
 
     def __init__(self, shape: tuple[int, int, int, int], num_layers: int) -> None:
         self._heads = shape[2:]
-        self.layers = [
-            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(num_layers)
-        ]
+        pairs = np.zeros((num_layers, 2, *shape), np.float32)
+        self.layers = [(keys, values) for keys, values in pairs]
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Blocks `source` to `target`, all read before any is written."""
@@ -70,13 +68,12 @@ def _bias(span: Span, spec: AttentionSpec) -> F32:
     if spec.window:
         is_hidden |= distances >= spec.window
     num_groups = spec.num_heads // spec.num_kv_heads
-    bias = np.where(is_hidden, HIDDEN, np.float32(0))
+    bias: F32 = np.where(is_hidden, HIDDEN, np.float32(0))
     if spec.alibi is None:
-        tiled: F32 = np.tile(bias, (1, num_groups, 1))
-        return tiled
+        return np.tile(bias, (1, num_groups, 1))
     slopes = np.asarray(spec.alibi, np.float32)[:, None, None]
-    sloped: F32 = bias - slopes * distances.astype(np.float32)
-    return sloped.reshape(spec.num_kv_heads, -1, span.length)
+    bias = bias - slopes * distances.astype(np.float32)
+    return bias.reshape(spec.num_kv_heads, -1, span.length)
 
 
 @dataclass(frozen=True, slots=True)

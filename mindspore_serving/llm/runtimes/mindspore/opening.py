@@ -7,7 +7,6 @@ of `mindspore.mint`; keys and values stay in main memory there too.  It has been
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
+    FLOAT32_ALONE,
     cache_block_bytes,
     check_logits,
     check_options,
@@ -27,18 +27,9 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass
-from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators
+from mindspore_serving.llm.runtimes.mindspore.operators import OPERATORS, Operators, Weights, tensor
 from mindspore_serving.llm.runtimes.mindspore.ops import MindSporeOps
-from mindspore_serving.llm.runtimes.mindspore.weights import Weights, tensor
 from mindspore_serving.llm.step import Logits, Row, Runner, Step
-
-ACCEPTED = {
-    "device": ("auto", "cpu", "ascend"),
-    "dtype": ("auto", "f32"),
-    "kv_cache_dtype": ("auto", "f32"),
-    "quantization": (None,),
-    "num_threads": (None,),
-}
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
@@ -50,7 +41,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint, no memory.
     """
-    check_options(config, "mindspore", ACCEPTED)
+    check_options(config, "mindspore", {**FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")})
     target = ASCEND if config.device == "ascend" else CPU
     if config.graph_mode:
         from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
@@ -113,13 +104,10 @@ class MindSporeRunner(LimitedRunner):
         ops.begin(Pass(layout))
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
-        inputs = Inputs(_indices(layout.token_ids), _indices(layout.positions), _indices(rows))
+        arrays = (layout.token_ids, layout.positions, rows)
+        inputs = Inputs(*(tensor(array.astype(np.int32)) for array in arrays))
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
-
-
-def _indices(array: np.ndarray[Any, Any]) -> Any:
-    return tensor(array.astype(np.int32))
 
 
 def _load(model: MindSporeModel) -> None:

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mint, ops
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, mint, ops
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 Unary: TypeAlias = Callable[[Tensor], Tensor]
@@ -33,14 +37,6 @@ class Operators:
     take: Callable[[Tensor, Tensor], Tensor]
 
 
-def _take(matrix: Tensor, indices: Tensor) -> Tensor:
-    return ops.gather(matrix, indices, 0)
-
-
-def _mint_take(matrix: Tensor, indices: Tensor) -> Tensor:
-    return mint.index_select(matrix, 0, indices)
-
-
 OPERATORS = {
     CPU: Operators(
         matmul=ops.matmul,
@@ -52,7 +48,7 @@ OPERATORS = {
         silu=ops.silu,
         gelu_tanh=partial(ops.gelu, approximate="tanh"),
         cat=ops.cat,
-        take=_take,
+        take=lambda matrix, indices: ops.gather(matrix, indices, 0),
     ),
     ASCEND: Operators(
         matmul=mint.matmul,
@@ -64,6 +60,42 @@ OPERATORS = {
         silu=mint.nn.functional.silu,
         gelu_tanh=partial(mint.nn.functional.gelu, approximate="tanh"),
         cat=mint.cat,
-        take=_mint_take,
+        take=lambda matrix, indices: mint.index_select(matrix, 0, indices),
     ),
 }
+
+
+def tensor(array: npt.NDArray[Any]) -> Any:
+    """A mindspore.Tensor with memory of its own."""
+    return mindspore.Tensor(np.ascontiguousarray(array))
+
+
+class Weights:
+    """Each tensor is converted when it is first used in a role."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._loaded: dict[tuple[str, bool], Any] = {}
+
+    def has(self, name: str) -> bool:
+        return self._checkpoint.has(name)
+
+    def check(self, name: str) -> None:
+        """Raises StartError naming a tensor that is missing."""
+        self._checkpoint.raw(name)
+
+    def transposed(self, name: str) -> Any:
+        """A matrix as [in, out]."""
+        return self.plain(name, transposed=True)
+
+    def clear(self) -> None:
+        self._loaded.clear()
+
+    def plain(self, name: str, *, transposed: bool = False) -> Any:
+        """As in the checkpoint."""
+        weight = self._loaded.get((name, transposed))
+        if weight is None:
+            array = self._checkpoint.f32(name)
+            weight = tensor(array.T if transposed else array)
+            self._loaded[name, transposed] = weight
+        return weight

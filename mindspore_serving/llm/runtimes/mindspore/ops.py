@@ -10,8 +10,7 @@ import numpy as np
 
 from mindspore_serving.llm.models.ops import AttentionSpec, Ops
 from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass, Past, attend
-from mindspore_serving.llm.runtimes.mindspore.operators import Operators
-from mindspore_serving.llm.runtimes.mindspore.weights import Weights, tensor
+from mindspore_serving.llm.runtimes.mindspore.operators import Operators, Weights, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 

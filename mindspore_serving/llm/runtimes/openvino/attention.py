@@ -1,14 +1,19 @@
 """The paged attention of OpenVINO's CPU plugin: one node, 28 inputs in this order.
 
 The operation is private to OpenVINO and its inputs change between releases, so they are described
-in this file only.  It does not check bounds; `feed` does.
+in this file only, and a small case is compared with plain arithmetic once per process: another
+order gives wrong numbers without an error.  It does not check bounds; `feed` does.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import openvino as ov
 from openvino import opset13 as opset
+from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import AttentionSpec
@@ -31,9 +36,7 @@ def paged_attention(
         raise StartError(
             "the openvino runtime has no attention with soft-capped scores; use the torch runtime"
         )
-    from openvino.op import (
-        _PagedAttentionExtension,
-    )  # private: it may be missing in another release
+    from openvino.op import _PagedAttentionExtension  # private: another release may lack it
 
     alibi = np.asarray(spec.alibi or (), np.float32)
     inputs = [
@@ -72,3 +75,110 @@ def _unused() -> list[Any]:
         none,  # token_type_ids
         np.zeros(0, np.uint8), none,  # qq_bias, qq_bias_begins
     ]  # fmt: skip
+
+
+Floats = npt.NDArray[np.float32]
+
+SPEC = AttentionSpec(num_heads=4, num_kv_heads=2, head_dim=16, scale=0.25, window=40)
+LENGTHS = (45, 8)  # of two sequences
+TABLES = ((3, 1), (2,))  # their blocks, out of order
+CHUNKS = ((37, 1), (7, 4), (1, 3))  # new tokens of each in three steps
+TOLERANCE = 1e-5
+
+
+@cache
+def check_paged_attention() -> None:
+    """Raises StartError naming the version if the operation is missing or computes otherwise."""
+    try:
+        error = relative_error()
+    except Exception as cause:  # the library's errors have no type of their own
+        raise StartError(_message(f"is refused: {str(cause).splitlines()[0]}")) from cause
+    if not error < TOLERANCE:
+        raise StartError(_message(f"is off by {error:.1e} of the largest value"))
+
+
+def _message(what: str) -> str:
+    return (
+        f"openvino {ov.__version__}: its paged attention, which is private and changes between "
+        f"releases, {what}; install openvino 2026.4"
+    )
+
+
+def relative_error() -> float:
+    """The largest difference from plain arithmetic over the largest value, in three steps."""
+    random = np.random.default_rng(0)
+    q, k, v = (
+        [random.standard_normal((length, heads * SPEC.head_dim), np.float32) for length in LENGTHS]
+        for heads in (SPEC.num_heads, SPEC.num_kv_heads, SPEC.num_kv_heads)
+    )
+    request = _compiled().create_infer_request()
+    for name in ("key_cache", "value_cache"):
+        shape = (4, SPEC.num_kv_heads, BLOCK_SIZE, SPEC.head_dim)
+        request.set_tensor(name, ov.Tensor(np.zeros(shape, np.float32)))
+    errors, past = [], [0, 0]
+    for chunks in CHUNKS:
+        ends = [p + n for p, n in zip(past, chunks, strict=True)]
+        new = [slice(p, end) for p, end in zip(past, ends, strict=True)]
+        for name, parts in (("q", q), ("k", k), ("v", v)):
+            own = [part[some] for part, some in zip(parts, new, strict=True)]
+            request.set_tensor(name, ov.Tensor(np.concatenate(own)))
+        _set_step(request, past, chunks)
+        request.infer()
+        got = request.get_output_tensor(0).data
+        wanted = np.concatenate(
+            [attention(q[i][new[i]], k[i][: ends[i]], v[i][: ends[i]]) for i in (0, 1)]
+        )
+        errors.append(float(np.abs(got - wanted).max() / np.abs(wanted).max()))
+        past = ends
+    return max(errors)
+
+
+def attention(q: Floats, k: Floats, v: Floats) -> Floats:
+    """Of the last len(q) tokens, by the definition."""
+    count, length, d = len(q), len(k), SPEC.head_dim
+    group = SPEC.num_heads // SPEC.num_kv_heads
+    queries = q.reshape(count, SPEC.num_heads, d)
+    keys, values = (x.reshape(length, SPEC.num_kv_heads, d).repeat(group, 1) for x in (k, v))
+    scores = np.einsum("thd,nhd->htn", queries, keys) * SPEC.scale
+    distance = np.arange(length - count, length)[:, None] - np.arange(length)
+    scores[:, (distance < 0) | (distance >= SPEC.window)] = -np.inf
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    mixed: Floats = np.einsum("htn,nhd->thd", weights, values).reshape(count, -1)
+    return mixed
+
+
+def _compiled() -> Any:
+    parameters: dict[str, Any] = {}
+
+    def parameter(name: str, kind: Any, *shape: int) -> Any:
+        node = Parameter(kind, ov.PartialShape(list(shape)))
+        node.output(0).get_tensor().set_names({name})
+        parameters[name] = node
+        return node
+
+    widths = {"q": SPEC.num_heads, "k": SPEC.num_kv_heads, "v": SPEC.num_kv_heads}
+    q, k, v = (parameter(x, ov.Type.f32, -1, n * SPEC.head_dim) for x, n in widths.items())
+    keys, values = (
+        parameter(name, ov.Type.dynamic, -1, -1, -1, -1) for name in ("key_cache", "value_cache")
+    )
+    for name in ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins"):
+        parameter(name, ov.Type.i32, -1)
+    parameter("max_context_len", ov.Type.i32)
+    out = paged_attention((q, k, v), (keys, values), SPEC, step=parameters)
+    model = ov.Model([opset.result(out)], list(parameters.values()), "paged_attention")
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    return ov.Core().compile_model(model, "CPU", {**properties, "ENABLE_CPU_PINNING": False})
+
+
+def _set_step(request: Any, past: list[int], chunks: tuple[int, int]) -> None:
+    first = len(TABLES[0])
+    values = {
+        "past_lens": past,
+        "subsequence_begins": [0, chunks[0], sum(chunks)],
+        "block_indices": [*TABLES[0], *TABLES[1]],
+        "block_indices_begins": [0, first, first + len(TABLES[1])],
+        "max_context_len": max(p + n for p, n in zip(past, chunks, strict=True)),
+    }
+    for name, value in values.items():
+        request.set_tensor(name, ov.Tensor(np.array(value, np.int32)))

@@ -1,6 +1,5 @@
 """Encoders on CPUs by OpenVINO: one graph, without a cache or a private operation."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +10,17 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
 
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.encoding import (
     EncoderModel,
     lay_out_prompts,
     open_encoder_model,
 )
 from mindspore_serving.llm.runtimes.openvino.attention import Node
+from mindspore_serving.llm.runtimes.openvino.opening import compile_graph, within
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps, features
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -48,10 +47,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     weights = Weights(model.checkpoint, options.precision, options.bits)
     ops = EncoderOps(weights)
     graph = ops.graph(model.definition(ops, model.spec, ops.encoder_inputs))
-    try:
-        compiled = ov.Core().compile_model(graph, "CPU", options.properties(weights.group))
-    except RuntimeError as error:
-        raise StartError(f"openvino cannot compile the model: {error}") from error
+    compiled = compile_graph(graph, options.properties(weights.group))
     runner = OpenVINOEncoder(compiled, model, weights.kept)
     _warm_up(runner, config)
     return runner
@@ -98,7 +94,6 @@ class OpenVINOEncoder:
         self._request: Any = compiled.create_infer_request()
 
     def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
-        """As `EncoderRunner.run`."""
         if self._request is None:
             raise ServingError("the runner is closed")
         num_rows = rounded(sum(len(prompt) for prompt in prompts))
@@ -121,7 +116,6 @@ class OpenVINOEncoder:
         return states[: layout.num_tokens]
 
     def close(self) -> None:
-        """Free the model."""
         self._request = None
         self._kept = []
 
@@ -134,12 +128,8 @@ def rounded(num_tokens: int) -> int:
 
 def _warm_up(runner: OpenVINOEncoder, config: EngineConfig) -> None:
     """The first pass packs the weights; the first of each size compiles kernels for it."""
-    deadline = None
     sizes = {rounded(count) for count in range(1, config.max_num_batched_tokens + 1)}
-    for size in progress(sorted(sizes), "warming up"):
-        if deadline is not None and time.monotonic() > deadline:
-            break
+    for size in within(WARM_UP_SECONDS, sorted(sizes)):
         whole, rest = divmod(size, runner.max_model_len)
         lengths = [runner.max_model_len] * whole + [rest] * (rest > 0)
         runner.run([[0] * length for length in lengths])
-        deadline = deadline or time.monotonic() + WARM_UP_SECONDS

@@ -1,8 +1,7 @@
 """A step as the inputs of the compiled graph, in buffers that are reused.
 
-Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes and
-set only when the sizes change.  What does not fit the cache is refused here, because the kernel
-does not check.  Knows no model.
+Setting a tensor of the request costs more than filling it, so buffers are kept by their sizes. What
+does not fit the cache is refused here: the kernel does not check.  Knows no model.
 """
 
 from collections import OrderedDict
@@ -60,8 +59,7 @@ class Feed:
         self._current: Buffers | None = None
 
     def load(self, step: Step) -> None:
-        """Set the inputs to `step`.  Raises ServingError, before the request has changed, if a
-        row's blocks, positions or tokens are out of range."""
+        """Set the inputs to `step`.  Raises ServingError, before the request has changed."""
         rows = step.rows
         limits = self._limits
         lengths = [len(row.tokens) for row in rows]

@@ -5,10 +5,10 @@ until the plugin packs them at the first pass; keys and values are in numpy arra
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,14 @@ from mindspore_serving.llm.runtimes.capacity import (
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
-from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
-from mindspore_serving.llm.runtimes.openvino.check import check_paged_attention
+from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+
+T = TypeVar("T")
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
@@ -65,7 +66,7 @@ def open_runner(
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     if weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
-    compiled = _compile(model, {**options.properties(weights.group), **(properties or {})})
+    compiled = compile_graph(model, {**options.properties(weights.group), **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
 
@@ -96,7 +97,8 @@ def _bits_to_quantise(
     return None
 
 
-def _compile(model: ov.Model, properties: Mapping[str, Any]) -> Any:
+def compile_graph(model: ov.Model, properties: Mapping[str, Any]) -> Any:
+    """Raises StartError with the plugin's words."""
     try:
         return ov.Core().compile_model(model, "CPU", dict(properties))
     except RuntimeError as error:
@@ -116,13 +118,9 @@ class OpenVINORunner:
         self.hidden_size = spec.hidden_size
         self._kept = kept
         self._request: Any = compiled.create_infer_request()
-        self._caches = [
-            _Cache(port) for port in compiled.inputs if "_cache." in port.get_any_name()
-        ]
-        self._names = [
-            name for name in (port.get_any_name() for port in compiled.inputs)
-            if "_cache." not in name
-        ]  # fmt: skip
+        ports = {port.get_any_name(): port for port in compiled.inputs}
+        self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
+        self._names = [name for name in ports if "_cache." not in name]
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
@@ -133,17 +131,12 @@ class OpenVINORunner:
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  The result is overwritten by the next one."""
-        self._infer(step)
-        logits: Logits = self._request.get_output_tensor(0).data
-        return logits
+        return self._infer(step, 0)
 
     def embed(self, step: Step) -> Vectors:
-        """As `EmbeddingRunner.embed`."""
-        self._infer(step)
-        hidden: Vectors = self._request.get_output_tensor(1).data
-        return hidden
+        return self._infer(step, 1)
 
-    def _infer(self, step: Step) -> None:
+    def _infer(self, step: Step, output: int) -> Vectors:
         if self._request is None:
             raise ServingError("the runner is closed")
         self._feed.load(step)
@@ -154,9 +147,10 @@ class OpenVINORunner:
             self._request.infer()
         except RuntimeError as error:
             raise ServingError(f"openvino failed in a step: {error}") from error
+        found: Vectors = self._request.get_output_tensor(output).data
+        return found
 
     def close(self) -> None:
-        """Free the model and its cache."""
         self._request = None
         self._caches = []
         self._kept = []
@@ -170,13 +164,19 @@ class OpenVINORunner:
 
     def _warm_up(self, config: EngineConfig) -> None:
         """The first pass packs the weights; the first of each size compiles kernels for it."""
-        deadline = None
-        for num_rows, length in progress(warm_up_sizes(config, self.max_model_len), "warming up"):
-            if deadline is not None and time.monotonic() > deadline:
-                break
+        for num_rows, length in within(WARM_UP_SECONDS, warm_up_sizes(config, self.max_model_len)):
             blocks = [0] * -(-length // BLOCK_SIZE)
             self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
-            deadline = deadline or time.monotonic() + WARM_UP_SECONDS
+
+
+def within(seconds: float, sizes: list[T]) -> Iterator[T]:
+    """The first of `sizes` to warm up, and those that begin within `seconds` after it."""
+    deadline = None
+    for size in progress(sizes, "warming up"):
+        if deadline is not None and time.monotonic() > deadline:
+            return
+        yield size
+        deadline = deadline or time.monotonic() + seconds
 
 
 def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
@@ -196,9 +196,8 @@ class _Cache:
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()
         self._type = port.get_element_type()
-        self._block_shape = tuple(
-            dimension.get_length() for dimension in list(port.get_partial_shape())[1:]
-        )
+        _, *sizes = port.get_partial_shape()
+        self._block_shape = tuple(size.get_length() for size in sizes)
         # numpy has no bfloat16; copies need none.
         self._bits = np.dtype(f"u{self._type.size}")
         self.block_bytes: int = prod(self._block_shape) * self._type.size

@@ -34,8 +34,7 @@ class OpenVINOOps(Ops):
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
-        """The graph that ends in `logits`, and in `hidden` beside them.  Raises StartError unless
-        the logits are [rows, vocab_size]."""
+        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size]."""
         _expect(logits, vocab_size, "vocab_size")
         results = [opset.result(logits), opset.result(self._hidden)]
         for result, name in zip(results, ("logits", "hidden"), strict=True):

@@ -25,8 +25,7 @@ CACHE_PRECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """`precision` is "bf16" or "f32"; `bits` what to quantise to while loading, or None; `has_bf16`
-    whether the processor computes bf16."""
+    """`precision` is "bf16" or "f32"; `bits` to quantise to, or None; `has_bf16` of the CPU."""
 
     precision: str
     cache_precision: str

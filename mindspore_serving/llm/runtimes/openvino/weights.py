@@ -1,8 +1,7 @@
 """Checkpoint tensors as OpenVINO constants, in the form that each use of them needs.
 
-A bfloat16 matrix stays in the mapped file: the constant refers to that memory, which `kept` keeps
-alive.  At the first pass the plugin packs a copy of its own, two bytes per weight in either
-precision.  Knows no graph beyond one weight.
+A bfloat16 matrix stays in the mapped file, which `kept` keeps alive.  At the first pass the plugin
+packs a copy of its own, two bytes per weight in either precision.
 """
 
 from collections.abc import Callable, Sequence

@@ -19,9 +19,7 @@ from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, Span
 
 LONGEST_BATCHED = 16  # new tokens up to which sequences share a batch, padding and all
-BEGIN, COUNT, LENGTH, TABLE = range(
-    4
-)  # columns of a sequence's description: see AttentionPath.decoding
+BEGIN, COUNT, LENGTH, TABLE = range(4)  # columns of a sequence: see AttentionPath.decoding
 
 
 class Attention(Protocol):
@@ -30,8 +28,7 @@ class Attention(Protocol):
     def attend(
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
     ) -> torch.Tensor:
-        """`q` [T, heads * head_dim] over one layer's cache, which holds the new tokens already;
-        shaped as `q`."""
+        """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`."""
         ...
 
 
@@ -76,9 +73,7 @@ class Group:
         """[B, num_new, L]: how far back a key lies; negative is the future, or padding."""
         device = self.lengths.device
         keys = torch.arange(self.longest, device=device)
-        queries = torch.arange(self.num_new, device=device)[None] + (
-            self.lengths[:, None] - self.num_new
-        )
+        queries = torch.arange(self.num_new, device=device) + self.lengths[:, None] - self.num_new
         return queries[:, :, None] - keys
 
     def mask(self, window: int, num_groups: int) -> torch.Tensor:
@@ -217,9 +212,8 @@ def _attend(
     if spec.softcap or spec.alibi is not None:
         out = _attend_by_hand(group, q, keys, values, spec)
     else:
-        out = functional.scaled_dot_product_attention(
-            q, keys, values, attn_mask=mask, scale=spec.scale
-        )
+        attend = functional.scaled_dot_product_attention
+        out = attend(q, keys, values, attn_mask=mask, scale=spec.scale)
     out = out.view(batch, spec.num_kv_heads, num_groups, group.num_new, spec.head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(batch * group.num_new, -1)
 

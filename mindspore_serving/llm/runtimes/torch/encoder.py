@@ -27,8 +27,7 @@ from mindspore_serving.llm.step import Vectors
 def open_encoder(directory: str | Path, config: EngineConfig) -> "TorchEncoder":
     """The encoder in `directory`, its weights loaded.
 
-    Of `config`: `device` and `dtype` as for language models, but "auto" is f32 on every device;
-    `num_threads`, `max_model_len`.
+    Of `config`: `device`, `dtype` ("auto" is f32), `num_threads`, `max_model_len`.
 
     Raises StartError: an option that it does not have, a broken or unknown checkpoint.
     """
@@ -62,12 +61,10 @@ class EncoderOps(TorchOps):
         place = self.rectangle
         if place is None:
             raise RuntimeError("attention outside of a pass")
-        q, k, v = (
-            x[place.places].unflatten(-1, (spec.num_heads, -1)).transpose(1, 2) for x in (q, k, v)
-        )
-        out = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=place.is_token, scale=spec.scale
-        )
+        heads = [x[place.places].unflatten(-1, (spec.num_heads, -1)) for x in (q, k, v)]
+        q, k, v = (x.transpose(1, 2) for x in heads)
+        attend = functional.scaled_dot_product_attention
+        out = attend(q, k, v, attn_mask=place.is_token, scale=spec.scale)
         return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
 
 
@@ -84,7 +81,6 @@ class TorchEncoder:
         self._ops: EncoderOps | None = EncoderOps(self._weights, dtype, device)
 
     def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
-        """As `EncoderRunner.run`."""
         ops, spec = self._ops, self._model.spec
         if ops is None:
             raise ServingError("the runner is closed")
@@ -110,7 +106,6 @@ class TorchEncoder:
         return vectors
 
     def close(self) -> None:
-        """Drop the weights.  A closed runner refuses every step."""
         self._ops = None
         self._weights.clear()
         if self._device != "cpu":

@@ -1,15 +1,14 @@
-"""Graphs of steps in which every sequence has one new token: recorded once for each batch size, and
-launched whole, because on a fast device launching a small model's operations one by one takes
-longer than computing them.
+"""Graphs of steps in which every sequence has one new token, one for each batch size, launched
+whole: on a fast device launching operations one by one takes longer than computing them.
 
-Inputs that change from step to step are in tensors that are reused.  A batch between two sizes is
-padded to the larger one with tokens in a block that no sequence has.  A `Capture` records the
-graphs; on CUDA it is `CudaCapture`.
+Inputs that change from step to step are in tensors that are reused.  A batch is padded to the next
+size with tokens in a block that no sequence has.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -30,8 +29,7 @@ SEQUENCE = 4  # aligned to 16 bytes, as what is uploaded otherwise
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the graphs of a model have in common: `most` sequences at most, of `width` blocks at
-    most; padding goes to block `scratch`."""
+    """What graphs share: at most `most` sequences of `width` blocks; padding is in `scratch`."""
 
     most: int
     width: int
@@ -67,15 +65,13 @@ class DecodeGraphs:
         self._replays: dict[int, Work] = {}
 
     def capture(self, capture: Capture, sizes: Sequence[int]) -> None:
-        """Record a graph for each of `sizes`, which ascend; a bar shows how far it is.  The largest
-        is first, so that the others find its memory."""
+        """Record a graph for each of `sizes`, which ascend: the largest first, for its memory."""
         for size in progress(sizes[::-1], "warming up"):
-            self._replays[size] = capture(lambda size=size: self._work(size))  # type: ignore[misc]
+            self._replays[size] = capture(partial(self._work, size))
         self._sizes = list(sizes)
 
     def run(self, layout: Layout) -> torch.Tensor | None:
-        """The logits of a step, float32 [rows, vocab_size], which the next one overwrites; None if
-        it is none that a graph computes.
+        """The logits, float32 [rows, vocab_size], until the next step; None if no graph fits.
 
         The step before has to be over, as it is when its logits have been read.
         """
@@ -105,16 +101,12 @@ class DecodeGraphs:
 def _is_decoding(layout: Layout) -> bool:
     """Whether every sequence has one new token, no adapter, and wants logits."""
     count = len(layout.spans)
-    return (
-        count == len(layout.token_ids) == len(layout.rows)
-        and not any(span.adapter for span in layout.spans)
-        and count > 0
-    )
+    is_decoding = 0 < count == len(layout.token_ids) == len(layout.rows)
+    return is_decoding and not any(span.adapter for span in layout.spans)
 
 
 class CudaCapture:
-    """Records CUDA graphs, which share one pool of memory: no two may run at a time, and what one
-    leaves there the next may overwrite."""
+    """Records CUDA graphs, which share one pool of memory: no two may run at a time."""
 
     def __init__(self, device: str) -> None:
         self._pool = torch.cuda.graph_pool_handle()

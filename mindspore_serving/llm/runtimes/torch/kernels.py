@@ -65,9 +65,8 @@ def attend(
 ) -> None:
     """Write to `out` what the new tokens in `tiles` see; both [T, heads * head_dim].
 
-    `cache` are keys and values, [num_blocks, block_size, kv_heads, head_dim], in any floating
-    dtype.  `slopes` float32 [heads] on the device if `spec` has ALiBi.  `num_splits` programs share
-    out the keys of each tile.
+    `cache` are keys and values, [num_blocks, block_size, kv_heads, head_dim], in any float.
+    `slopes` float32 [heads] if `spec` has ALiBi.  `num_splits` programs share the keys of a tile.
     """
     shapes = {
         "GROUPS": spec.num_heads // spec.num_kv_heads,

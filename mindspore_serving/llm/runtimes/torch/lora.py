@@ -73,8 +73,7 @@ class Adapters:
 def load_adapters(
     paths: Mapping[str, str | Path], has: Callable[[str], bool], weight: Callable[[str], Tensor]
 ) -> Adapters:
-    """Read the adapters, which are 1, 2 and so on in their order.  `has` and `weight` are the
-    model's.  Raises StartError naming what does not fit the model."""
+    """Read the adapters 1, 2 and so on; `has` and `weight` are the model's.  Raises StartError."""
     adapters = Adapters()
     for index, (name, path) in enumerate(paths.items(), 1):
         for tensor, change in read_adapter(path).items():

@@ -10,7 +10,10 @@ None of this has been run on a CUDA device yet.  The kernels are checked by Trit
 compiled for devices that are not there, the graphs by a stand-in on the CPU.
 """
 
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,14 +30,21 @@ from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
     runner_limits,
 )
-from mindspore_serving.llm.runtimes.layout import RunnerLimits
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.lora import load_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
-from mindspore_serving.llm.runtimes.torch.paths import Setting, open_kernels
-from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner
+from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
 from mindspore_serving.llm.step import Row, Step
 
+if TYPE_CHECKING:
+    from mindspore_serving.llm.runtimes.torch.paged import PagedPath
+
+# What attention by kernels and by PyTorch may differ by, as a share of the largest value.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
+TRIED = ((1, 1), (1, 700), (5, 40), (90, 130))  # new tokens, length with them
+GATHERED = "so keys and values are gathered in every step, and there are no CUDA graphs"
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 SHARE_OF_DEVICE = 0.9  # of the device's memory that is free once the weights are there
 
@@ -137,10 +147,8 @@ def open_device(name: str) -> str:
     kind, _, index = name.partition(":")
     if name != "cpu" and (kind != "cuda" or (index and not index.isdigit())):
         raise StartError(f'device is {name!r}, expected "auto", "cpu", "cuda" or "cuda:<index>"')
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise StartError(
-            f"device is {name!r}, but {torch.cuda.device_count()} CUDA devices are here"
-        )
+    if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
+        raise StartError(f"device is {name!r}, but {count} CUDA devices are here")
     return name
 
 
@@ -158,3 +166,68 @@ def _free_memory(device: str) -> int:
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     return int(free * SHARE_OF_DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What attention is computed in and on."""
+
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    block_size: int
+    device: str
+
+
+def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPath | None":
+    """The path by Triton's kernels for a model whose layers have `specs`, compiled and compared
+    with the path by PyTorch's operations; None, with a warning that says why, if there is none.
+    """
+    try:
+        from mindspore_serving.llm.runtimes.torch.paged import PagedPath
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "triton":
+            raise
+        log.warning("triton is not installed, %s; `pip install triton` changes that", GATHERED)
+        return None
+    processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
+    for spec in specs:
+        path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
+        try:
+            paths = (path, replace(path, num_processors=1))
+            found = max(deviation(one, spec, setting) for one in paths)
+        except Exception as error:  # Triton's own, or of the compiler that it calls
+            log.warning("the attention kernel does not run here, %s: %s", GATHERED, error)
+            return None
+        if not found <= TOLERANCE[setting.dtype]:
+            log.warning("the attention kernel is off by %.2g here, %s", found, GATHERED)
+            return None
+    return path
+
+
+def deviation(path: AttentionPath, spec: AttentionSpec, setting: Setting) -> float:
+    """How far `path` is from gathering, on random numbers, as a share of the largest value."""
+    layout = _layout(setting.block_size)
+    generator = torch.Generator().manual_seed(0)
+    num_blocks = sum(len(span.blocks) for span in layout.spans)
+    shape = (num_blocks, setting.block_size, spec.num_kv_heads, spec.head_dim)
+
+    def drawn(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(setting.device, dtype)
+
+    keys, values = (drawn(shape, setting.kv_dtype) for _ in range(2))
+    q = drawn((len(layout.slots), spec.num_heads * spec.head_dim), setting.dtype)
+    found = []
+    for some in (path, GatherPath(setting.block_size)):
+        plan = some.plan(layout)
+        attention = plan.attention(upload(plan.arrays, setting.device))
+        found.append(attention.attend(keys, values, q, spec).float())
+    return float((found[0] - found[1]).abs().max() / found[1].abs().max())
+
+
+def _layout(block_size: int) -> Layout:
+    rows, begin = [], 0
+    for num_new, length in TRIED:
+        end = begin - (-length // block_size)
+        rows.append(Row([0] * num_new, length - num_new, range(begin, end), 1))
+        begin = end
+    return lay_out(Step(tuple(rows)), RunnerLimits(block_size, begin, 1, max(n for _, n in TRIED)))

@@ -1,6 +1,4 @@
-"""Attention by the kernels of `kernels`: which new tokens of a step are computed together, and
-how many programs share out the keys of each.
-"""
+"""Attention by `kernels`: which tokens are computed together, by how many programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -106,10 +104,9 @@ class Paged:
         out = torch.empty_like(q)
         slopes = None if spec.alibi is None else alibi_slopes(spec.alibi, q.device)
         for tiles, longest in self.parts:
-            num_splits = self.path.num_splits(len(tiles.tiles), longest, spec)
-            kernels.attend(
-                tiles, (keys, values), q, out, spec=spec, slopes=slopes, num_splits=num_splits
-            )
+            splits = self.path.num_splits(len(tiles.tiles), longest, spec)
+            cache = (keys, values)
+            kernels.attend(tiles, cache, q, out, spec=spec, slopes=slopes, num_splits=splits)
         return out
 
 

@@ -1,8 +1,6 @@
-"""A language model computed by PyTorch, step by step; `opening` says on which devices and in which
-dtypes.
-"""
+"""A language model computed by PyTorch, step by step; `opening` chooses device and dtypes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,7 +12,13 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.layout import (
+    Indices,
+    Layout,
+    LimitedRunner,
+    RunnerLimits,
+    lay_out,
+)
 from mindspore_serving.llm.runtimes.torch.attention import (
     BEGIN,
     AttentionPath,
@@ -33,8 +37,47 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 )
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
-from mindspore_serving.llm.runtimes.torch.transfer import Readback, upload
 from mindspore_serving.llm.step import Logits, Step, Vectors
+
+ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
+
+
+def upload(arrays: Sequence[Indices], device: str) -> list[torch.Tensor]:
+    """`arrays` on the device, int64, in order; views of one tensor."""
+    sizes = [-(-array.size // ALIGNED) * ALIGNED for array in arrays]
+    host = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device != "cpu")
+    flat = host.numpy()
+    begin = 0
+    for array, size in zip(arrays, sizes, strict=True):
+        flat[begin : begin + array.size] = array.reshape(-1)
+        begin += size
+    parts = host.to(device, non_blocking=True).split(sizes)
+    return [part[: array.size].view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+class Readback:
+    """Takes float32 rows off the device; up to `num_rows` by pinned memory, which is reused."""
+
+    def __init__(self, num_rows: int, device: str) -> None:
+        self._num_rows = 0 if device == "cpu" else num_rows
+        self._pinned = torch.empty(0)
+
+    def __call__(self, rows: torch.Tensor) -> Logits:
+        """`rows`, [rows, features], when they are computed."""
+        rows = rows.float()
+        array: Logits
+        if not 0 < len(rows) <= self._num_rows:
+            array = rows.cpu().numpy()
+            return array
+        if self._pinned.numel() < rows.numel():
+            shape = (self._num_rows, rows.shape[1])
+            self._pinned = torch.empty(shape, dtype=torch.float32, pin_memory=True).view(-1)
+        pinned = self._pinned[: rows.numel()].view(rows.shape)
+        pinned.copy_(rows, non_blocking=True)
+        torch.cuda.current_stream(rows.device).synchronize()
+        array = pinned.numpy()
+        return array
+
 
 Compute: TypeAlias = Callable[[TorchOps, Layout], Logits]
 
@@ -53,9 +96,8 @@ class TorchModel:
 
 
 class TorchRunner(LimitedRunner):
-    """A `Runner`.  Its cache is allocated when it is made, with one block more than `num_blocks`,
-    for the padding of a batch.  `path` None gathers; up to `num_rows` logits come back through
-    pinned memory."""
+    """A `Runner`.  Its cache is allocated with one block more than `num_blocks`, for padding.
+    `path` None gathers; up to `num_rows` logits come back through pinned memory."""
 
     def __init__(
         self,
@@ -71,9 +113,8 @@ class TorchRunner(LimitedRunner):
         self._model = model
         self._path = path or GatherPath(limits.block_size)
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
-        self._ops: TorchOps | None = TorchOps(
-            model.weights, self._cache, model.dtype, model.adapters
-        )
+        ops = TorchOps(model.weights, self._cache, model.dtype, model.adapters)
+        self._ops: TorchOps | None = ops
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
@@ -83,7 +124,6 @@ class TorchRunner(LimitedRunner):
         return self._run(step, self._logits)
 
     def embed(self, step: Step) -> Vectors:
-        """As `EmbeddingRunner.embed`."""
         return self._run(step, self._hidden)
 
     def use_graphs(self, capture: Capture, most: int) -> None:
@@ -105,7 +145,9 @@ class TorchRunner(LimitedRunner):
         layout = lay_out(step, self._limits)
         try:
             with self._computing():
-                self._copy(step)
+                if step.copies:
+                    (copies,) = upload([np.array(step.copies)], self._model.device)
+                    self._cache.copy(*copies.unbind(1))
                 return compute(self._ops, layout)
         except (RuntimeError, IndexError) as error:
             if isinstance(error, ServingError):
@@ -135,11 +177,6 @@ class TorchRunner(LimitedRunner):
         with device, torch.inference_mode():
             yield
 
-    def _copy(self, step: Step) -> None:
-        if step.copies:
-            (copies,) = upload([np.array(step.copies)], self._model.device)
-            self._cache.copy(*copies.unbind(1))
-
     def _logits(self, ops: TorchOps, layout: Layout) -> Logits:
         if not layout.spans:
             return np.zeros((0, self.vocab_size), np.float32)
@@ -162,10 +199,7 @@ class TorchRunner(LimitedRunner):
         )
         adapters = tuple(zip(chosen, rest, strict=False))
         ops.begin(Pass(slots, plan.attention(rest[len(chosen) :]), adapters))
-        logits: torch.Tensor = self._model.decoder(
-            ops, self._model.spec, Inputs(token_ids, positions, rows)
-        )
-        return logits
+        return self._decode(ops, Inputs(token_ids, positions, rows))
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
@@ -174,5 +208,8 @@ class TorchRunner(LimitedRunner):
         sequences = rows[:, SEQUENCE:]
         self._ops.begin(Pass(rows[:, SLOT], self._path.decoding(sequences)))
         inputs = Inputs(rows[:, TOKEN], rows[:, POSITION], sequences[:, BEGIN])
-        logits: torch.Tensor = self._model.decoder(self._ops, self._model.spec, inputs)
+        return self._decode(self._ops, inputs)
+
+    def _decode(self, ops: TorchOps, inputs: Inputs) -> torch.Tensor:
+        logits: torch.Tensor = self._model.decoder(ops, self._model.spec, inputs)
         return logits

@@ -1,0 +1,193 @@
+"""Whether a request to a method can be served in time, by what was measured.  No clock: `now` is an
+argument, in seconds.
+
+Three things are measured.  `DrainRate`: how many requests per second leave the queue while there is
+one.  The seconds that a request takes from then to its first reply.  `Patience`: for how long the
+clients without a deadline wait before they leave.
+
+Nothing is refused before a queue has stood for STANDING seconds without being empty, the sign of
+overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
+"""
+
+from math import exp, log
+
+from mindspore_serving.errors import Overloaded
+
+STANDING = 0.1  # seconds
+MEMORY = 5.0  # seconds of work after which what was measured before counts 1/e
+DEADLINE_SHARE = 0.9  # of the time left that a request may be expected to take: the rest is error
+QUEUE_SHARE = 0.5  # of their patience that clients wait in the queue
+SHED_SHARE = 0.75  # ... beyond which the oldest are refused
+_SMOOTHING = 0.1
+
+ENOUGH_LEFT = 5.0  # clients that must have left before their patience is believed
+HALF_LIFE = 60.0  # seconds after which a client that left counts half
+STAYING = 0.9  # the share of clients that is to be served before they leave
+LONGEST = 3600.0  # seconds of patience, which is as good as any
+_SHORTEST, _STEP, _NUM_BINS = 0.001, 1.1, 160  # seconds, the ratio of two bins; to over an hour
+
+
+class DrainRate:
+    """How fast a queue is emptied."""
+
+    __slots__ = ("_count", "_mark", "_seconds", "_since")
+
+    def __init__(self) -> None:
+        self._count = self._seconds = 0.0  # that left, in as many seconds with a queue
+        self._mark = 0.0
+        self._since = 0.0  # 0: the queue is empty
+
+    def fill(self, now: float) -> None:
+        """Something waits."""
+        if not self._since:
+            self._since = self._mark = now
+
+    def drain(self, count: int, now: float, *, is_empty: bool) -> None:
+        """`count` have left, after which the queue may be empty."""
+        if not self._since:
+            return
+        elapsed = now - self._mark
+        kept = exp(-elapsed / MEMORY)
+        self._count = self._count * kept + count
+        self._seconds = self._seconds * kept + elapsed
+        self._mark = now
+        if is_empty:
+            self._since = 0.0
+
+    def is_standing(self, now: float) -> bool:
+        """Whether there is a queue that does not come from one burst."""
+        return self._since > 0.0 and now - self._since >= STANDING
+
+    def wait(self, count: int, now: float) -> float:
+        """Seconds until `count` will have left; 0 if nothing is known."""
+        if not self._count:
+            return 0.0
+        return count * (self._seconds + now - self._mark) / self._count
+
+
+class Patience:
+    """For how long clients wait before they leave: an estimate by Kaplan and Meier (1958), since of
+    a client that was served it is only known that it would have waited for so long.
+
+    Without clients that leave it doubles every HALF_LIFE: that is how a longer one is found.
+    """
+
+    def __init__(self) -> None:
+        self._left = [0.0] * _NUM_BINS  # by age; what is old counts less
+        self._stayed = [0.0] * _NUM_BINS
+        self._num_left = 0.0
+        self._aged = 0.0
+        self._estimate = 0.0  # 0: none
+        self._estimated = 0.0  # when
+
+    def left(self, age: float, now: float) -> None:
+        """A client has left after `age` seconds without a reply."""
+        self._forget(now)
+        self._left[_bin(age)] += 1
+        self._num_left += 1
+        if self._num_left >= ENOUGH_LEFT:
+            self._estimate, self._estimated = self._compute(), now
+
+    def stayed(self, age: float, now: float) -> None:
+        """A client waited for `age` seconds and got its reply, or a refusal."""
+        if self._num_left:
+            self._forget(now)
+            self._stayed[_bin(age)] += 1
+
+    def seconds(self, now: float) -> float | None:
+        """What STAYING of all clients wait at least; None unless enough have left."""
+        if not self._estimate:
+            return None
+        seconds = self._estimate * 2 ** ((now - self._estimated) / HALF_LIFE)
+        if seconds > LONGEST:
+            self._estimate = 0.0
+        return seconds
+
+    def _forget(self, now: float) -> None:
+        """Count what is old less: a second at a time."""
+        if now - self._aged < 1.0:
+            return
+        kept = 0.5 ** ((now - self._aged) / HALF_LIFE)
+        self._aged = now
+        self._num_left *= kept
+        if self._num_left < 0.5:  # begin anew
+            self._num_left = kept = 0.0
+        self._left = [count * kept for count in self._left]
+        self._stayed = [count * kept for count in self._stayed]
+
+    def _compute(self) -> float:
+        num_there = sum(self._left) + sum(self._stayed)
+        share = 1.0
+        for number, (left, stayed) in enumerate(zip(self._left, self._stayed, strict=True)):
+            share *= 1 - left / num_there if left else 1
+            if share < STAYING:
+                return _SHORTEST * _STEP**number
+            num_there -= left + stayed
+        return 0.0
+
+
+class Admission:
+    """Of one method: measures, and refuses what would be late."""
+
+    def __init__(self) -> None:
+        self.queue = DrainRate()
+        self.patience = Patience()
+        self._run_seconds = 0.0  # from the queue to the first reply, smoothed
+
+    def ran(self, seconds: float) -> None:
+        """A request got its first reply so long after it left the queue."""
+        if self._run_seconds:
+            seconds = self._run_seconds + _SMOOTHING * (seconds - self._run_seconds)
+        self._run_seconds = seconds
+
+    def check(self, num_waiting: int, timeout: float | None, now: float) -> None:
+        """Raise Overloaded if a request that comes behind `num_waiting` would be answered too late:
+        after its `timeout`, or when clients have left."""
+        if not self.queue.is_standing(now):
+            return
+        longest = self._longest_wait(timeout, QUEUE_SHARE, now)
+        if longest is None:
+            return
+        wait = self.queue.wait(num_waiting, now)
+        if wait > longest:
+            raise Overloaded(
+                f"it would wait for {wait:.1f} s, which is too long; try again later",
+                retry_after=wait - longest,
+            )
+
+    def is_late(self, started: float, deadline: float | None, now: float) -> bool:
+        """Whether what waits since `started` would not be answered in time any more."""
+        if not self.queue.is_standing(now):
+            return False
+        patience = self.patience.seconds(now)
+        if deadline is None:
+            if patience is None:
+                return False
+            deadline = started + patience
+        return now + self._run_seconds > deadline
+
+    def num_to_shed(self, num_waiting: int, now: float) -> int:
+        """How many of those that wait, the oldest, are to be refused so that the others are served
+        before their clients leave."""
+        longest = self._longest_wait(None, SHED_SHARE, now)
+        if longest is None or not self.queue.is_standing(now):
+            return 0
+        one = self.queue.wait(1, now)
+        return max(0, num_waiting - int(longest / one)) if one else 0
+
+    def retry_after(self, num_waiting: int, now: float) -> float:
+        """Seconds until what waits now will have left."""
+        return self.queue.wait(num_waiting, now)
+
+    def _longest_wait(self, timeout: float | None, share: float, now: float) -> float | None:
+        """The longest wait of a request that is answered in time; None for any."""
+        if timeout is not None:
+            return DEADLINE_SHARE * timeout - self._run_seconds
+        patience = self.patience.seconds(now)
+        return None if patience is None else share * max(0.0, patience - self._run_seconds)
+
+
+def _bin(age: float) -> int:
+    if age <= _SHORTEST:
+        return 0
+    return min(_NUM_BINS - 1, int(log(age / _SHORTEST) / log(_STEP)))

@@ -1,0 +1,45 @@
+"""The gate in front of every route: who may ask, and how often.  Knows no route's work."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
+from mindspore_serving.frontends.refusals import refuse
+from mindspore_serving.frontends.sites import SiteRules
+
+OPEN_PATHS = ("/health", "/livez", "/readyz")  # for everybody
+
+
+class Gate:
+    """ASGI middleware: refuses what has no key or comes from another site, in the form of the
+    protocol that the path is of."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, sites: SiteRules | None) -> None:
+        self._app = app
+        self._keys = keys
+        self._sites = sites
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            holder = self._admit(scope)
+        except ServingError as error:
+            await refuse(path, error)(scope, receive, send)
+            return
+        if holder is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._app({**scope, HOLDER: holder}, receive, send)
+        finally:
+            holder.release()
+
+    def _admit(self, scope: Scope) -> KeyHolder | None:
+        """Who asks, None if there are no keys.  Raises ServingError."""
+        fields = dict(scope["headers"])
+        if self._sites is not None:
+            self._sites.check(scope["method"], fields)
+        return self._keys.find(fields.get(b"authorization")).admit() if self._keys else None

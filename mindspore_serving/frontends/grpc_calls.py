@@ -1,0 +1,95 @@
+"""What every gRPC method does before its work: admit the caller, then read the request.
+
+Methods are declared as taking a stream of requests, which makes no difference to clients: a message
+is then read when the code asks for it, and what a caller without a key sends is not read at all.
+"""
+
+import asyncio
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.keys import KeyHolder, Keys
+from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.message_reader import Context, MessageReader
+from mindspore_serving.wire import status
+
+SLOW = 10.0  # seconds after which a message that still comes gives way to others
+
+
+class AdmittedCall:
+    """A call whose message was read; `leave` at its end.  `timeout` is in seconds."""
+
+    __slots__ = ("_holder", "_reader", "body", "timeout")
+
+    def __init__(self, holder: KeyHolder | None, reader: MessageReader) -> None:
+        self._holder = holder
+        self._reader = reader
+        self.body = b""
+        self.timeout = 0.0
+
+    def leave(self) -> None:
+        self._reader.give_back(len(self.body))
+        if self._holder is not None:
+            self._holder.release()
+
+
+class CallGate:
+    """Lets calls in that have one of `keys`, and reads their messages, of at most `max_message`
+    bytes, within `limits`."""
+
+    def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
+        self._keys = keys
+        self._most_seconds = limits.request_timeout
+        memory = BodyMemory(limits.max_body_memory)
+        self._reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
+
+    async def admit(self, context: Context) -> AdmittedCall:
+        """Ends the call if it may not come in."""
+        try:
+            holder = None
+            if self._keys:
+                holder = self._keys.find(_authorization(context)).admit()
+            call = AdmittedCall(holder, self._reader)
+            try:
+                call.body = await self._reader.read(context)
+            except BaseException:
+                call.leave()
+                raise
+        except ServingError as error:
+            await abort(context, error)
+        call.timeout = self._timeout(context)
+        return call
+
+    def _timeout(self, context: Context) -> float:
+        remaining = context.time_remaining()
+        most = self._most_seconds
+        return most if remaining is None else max(0.0, min(remaining, most))
+
+
+async def abort(context: Context, error: ServingError) -> NoReturn:
+    """End the call with the status of `error`."""
+    code = grpc.StatusCode[status.of(error.code).grpc]
+    try:
+        await context.abort(code, str(error), again(error))
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError:
+        raise asyncio.CancelledError from None  # the caller has left
+    raise AssertionError("abort raises")
+
+
+def again(error: ServingError | None) -> tuple[tuple[str, str], ...]:
+    """The metadata that say when a request that failed with `error` may be sent again."""
+    seconds = status.retry_after(error)
+    return () if seconds is None else (("retry-after", seconds),)
+
+
+def _authorization(context: Context) -> bytes | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, bytes) else value.encode()
+    return None

@@ -1,0 +1,53 @@
+"""Whether the server lives, and what it is ready for: GET /livez and /readyz, and the service
+grpc.health.v1.  Everybody may ask, so nothing here shows more than names, versions and reasons.
+"""
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from mindspore_serving.core.service import Control, ServableReadiness
+from mindspore_serving.wire.status import seconds_of
+
+
+def routes(control: Control) -> list[BaseRoute]:
+    """GET /livez is 200 if the server answers at all; GET /readyz is 503 until everything, or the
+    servables that are named by `?servable=NAME`, take requests."""
+
+    async def live(_: Request) -> Response:
+        return PlainTextResponse("alive")
+
+    async def ready(request: Request) -> Response:
+        names = request.query_params.getlist("servable")
+        if not names:
+            return _show(control.readiness(), is_ready=control.is_ready)
+        found = []
+        for name in names:
+            versions = of_servable(control, name)
+            if not versions:
+                return JSONResponse({"error_msg": f"there is no servable {name!r}"}, 404)
+            found += versions
+        return _show(found, is_ready=all(one.is_ready for one in found))
+
+    return [
+        Route("/livez", live, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+    ]
+
+
+def of_servable(control: Control, name: str) -> list[ServableReadiness]:
+    """Each version of the servable `name`; none if there is no such servable."""
+    return [one for one in control.readiness() if one.name == name]
+
+
+def _show(found: Sequence[ServableReadiness], *, is_ready: bool) -> Response:
+    servables = [
+        {"name": one.name, "version": one.version, "ready": one.is_ready, "reason": one.reason}
+        for one in found
+    ]
+    body = {"ready": is_ready, "servables": servables}
+    if is_ready:
+        return JSONResponse(body)
+    return JSONResponse(body, 503, {"retry-after": seconds_of(None)})

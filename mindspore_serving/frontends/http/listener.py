@@ -1,0 +1,129 @@
+"""Accepts connections on a listening socket, as many as the limits allow.  Knows no HTTP but the
+answer to one connection too many.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from mindspore_serving import log
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.frontends.address import most_descriptors
+
+_AT_ONCE = 64  # connections that are accepted before anything else is done
+_PAUSE = 0.2  # seconds after an error, such as no more descriptors
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\n"
+    b"connection: close\r\n\r\n"
+)
+
+Connect = Callable[[Callable[[], None]], asyncio.BaseProtocol]
+
+
+class Listener:
+    """Makes a protocol by `connect` for each connection to `listener`; what `connect` is given must
+    be called at the connection's end."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        limits: ServerLimits,
+        connect: Connect,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._listener = listener
+        self._limits = limits
+        self._most = min(limits.max_connections, most_descriptors() // 2)
+        self._connect = connect
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._by_address: Counter[str] = Counter()
+        self._num_open = 0
+        self._num_problems = 0
+        self._opening: set[asyncio.Task[None]] = set()
+        self._resume()
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Free the port; connections stay."""
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for task in self._opening:
+            task.cancel()
+
+    def _resume(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            for _ in range(_AT_ONCE):
+                self._take(*self._listener.accept())
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass
+        except OSError as error:
+            self._report(f"a connection cannot be accepted: {error}")
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(_PAUSE, self._resume)
+
+    def _take(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        address = peer[0]
+        is_too_many = self._by_address[address] >= self._limits.max_connections_per_address
+        if is_too_many or self._num_open >= self._most:
+            self._report(f"too many connections, one from {address} is refused")
+            self._refuse(connection)
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._num_open += 1
+        self._by_address[address] += 1
+        task = self._loop.create_task(self._open(connection, address))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, connection: socket.socket, address: str) -> None:
+        is_open = True
+
+        def release() -> None:
+            nonlocal is_open
+            if is_open:
+                is_open = False
+                self._release(address)
+
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._connect(release),
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._limits.head_timeout if self._tls else None,
+            )
+        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            release()  # it was lost, or spoke no TLS
+            connection.close()
+
+    def _release(self, address: str) -> None:
+        self._num_open -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _refuse(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.setblocking(False)
+            if self._tls is None:
+                connection.send(_FULL)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1 << 16)  # closing with unread bytes would withdraw the answer
+
+    def _report(self, text: str) -> None:
+        """Log the first problem, the second, the fourth, and so on: there may be very many."""
+        self._num_problems += 1
+        if self._num_problems & (self._num_problems - 1) == 0:
+            log.warning("HTTP: %s (%d such problems so far)", text, self._num_problems)

@@ -1,0 +1,71 @@
+"""Reads a file of API keys: a line for each, `KEY NAME max_requests=8 requests_per_minute=60
+priority=-1`, of which only the key must be there.  Empty lines, and those with `#`, say nothing.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from mindspore_serving import log
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.frontends.keys import ApiKey
+
+MIN_LENGTH = 8  # of a key
+_LEAST = {"max_requests": 1, "requests_per_minute": 1, "priority": -(2**31)}
+
+
+def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
+    """The keys in `path`; a warning is logged if other users may read it.
+
+    Raises StartError if it cannot be read, InvalidInputs naming the line that is wrong.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"Serving Error: the file of API keys cannot be read: {error}") from None
+    if stat.S_ISREG(mode) and mode & 0o077:
+        log.warning("other users may read the API keys in %s: chmod 600 it", path)
+    keys = tuple(_keys_of(text, str(path)))
+    if not keys:
+        raise InvalidInputs(f"there is no API key in {path}, expected one in each line")
+    return keys
+
+
+def _keys_of(text: str, path: str) -> Iterator[ApiKey]:
+    seen: set[str] = set()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        where = f"{path}, line {number}"
+        secret = words.pop(0)
+        name = words.pop(0) if words and "=" not in words[0] else f"line {number}"
+        if not is_key(secret) or secret in seen:
+            problem = "is there twice" if secret in seen else f"should be {EXPECTED}"
+            raise InvalidInputs(f"{where}: the API key {problem}")
+        seen.add(secret)
+        yield ApiKey(secret, name, **dict(_limit_of(word, where) for word in words))
+
+
+def _limit_of(word: str, where: str) -> tuple[str, int]:
+    name, _, value = word.partition("=")
+    try:
+        number = int(value)
+    except ValueError:
+        number = None
+    if name not in _LEAST or number is None or not _LEAST[name] <= number < 2**31:
+        accepted = ", ".join(f"{one}=N" for one in _LEAST)
+        raise InvalidInputs(f"{where}: {word!r} is not one of {accepted}")
+    return name, number
+
+
+EXPECTED = f"at least {MIN_LENGTH} printable ASCII characters without spaces"
+
+
+def is_key(text: str) -> bool:
+    """Whether `text` is EXPECTED."""
+    has_space = not text.isprintable() or " " in text
+    return len(text) >= MIN_LENGTH and text.isascii() and not has_space

@@ -1,0 +1,50 @@
+"""A request that is refused before its route is asked, in the form of the protocol of its path."""
+
+from collections.abc import Callable
+
+from starlette.responses import JSONResponse, Response
+
+from mindspore_serving.errors import ServingError, Unauthorized
+from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
+from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.tgi.errors import to_tgi_error
+from mindspore_serving.wire import status
+
+Answer = Callable[[ServingError], Response]
+
+
+def refuse(path: str, error: ServingError) -> Response:
+    """The answer to a request for `path`, which is refused for `error`."""
+    answer = next(found for prefixes, found in _PROTOCOLS if path.startswith(prefixes))
+    response = answer(error)
+    if isinstance(error, Unauthorized):
+        # A header each: browsers do not read a list.
+        response.headers.append("www-authenticate", 'Basic realm="API key as password"')
+        response.headers.append("www-authenticate", "Bearer")
+    return response
+
+
+def _openai(error: ServingError) -> Response:
+    return to_failure(error).to_response()
+
+
+def _classic(error: ServingError) -> Response:
+    response = JSONResponse({"error_msg": str(error)}, status.of(error.code).http)
+    seconds = status.retry_after(error)
+    if seconds is not None:
+        response.headers["retry-after"] = seconds
+    return response
+
+
+def _tgi(error: ServingError) -> Response:
+    if isinstance(error, Unauthorized):
+        return Response(b"", 401, media_type="application/json")
+    return to_tgi_error(error).to_response()
+
+
+_PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
+    (("/v1/", "/tokenize", "/detokenize"), _openai),
+    (("/models/", "/serving/"), to_llm_serving),
+    (("/model/", "/servables", "/metrics"), _classic),
+    (("",), _tgi),
+)

@@ -1,0 +1,89 @@
+"""What a worker says of itself in shared memory: the master reads it at any time, also while a
+stage holds the worker's interpreter, and when the worker is dead.
+
+Each thread that runs work of requests has a lane: when it began, which stage, the ids of the items.
+Behind the lanes is a count of heartbeats.
+"""
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+NUM_LANES = 2
+STAGES, STEPS = range(NUM_LANES)  # the thread that runs stages, and a language model's engine
+_LENGTH = 1024  # numbers of 8 bytes in a lane: when, stage, count, ids
+_SINCE, _STAGE, _COUNT, _IDS = range(4)
+MOST_IDS = _LENGTH - _IDS
+_ANY = MOST_IDS + 1  # the count that stands for any items
+_BEATS = NUM_LANES * _LENGTH * 8
+SIZE = _BEATS + 8
+BEAT_SECONDS = 0.2  # between two heartbeats
+
+
+_HEAD = struct.Struct("qqqq")  # with the first id
+_REST = struct.Struct("qq")
+_NUMBER = struct.Struct("q")
+
+
+class Lane:
+    """The writing end of one lane, for one thread.  `memory` are the SIZE bytes of all lanes; where
+    there are none, nobody reads."""
+
+    def __init__(self, memory: memoryview, number: int) -> None:
+        self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
+        self._start = number * _LENGTH * 8
+
+    def begin(self, stage: int = 0, ids: Sequence[int] | None = None) -> None:
+        """Stage `stage` begins, counted from 0, with the items `ids`; None for any."""
+        start, now = self._start, time.monotonic_ns()
+        if ids is None or len(ids) > MOST_IDS:
+            _HEAD.pack_into(self._memory, start, now, stage, _ANY, 0)
+        elif len(ids) == 1:
+            _HEAD.pack_into(self._memory, start, now, stage, 1, ids[0])
+        else:
+            _REST.pack_into(self._memory, start + 8, stage, len(ids))
+            struct.pack_into(f"{len(ids)}q", self._memory, start + _IDS * 8, *ids)
+            _NUMBER.pack_into(self._memory, start, now)
+
+    def end(self) -> None:
+        """Nothing runs."""
+        _NUMBER.pack_into(self._memory, self._start, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a thread of a worker runs: `ids` of items, or None for any that the worker has."""
+
+    lane: int
+    since: float  # by `time.monotonic`, which is one clock for all processes of a machine
+    stage: int
+    ids: frozenset[int] | None
+
+    def has(self, item_id: int) -> bool:
+        """Whether it may be at this item."""
+        return self.ids is None or item_id in self.ids
+
+
+def beat(memory: memoryview) -> None:
+    """Count a heartbeat."""
+    (count,) = struct.unpack_from("q", memory, _BEATS)
+    struct.pack_into("q", memory, _BEATS, count + 1)
+
+
+def beats(memory: memoryview) -> int | None:
+    """The heartbeats that were counted; None where `memory` is not shared with the worker."""
+    return struct.unpack_from("q", memory, _BEATS)[0] if len(memory) == SIZE else None
+
+
+def read(memory: memoryview) -> Iterator[Running]:
+    """What runs, by the SIZE bytes that the lanes of a worker write."""
+    if len(memory) != SIZE:
+        return
+    numbers = memory.cast("q")
+    for lane in range(NUM_LANES):
+        own = numbers[lane * _LENGTH : (lane + 1) * _LENGTH]
+        since, stage, count = own[:_IDS].tolist()
+        ids = frozenset(own[_IDS : _IDS + count]) if count <= MOST_IDS else None
+        if since and since == own[_SINCE]:  # else it has changed meanwhile
+            yield Running(lane, since / 1e9, stage, ids)

@@ -1,0 +1,119 @@
+"""The parent's side of a fork server: it is started, forks children, and they are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from mindspore_serving.isolation.fork_server import Fork
+from mindspore_serving.isolation.spawning import command, environment
+
+START_SECONDS = 120.0  # for a fork server to load what it needs
+# A child has one thread: what was forked knows no other, and jobs are small.
+_SINGLE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+class Child:
+    """A forked process; `stream` is our end of its stream."""
+
+    def __init__(self, stream: socket.socket, pidfd: int) -> None:
+        self.stream = stream
+        self._pidfd = pidfd
+
+    def kill(self) -> None:
+        """End it now, whatever it does.  Harmless if it has ended."""
+        if self._pidfd < 0:
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        self.stream.close()
+
+
+class ForkServer:
+    """The fork server of `module`, started when the first child is wanted, and again if it has
+    ended.  Threads may share it.
+
+    Args:
+        module: calls `fork_server.run`.
+        setup: gives what `module` loads, in its own form, at each start.
+    """
+
+    def __init__(self, module: str, setup: Callable[[], bytes]) -> None:
+        self._module = module
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        """Begin to load.  Raises OSError.  The thread that calls it must live as long as the fork
+        server should."""
+        with self._lock:
+            self._start()
+
+    def fork(self, role: str, memory: int, nice: int = 0) -> Child:
+        """A new child, see `fork_server.Fork`; waits until all is loaded.  Raises OSError if there
+        cannot be one."""
+        packet = msgspec.msgpack.encode(Fork(role, memory, nice))
+        with self._lock:
+            try:
+                return self._fork(packet)
+            except OSError:  # it has ended: once more, with a new one
+                self._end()
+                return self._fork(packet)
+
+    def close(self) -> None:
+        """End it, and with it its children; no more can be forked."""
+        with self._lock:
+            self._is_closed = True
+            self._end()
+
+    def _start(self) -> socket.socket:
+        if self._is_closed:
+            raise OSError("the fork server is closed")
+        if self._control is None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._process = _spawn(self._module, theirs.fileno())
+            ours.settimeout(START_SECONDS)
+            ours.send(self._setup())
+            self._control = ours
+        return self._control
+
+    def _fork(self, packet: bytes) -> Child:
+        control = self._start()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(control, [packet], [theirs.fileno()])
+            _, descriptors, _, _ = socket.recv_fds(control, 64, 1)
+            if not descriptors:
+                raise OSError(f"{self._module} has ended; the log says why")
+        except OSError:
+            ours.close()
+            raise
+        return Child(ours, descriptors[0])
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _spawn(module: str, control: int) -> "subprocess.Popen[bytes]":
+    arguments = command(module, "--control", str(control), "--parent", str(os.getpid()))
+    own = environment() | _SINGLE
+    own.pop("GLIBC_TUNABLES", None)  # memory in large pages cannot be shared with children
+    return subprocess.Popen(arguments, pass_fds=[control], stdin=subprocess.DEVNULL, env=own)

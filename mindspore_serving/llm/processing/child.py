@@ -1,0 +1,120 @@
+"""`python -m mindspore_serving.llm.processing.child`: prepares requests to one model beside its
+worker, in processes that can be killed.  Loads tokenizer and chat template, but no weights.
+"""
+
+import socket
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import (
+    Detokenize,
+    Detokenized,
+    Embed,
+    Generate,
+    LLMRequest,
+    Refused,
+    RequestRefused,
+    Tokenize,
+    encode_event,
+)
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import ServingError
+from mindspore_serving.isolation.answering import answer_jobs
+from mindspore_serving.isolation.fork_server import Role, memory, run
+from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.processing.work import (
+    Made,
+    Prompt,
+    Prompts,
+    decode_job,
+    encode_work,
+    to_failed,
+)
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+MODULE = "mindspore_serving.llm.processing.child"
+PREPARE = "prepare"  # the role
+# A grammar that is accepted is built again by the worker, and followed there.
+MOST_BUILD_SECONDS = 1.0  # of CPU
+MOST_BUILD_MEMORY = 128 << 20
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a fork server loads."""
+
+    directory: str
+    card: ModelCard
+
+
+def load(setup: bytes) -> Mapping[str, Role]:
+    found = msgspec.msgpack.decode(setup, type=Setup)
+    directory = Path(found.directory)
+    tokenizer = Tokenizer.open(directory)
+    template = ChatTemplate.open(directory, tokenizer.special_tokens)
+    processor = Processor(tokenizer, template, found.card, is_trusted=False)
+    try:
+        processor.warm()
+    except ServingError as error:  # the same for each request with a grammar
+        log.warning("there will be no grammars: %s", error)
+    answer = partial(_answer, processor, OutputProcessor(tokenizer))
+
+    def prepare(stream: socket.socket) -> None:
+        answer_jobs(stream, answer)
+
+    return {PREPARE: prepare}
+
+
+def _answer(processor: Processor, outputs: OutputProcessor, job: bytes) -> bytes:
+    try:
+        return encode_work(_prepare(processor, outputs, decode_job(job)))
+    except ServingError as error:
+        return encode_work(to_failed(error))
+    except MemoryError:
+        raise
+    except Exception:
+        log.error("preparing a request", exc_info=True)
+        failure = ServingError("the request could not be prepared; see the log")
+        return encode_work(to_failed(failure))
+
+
+def _prepare(
+    processor: Processor, outputs: OutputProcessor, request: LLMRequest
+) -> Prompt | Prompts | Made:
+    if isinstance(request, Generate):
+        prompt = processor.read(request)
+        _try_grammar(processor, prompt)
+        return prompt
+    if isinstance(request, Embed):
+        return Prompts([processor.embed_ids(prompt) for prompt in request.prompts])
+    if isinstance(request, Tokenize):
+        return Made(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
+    assert isinstance(request, Detokenize)
+    return Made(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
+
+
+def _try_grammar(processor: Processor, prompt: Prompt) -> None:
+    """Raises RequestRefused if the worker should not build the grammar, or not follow it."""
+    grammar = prompt.answer_format.grammar
+    if grammar is None:
+        return
+    before, began = memory(), time.process_time()
+    compiled = processor.grammar(grammar)
+    seconds, growth = time.process_time() - began, memory() - before
+    assert compiled is not None
+    problem = compiled.find_slow_step()
+    if seconds > MOST_BUILD_SECONDS or growth > MOST_BUILD_MEMORY:
+        problem = "it takes too long, or too much memory, to be compiled"
+    if problem:
+        text = f"the {grammar.kind} cannot be used: {problem}"
+        raise RequestRefused(Refused("grammar", text))
+
+
+if __name__ == "__main__":
+    run(load)

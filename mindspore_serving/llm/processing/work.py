@@ -1,0 +1,128 @@
+"""What preparing a request gives, as messages between a worker and the child that prepares, and
+which requests are too small to need one.  Knows neither processes nor a tokenizer.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    METHODS,
+    Detokenize,
+    Embed,
+    LLMRequest,
+    Refused,
+    RequestRefused,
+    decode_request,
+    encode_request,
+    to_refused,
+)
+from mindspore_serving.errors import ServingError, from_code
+from mindspore_serving.llm.processing.answer_format import AnswerFormat
+
+SMALL = 8192  # characters, with a few for each value: prepared in about a millisecond
+SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
+_VALUE = 4  # what a value counts beside its characters
+
+
+class Prompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A `Generate` that was read; `text` is the prompt's, None if it was token ids."""
+
+    text: str | None
+    ids: list[int]
+    params: SamplingParams
+    answer_format: AnswerFormat
+    bad_words_ids: list[list[int]] | None  # None without a tokenizer
+
+
+class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The tokens of an `Embed`."""
+
+    ids: list[list[int]]
+
+
+class Made(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The one event that answers any other request, encoded."""
+
+    event: msgspec.Raw
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Why there is nothing; `refused` if the request is to blame."""
+
+    code: int
+    text: str
+    refused: Refused | None = None
+
+    def to_error(self) -> ServingError:
+        return (
+            from_code(self.code, self.text)
+            if self.refused is None
+            else RequestRefused(self.refused)
+        )
+
+
+Work = Prompt | Prompts | Made | Failed
+
+_METHODS = list(METHODS)
+encode_work = msgspec.msgpack.Encoder().encode
+_decoder: "msgspec.msgpack.Decoder[Work]" = msgspec.msgpack.Decoder(Work)
+
+
+def decode_work(data: bytes) -> Prompt | Prompts | Made:
+    """Raises the error of a `Failed`."""
+    work = _decoder.decode(data)
+    if isinstance(work, Failed):
+        raise work.to_error()
+    return work
+
+
+def to_failed(error: ServingError) -> Failed:
+    return Failed(error.code, str(error), to_refused(error))
+
+
+def encode_job(request: LLMRequest) -> bytes:
+    """A request of any kind: the place of its method, and the request."""
+    place = next(n for n, kind in enumerate(METHODS.values()) if kind is type(request))
+    return bytes([place]) + encode_request(request)
+
+
+def decode_job(job: bytes) -> LLMRequest:
+    return decode_request(_METHODS[job[0]], memoryview(job)[1:])
+
+
+def is_small(request: LLMRequest) -> bool:
+    """Whether preparing `request` without its grammar takes about a millisecond at most.
+
+    Token ids are not looked at, so any number of them is small where they are not to be text.
+    """
+    if isinstance(request, Detokenize):
+        return len(request.token_ids) <= SMALL
+    if isinstance(request, Embed):
+        return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
+    texts: list[Any] = [request.messages, request.tools, request.template_options]
+    if isinstance(request.prompt, str):
+        texts.append(request.prompt)
+    if not isinstance(request, Embed) and hasattr(request, "params"):
+        words = request.params.bad_words
+        if words and _room(SMALL_BAD_WORDS, words) < 0:
+            return False
+    return _room(SMALL, texts) >= 0
+
+
+def _room(room: int, value: Any) -> int:
+    """How much of `room` is left after `value`; looks no further once nothing is."""
+    room -= _VALUE
+    if isinstance(value, str):
+        return room - len(value)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if room >= 0:
+                room = _room(room - len(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            if room >= 0:
+                room = _room(room, inner)
+    return room

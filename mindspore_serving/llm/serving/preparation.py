@@ -1,0 +1,139 @@
+"""Where requests are prepared: small ones on two threads, others in processes that can be killed.
+
+What a child gives back is completed on the threads, which nothing a client sent keeps busy.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import LLMRequest
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.isolation.children import ForkServer
+from mindspore_serving.isolation.pool import Failure, Job, Pool, PoolLimits
+from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.processing import child
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.processing.work import Made, Prompt, Prompts, decode_work, encode_job
+
+THREADS = 2
+
+Read = Prompt | Prompts | Made | None
+Take = Callable[[Read], None]
+
+
+class Preparation:
+    """Prepares requests to one model.  The thread that makes it must live as long as it does.
+
+    Args:
+        opened: the model.
+        card: of the model.
+        processor: of the model, for what is done in this process.
+        fail: called on any thread with a request's id and why it cannot be prepared.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        card: ModelCard,
+        processor: Processor,
+        fail: Callable[[str, ServingError], None],
+    ) -> None:
+        self._processor = processor
+        self._fail = fail
+        self._threads = ThreadPoolExecutor(THREADS, "prepare")
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job | None] = {}
+        self._server: ForkServer | None = None
+        self._pool: Pool | None = None
+        if opened.tokenizer is not None:  # else there is nothing that takes time
+            limits = PoolLimits(
+                seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
+            )
+            setup = msgspec.msgpack.encode(child.Setup(str(opened.directory.absolute()), card))
+            self._server = ForkServer(child.MODULE, lambda: setup)
+            self._server.start()
+            self._pool = Pool(self._server, child.PREPARE, limits)
+        self._threads.submit(self._warm)
+
+    def start(self, request_id: str, request: LLMRequest, take: Take) -> None:
+        """Have `take` called on one of the threads: with what a child read of `request`, or with
+        None if nothing was read because reading it takes no time."""
+        self._jobs[request_id] = None
+        self._threads.submit(
+            self._guarded, request_id, lambda: self._begin(request_id, request, take)
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """Nobody waits any more."""
+        with self._lock:
+            job = self._jobs.pop(request_id, None)
+        if job is not None and self._pool is not None:
+            self._pool.cancel(job)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._server is not None and self._pool is not None:
+            self._server.close()
+            self._pool.close()
+
+    def _warm(self) -> None:
+        try:
+            self._processor.warm()
+        except Exception as error:  # raised again for a request with a grammar
+            log.warning("there will be no grammars: %s", error)
+
+    def _begin(self, request_id: str, request: LLMRequest, take: Take) -> None:
+        if request_id not in self._jobs:
+            return  # cancelled while it waited for a thread
+        if self._pool is None or self._processor.is_quick(request):
+            self._finish(request_id, take, None)
+            return
+
+        def done(answer: bytes | Failure) -> None:
+            self._threads.submit(
+                self._guarded, request_id, lambda: self._end(request_id, take, answer)
+            )
+
+        with self._lock:
+            if request_id in self._jobs:
+                self._jobs[request_id] = self._pool.submit(encode_job(request), done)
+
+    def _end(self, request_id: str, take: Take, answer: bytes | Failure) -> None:
+        if isinstance(answer, Failure):
+            raise self._to_error(answer)
+        self._finish(request_id, take, decode_work(answer))
+
+    def _finish(self, request_id: str, take: Take, read: Read) -> None:
+        with self._lock:
+            if request_id not in self._jobs:
+                return
+            del self._jobs[request_id]
+        take(read)
+
+    def _guarded(self, request_id: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except ServingError as error:
+            self._fail(request_id, error)
+        except Exception:
+            log.error("preparing a request", exc_info=True)
+            failure = ServingError("the request could not be prepared; see the log")
+            self._fail(request_id, failure)
+
+    def _to_error(self, failure: Failure) -> ServingError:
+        assert self._pool is not None
+        limits = self._pool.limits
+        limit = {
+            Failure.TIME: f", more than {limits.seconds:g} s",
+            Failure.DEATH: f", more than {limits.memory >> 20} MiB",
+        }.get(failure, "")
+        text = f"preparing the request {failure.value}{limit}"
+        kinds: dict[Failure, Any] = {Failure.CROWDED: Overloaded, Failure.LOST: ServingError}
+        error: ServingError = kinds.get(failure, InvalidInputs)(text)
+        return error

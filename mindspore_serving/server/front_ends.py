@@ -1,0 +1,102 @@
+"""The arguments of `start_grpc_server` and `start_restful_server`, checked.  Starts nothing."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mindspore_serving.core.generation import MAX_SEQUENCES
+from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.frontends.key_file import EXPECTED, is_key, read_keys
+from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.language import LanguageRules
+from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.servable import check
+from mindspore_serving.server.config import SSLConfig
+
+ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEndOptions:
+    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes."""
+
+    address: str
+    max_message: int
+    tls: SSLConfig | None
+    api_keys: tuple[ApiKey, ...]
+    limits: ServerLimits
+
+    @classmethod
+    def from_arguments(
+        cls,
+        address: str,
+        max_msg_mb_size: int,
+        ssl_config: SSLConfig | None,
+        api_keys: ApiKeys,
+        limits: ServerLimits | None,
+    ) -> "FrontEndOptions":
+        """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
+        file of keys."""
+        check.check_str("address", address)
+        check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
+        for name, value, kind in (
+            ("ssl_config", ssl_config, SSLConfig),
+            ("limits", limits, ServerLimits),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise InvalidInputs(
+                    f"The type of {name} should be type of {kind.__name__}, but actually "
+                    f"{type(value)}"
+                )
+        limits, max_message = limits or ServerLimits(), max_msg_mb_size << 20
+        if limits.max_body_memory < max_message:
+            text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
+            raise InvalidField("max_body_memory", text)
+        return cls(address, max_message, ssl_config, to_keys(api_keys), limits)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """What is asked of an HTTP server besides."""
+
+    use_status_codes: bool
+    llm_serving_form: Form
+    allowed_hosts: tuple[str, ...]
+    allow_origins: tuple[str, ...]
+    language: LanguageRules
+
+    def __post_init__(self) -> None:
+        check.check_bool("use_status_codes", self.use_status_codes)
+        if self.llm_serving_form not in ("r21", "bare"):
+            raise InvalidInputs(
+                "Parameter 'llm_serving_form' should be 'r21' or 'bare', but actually "
+                f"'{self.llm_serving_form}'"
+            )
+        check.check_int("max_n", self.language.max_n, 1, MAX_SEQUENCES)
+        check.check_bool("allow_priority", self.language.allows_priority)
+        if not isinstance(self.language.content, LanguageLimits):
+            raise InvalidInputs(
+                "The type of language_limits should be type of LanguageLimits, but actually "
+                f"{type(self.language.content)}"
+            )
+
+
+def to_names(name: str, values: Sequence[str]) -> tuple[str, ...]:
+    """The argument `name`, which is a text or some of them."""
+    return check.as_str_tuple(name, values) if values else ()
+
+
+def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
+    """The keys that are given, or those of a file."""
+    if isinstance(api_keys, os.PathLike):
+        return read_keys(api_keys)
+    keys = to_names("api_keys", api_keys)
+    if not all(map(is_key, keys)):
+        raise InvalidInputs(
+            f"Parameter 'api_keys' should be texts of {EXPECTED}, but one is not; a file of keys "
+            "is given as a pathlib.Path"
+        )
+    return tuple(map(ApiKey, keys))

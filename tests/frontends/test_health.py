@@ -1,0 +1,176 @@
+"""Health over HTTP and by gRPC's standard service: of the server and of each servable."""
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1 import health_pb2_grpc
+
+from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.grpc_health import HealthService
+from mindspore_serving.frontends.grpc_server import GrpcServer
+from tests.frontends.http_serving import Control, Web
+from tests.frontends.raw_grpc import RawGrpc
+from tests.ports import free_port
+
+READY = ServableReadiness("add", 1, True)
+DEAD = ServableReadiness("chat", 2, False, "its workers are being started")
+OLD = ServableReadiness("chat", 1, True)
+KEY = "a-key-that-is-long-enough"
+MEGABYTE = 1 << 20
+
+
+def get(web: Web, path: str):
+    request = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"
+    return web.connect().send(request.encode()).read()
+
+
+# --- HTTP ---------------------------------------------------------------------------------------
+
+
+def test_a_server_is_alive_if_it_answers_whatever_its_servables_do(web):
+    web.control.servables, web.control.is_ready = [DEAD], False
+    assert get(web, "/livez")[0] == 200
+
+
+def test_a_server_is_ready_if_all_its_servables_are(web):
+    web.control.servables = [READY, OLD]
+    status, _, body = get(web, "/readyz")
+    assert status == 200
+    assert json.loads(body) == {
+        "ready": True,
+        "servables": [
+            {"name": "add", "version": 1, "ready": True, "reason": ""},
+            {"name": "chat", "version": 1, "ready": True, "reason": ""},
+        ],
+    }
+
+
+def test_a_server_that_is_not_ready_says_which_servable_and_why(web):
+    web.control.servables, web.control.is_ready = [READY, DEAD], False
+    status, headers, body = get(web, "/readyz")
+    assert (status, headers["retry-after"]) == (503, "1")
+    found = json.loads(body)
+    assert not found["ready"]
+    assert [one["reason"] for one in found["servables"]] == ["", "its workers are being started"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("servable=add", 200),
+        ("servable=chat", 503),
+        ("servable=add&servable=chat", 503),
+        ("servable=nothing", 404),
+        ("servable=", 404),
+    ],
+)
+def test_servables_are_asked_for_by_name(web, query, status):
+    web.control.servables, web.control.is_ready = [READY, OLD, DEAD], False
+    assert get(web, f"/readyz?{query}")[0] == status
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz?servable=add", "/health"])
+def test_health_needs_no_key(background, path):
+    web = Web(background, api_keys=[KEY])
+    web.control.servables = [READY]
+    assert get(web, path)[0] == 200
+    web.close()
+
+
+# --- gRPC ---------------------------------------------------------------------------------------
+
+
+class Asking:
+    """A server with the health service alone, and a client of it."""
+
+    def __init__(self, background) -> None:
+        self.background = background
+        self.control = Control()
+        self.port = free_port()
+        address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
+        self.service = background.run(self._make())
+        self.server = GrpcServer(address, [self.service.handler()], on_stop=self.service.close)
+        background.run(self.server.start(MEGABYTE, None))
+        self.channel = grpc.insecure_channel(address.text)
+        self.stub = health_pb2_grpc.HealthStub(self.channel)
+
+    async def _make(self) -> HealthService:
+        return HealthService(self.control, MEGABYTE)
+
+    def check(self, service: str = "") -> str:
+        reply = self.stub.Check(pb.HealthCheckRequest(service=service), timeout=10)
+        return pb.HealthCheckResponse.ServingStatus.Name(reply.status)
+
+    def watch(self, service: str) -> Iterator[str]:
+        for reply in self.stub.Watch(pb.HealthCheckRequest(service=service), timeout=10):
+            yield pb.HealthCheckResponse.ServingStatus.Name(reply.status)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.background.run(self.server.stop(0))
+
+
+@pytest.fixture
+def asking(background):
+    made = Asking(background)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["", "mindspore.serving.proto.MSService"])
+def test_the_server_serves_while_all_its_servables_do(asking, name):
+    assert asking.check(name) == "SERVING"
+    asking.control.is_ready = False
+    assert asking.check(name) == "NOT_SERVING"
+
+
+def test_a_servable_serves_while_all_its_versions_do(asking):
+    asking.control.servables = [READY, OLD]
+    assert (asking.check("add"), asking.check("chat")) == ("SERVING", "SERVING")
+    asking.control.servables = [READY, OLD, DEAD]
+    assert (asking.check("add"), asking.check("chat")) == ("SERVING", "NOT_SERVING")
+
+
+def test_a_servable_that_does_not_exist_is_not_found(asking):
+    with pytest.raises(grpc.RpcError) as refused:
+        asking.check("nothing")
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_who_watches_is_told_of_changes_and_of_the_end(asking):
+    asking.control.servables = [READY]
+    seen = asking.watch("add")
+    assert next(seen) == "SERVING"
+    asking.control.servables = [ServableReadiness("add", 1, False, "its worker died")]
+    assert next(seen) == "NOT_SERVING"
+    asking.control.servables = [READY]
+    assert next(seen) == "SERVING"
+    asking.background.run(asking.server.stop(5))
+    assert list(seen) == ["NOT_SERVING"]
+
+
+def test_who_watches_what_is_not_there_is_told_when_it_comes(asking):
+    seen = asking.watch("add")
+    assert next(seen) == "SERVICE_UNKNOWN"
+    asking.control.servables = [READY]
+    assert next(seen) == "SERVING"
+
+
+def test_a_request_that_is_none_is_refused(asking):
+    method = asking.channel.unary_unary("/grpc.health.v1.Health/Check")
+    with pytest.raises(grpc.RpcError) as refused:
+        method(b"\xff\xff", timeout=10)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_many_that_ask_slowly_do_not_keep_others_from_asking(asking):
+    client = RawGrpc(asking.port)
+    with client.stream:
+        for _ in range(64):
+            client.begin(client.call("/grpc.health.v1.Health/Check"), MEGABYTE)
+        for _ in range(8):
+            assert asking.check() == "SERVING"

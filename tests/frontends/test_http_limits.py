@@ -1,0 +1,224 @@
+"""What one client, or many, can take of an HTTP server: connections, descriptors, memory, time."""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply
+from mindspore_serving.errors import InvalidField
+from tests.frontends.http_serving import BODY, GET, MAX_BODY, Web, post
+from tests.waiting import eventually
+
+POST = b"POST /model/add:m HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+MEGABYTE = 1 << 20
+KEY = "a-key-that-is-long-enough"
+
+
+@contextmanager
+def serving(background, *, routes=(), api_keys=(), max_body=MAX_BODY, **limits) -> Iterator[Web]:
+    made = Web(
+        background,
+        use_status_codes=True,
+        limits=ServerLimits(**limits),
+        routes=routes,
+        api_keys=api_keys,
+        max_body=max_body,
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_limit_out_of_range_is_refused_by_its_name():
+    with pytest.raises(InvalidField, match="head_timeout is 0, expected a number over 0"):
+        ServerLimits(head_timeout=0)
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
+def test_one_connection_too_many_is_answered_503_until_another_ends(background, limit):
+    with serving(background, **{limit: 2}) as web:
+        first, second = web.connect().send(GET), web.connect().send(GET)
+        assert (first.read()[0], second.read()[0]) == (200, 200)
+        status, headers, _ = web.connect().read()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert first.send(GET).read()[0] == 200
+        first.stream.close()
+        eventually(lambda: len(web.server.shared.connections) == 1)
+        assert web.connect().send(GET).read()[0] == 200
+
+
+def test_connections_wait_while_there_are_no_descriptors_and_are_served_then(web):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stream = socket.socket()
+    held = socket.socket()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held.fileno() + 1, hard))
+        with pytest.raises(OSError, match="Too many open files"), socket.socket():
+            pass
+        stream.connect(("127.0.0.1", web.port))
+        stream.sendall(GET)
+        web.turn()
+        assert not web.server.shared.connections
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with stream, held:
+        stream.settimeout(10)
+        assert stream.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_bodies_that_take_all_memory_are_refused_with_429_until_others_are_answered(background):
+    part = b"x" * (700 << 10)
+    head = POST + b"Content-Length: %d\r\n\r\n" % MEGABYTE
+    with serving(background, max_body=MEGABYTE, max_body_memory=MEGABYTE) as web:
+        first = web.connect().send(head + part)
+        eventually(lambda: web.held > MEGABYTE // 2)
+        status, headers, _ = web.connect().send(head + part).read()
+        assert (status, headers["retry-after"]) == (429, "1")
+        first.send(b"x" * (MEGABYTE - len(part)))
+        assert first.read()[0] == 200
+        assert web.held == 0
+        whole = head + b"x" * MEGABYTE
+        assert web.connect().send(whole).read()[0] == 200
+
+
+@pytest.mark.parametrize("path", [b"/model/add:m", b"/my-model/add:m"])
+def test_a_client_that_leaves_gives_the_memory_of_its_body_back(background, path):
+    with serving(background, max_body=MEGABYTE) as web:
+        head = POST.replace(b"/model/add:m", path) + b"Content-Length: %d\r\n\r\n" % MEGABYTE
+        client = web.connect().send(head + b"x" * (700 << 10))
+        eventually(lambda: web.held > MEGABYTE // 2)
+        client.stream.close()
+        eventually(lambda: web.held == 0)
+
+
+@pytest.mark.parametrize("path", [b"/model/add:m", b"/v1/chat/completions", b"/generate"])
+def test_the_body_of_a_client_without_a_key_is_neither_awaited_nor_held(background, path):
+    async def never(request):
+        raise AssertionError("the route was asked")
+
+    routes = [Route(path.decode(), never, methods=["POST"])]
+    with serving(background, api_keys=[KEY], routes=routes, max_body=MEGABYTE) as web:
+        head = POST.replace(b"/model/add:m", path) + b"Content-Length: %d\r\n\r\n" % MEGABYTE
+        client = web.connect().send(head)
+        assert client.read()[0] == 401
+        client.stream.sendall(b"x" * (700 << 10))
+        web.turn()
+        assert web.held == 0
+        assert client.is_closed()
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_a_call_that_takes_too_long_is_cancelled_and_answered_504(background):
+    with serving(background, request_timeout=0.2) as web:
+        web.inference.holds = True
+        client = web.connect().send(post())
+        status, _, body = client.read()
+        assert status == 504
+        assert b"no answer within 0.2 seconds" in body
+        assert web.inference.asked[0].is_cancelled
+
+
+def test_a_route_that_takes_too_long_is_left_and_answered_504(background):
+    ended = []
+
+    async def slow(request):
+        try:
+            while not await request.is_disconnected():
+                await asyncio.sleep(0.01)
+        finally:
+            ended.append(True)
+        return Response()
+
+    with serving(background, request_timeout=0.2, routes=[Route("/slow", slow)]) as web:
+        status, _, body = web.connect().send(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").read()
+        assert status == 504
+        assert b"no answer within 0.2 seconds" in body
+        eventually(lambda: ended)
+
+
+def test_a_stream_that_takes_too_long_is_cut_off(background):
+    ended = []
+
+    async def forever():
+        try:
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.01)
+        finally:
+            ended.append(True)
+
+    async def stream(request):
+        return StreamingResponse(forever())
+
+    with serving(background, request_timeout=0.2, routes=[Route("/stream", stream)]) as web:
+        client = web.connect().send(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while data := client.stream.recv(1 << 16):
+            answer += data
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert not answer.endswith(b"0\r\n\r\n")  # the client sees that it is not complete
+        eventually(lambda: ended)
+
+
+def test_the_time_of_a_request_is_its_own_and_not_that_of_its_connection(background):
+    with serving(background, request_timeout=0.2) as web:
+        client = web.connect()
+        end = asyncio.run(_now()) + 0.5
+        while asyncio.run(_now()) < end:
+            assert client.send(post()).read()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("limit", "data"),
+    [
+        ("head_timeout", b"GET /health HTTP/1.1\r\nX: "),
+        ("body_timeout", post(b"x" * 500)[:-400]),
+        ("body_timeout", CHUNKED + b"3\r\nx"),
+        ("body_timeout", CHUNKED + b"1\r\nx\r\n0\r\nTrailer: "),
+    ],
+    ids=["head", "body", "chunk", "trailers"],
+)
+def test_what_comes_in_drops_is_refused_when_its_time_is_over(background, limit, data):
+    with serving(background, **{limit: 0.2}) as web:
+        client = web.connect().send(data)
+        client.stream.settimeout(0.02)
+        answer = b""
+        while not answer:
+            client.stream.sendall(b"x") if b"chunked" not in data else None
+            try:
+                answer = client.stream.recv(1 << 16)
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert web.inference.asked == []
+
+
+def test_a_slow_answer_is_not_mistaken_for_a_slow_client(background):
+    with serving(background, head_timeout=0.1, body_timeout=0.1, idle_timeout=0.1) as web:
+        web.inference.holds = True
+        client = web.connect().send(post())
+        asked = web.inference.wait_for(1)
+        web.background.run(asyncio.sleep(0.3))
+        web.inference.answer(asked, Reply([BODY]))
+        assert client.read()[0] == 200
+
+
+async def _now():
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,35 @@
+"""`python -m tests.isolation.roles`: a fork server whose children do what a job says."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+from mindspore_serving.isolation.answering import answer_jobs
+from mindspore_serving.isolation.fork_server import Role, run
+
+MODULE = "tests.isolation.roles"
+kept: list[bytes] = []
+
+
+def load(setup: bytes) -> Mapping[str, Role]:
+    def answer(job: bytes) -> bytes:
+        what, _, rest = job.partition(b" ")
+        if what == b"sleep":
+            time.sleep(float(rest))
+        elif what == b"take":
+            bytearray(int(rest))
+        elif what == b"keep":
+            kept.append(b"x" * int(rest))
+        elif what == b"die":
+            os.kill(os.getpid(), int(rest))
+        return b"%b %d" % (setup, os.getpid()) if what == b"who" else rest
+
+    def work(stream: socket.socket) -> None:
+        answer_jobs(stream, answer)
+
+    return {"work": work}
+
+
+if __name__ == "__main__":
+    run(load)

@@ -1,0 +1,28 @@
+"""Waiting on conditions. No test says how long something may take: PATIENCE only ends a hang."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 120.0  # seconds, whatever else runs on the machine
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], seconds: float = PATIENCE, what: str = "") -> T:
+    """The first true value of `condition`, which is asked again and again."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)  # between two looks
+    return value
+
+
+async def until(condition: Callable[[], T], what: str = "") -> T:
+    """The same on a running loop, which goes on meanwhile."""
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {PATIENCE} s: {what or condition}"
+        await asyncio.sleep(0.001)
+    return value
