@@ -3,12 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos import recovery
 from tests.chaos.measuring import level_of, problems_of_level
 from tests.chaos.server import Server, Site
+from tests.e2e.harness import Calls, eventually, in_flight
 from tests.fuzz.case import Case
 from tests.fuzz.judging import problem_of
 from tests.fuzz.logs import Logs
@@ -93,6 +95,9 @@ class Campaign:
         """Look whether the server is back where it was, and ends."""
         found = problems_of_level(self._server, self._level, GROWTH, None, BOUND)
         self.report.growth = found.growth
+        num_left = _wait_for_none_in_flight(self._server)
+        if num_left:
+            found.problems.append(f"{num_left} requests are in flight for ever")
         for problem in found.problems:
             self._add(Finding(problem, ()))
 
@@ -155,6 +160,14 @@ def start(directory: Path) -> Server:
 
 def _workers(server: Server) -> dict[str, list[int]]:
     return {name: server.workers(name) for name in recovery.SERVABLES}
+
+
+def _wait_for_none_in_flight(server: Server) -> int:
+    """How many requests the server still counts when BOUND is over."""
+    calls = Calls(f"127.0.0.1:{server.grpc}", server.http)
+    with suppress(AssertionError):
+        eventually(lambda: not in_flight(calls), BOUND)
+    return int(in_flight(calls))
 
 
 def _shown(found: Exchanged) -> str:

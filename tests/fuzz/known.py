@@ -46,7 +46,7 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "classic/found-deep.http",
         "JSON of many levels in place of the body is 500, and a traceback in the log",
-        "Predict failed|RecursionError: maximum recursion depth exceeded while deserializing",
+        "Predict failed|in flight for ever|RecursionError: maximum recursion depth",
     ),
     Known(
         "tgi/found-large-integer.request",
