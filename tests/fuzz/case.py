@@ -46,7 +46,7 @@ class Request:
 
     def to_bytes(self) -> bytes:
         """With the headers that every request has."""
-        lines = [b"%b %b HTTP/1.1" % (self.verb, self.target), b"Host: fuzz"]
+        lines = [b"%b %b HTTP/1.1" % (self.verb, self.target), b"Host: localhost"]
         lines += [b"%b: %b" % header for header in self.headers]
         if self.body or self.verb == b"POST":
             lines.append(b"Content-Length: %d" % len(self.body))

@@ -44,7 +44,9 @@ _LINES = (
     ),
     *(b"Expect: 100-continue", b"Expect: 200-ok", b"Upgrade: websocket", b"Upgrade: h2c"),
     *(
-        b"Host: b",
+        b"Host: b.example",
+        b"Origin: http://b.example",
+        b"Sec-Fetch-Site: cross-site",
         b"Host:",
         b"X: a\x00b",
         b"X: a\rb",

@@ -49,16 +49,6 @@ KNOWN: tuple[Known, ...] = (
         "Predict failed|in flight for ever|RecursionError: maximum recursion depth",
     ),
     Known(
-        "tgi/found-large-integer.request",
-        "an integer of more than 64 bits in messages is 424, and a traceback in the log",
-        r"424 with .its log says why|OverflowError: can't serialize ints",
-    ),
-    Known(
-        "tgi/found-tiny-penalty.request",
-        "a penalty that makes logits infinite is the failure of the server: 424, 500 or error304",
-        "logits cannot be sampled from",
-    ),
-    Known(
         "openai/found-doubled-key.request",
         "a wrong value of a key that comes twice is 500, and a traceback in the log",
         "500 with 'its log says why'|TypeError: string indices must be integers",
