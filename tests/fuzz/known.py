@@ -51,7 +51,12 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "openai/found-doubled-key.request",
         "a wrong value of a key that comes twice is 500, and a traceback in the log",
-        "500 with 'its log says why'|TypeError: string indices must be integers",
+        "500 with 'its log says why'|_shown_at",
+    ),
+    Known(
+        "http/found-upgrade-and-close.http",
+        "an offer to upgrade on a connection that is to end is 500, and a traceback in the log",
+        "500 with 'Internal Server Error'|HttpParserError: Data after",
     ),
     Known(
         "http/found-upgrade-after-the-last.http",

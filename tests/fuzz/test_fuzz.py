@@ -15,6 +15,7 @@ from tests.fuzz.case import METHODS, PROTOCOLS, SEEDS, Case, read, seeds
 from tests.fuzz.making import Maker
 from tests.fuzz.sending import Exchanged, Lane
 
+pytestmark = pytest.mark.e2e
 REQUESTS = {"openai": 900, "http": 700}  # others 400
 FOUND = [path for path in sorted(SEEDS.rglob("*")) if path.name.startswith("found-")]
 
