@@ -24,7 +24,7 @@ SIGNATURES = {
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
-        "max_n=16, allow_priority=False)"
+        "language_limits=None, max_n=16, allow_priority=False)"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.ipc.arena import TRIM_SECONDS
 from mindspore_serving.ipc.status import STEPS, Running
 
 INTERVAL = 1.0  # seconds between two looks at a worker; less where a timeout is short
@@ -68,7 +69,7 @@ async def watch(
     """Look at a worker until it has ended; `on_pulse` is called when it falls silent or is back.
     Ends it when it is dead, or runs something for too long."""
     pulse, seconds = Pulse(deployment.heartbeat_timeout), interval(deployment)
-    last = time.monotonic()
+    last = trimmed = time.monotonic()
     while not await _is_closed_within(link, seconds):
         now = time.monotonic()
         was_silent = pulse.is_silent
@@ -82,6 +83,9 @@ async def watch(
             link.end(f"no heartbeat for {pulse.silent_for:.0f} s")
         elif pulse.is_silent != was_silent:
             on_pulse(link, pulse)
+        if now - trimmed >= TRIM_SECONDS:
+            trimmed = now
+            link.trim()
 
 
 async def _is_closed_within(link: Link, seconds: float) -> bool:

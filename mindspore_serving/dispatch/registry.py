@@ -76,7 +76,11 @@ class Registry:
         ServableUnavailable."""
         service = self._find_service(servable, version)
         found = service.methods.get(method) if service else None
-        if found is not None and service is not None and (found.is_served or not service.reason):
+        if (
+            found is not None
+            and service is not None
+            and (found.workers or found.is_served or not service.reason)
+        ):
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "

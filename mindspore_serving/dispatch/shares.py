@@ -11,12 +11,13 @@ from mindspore_serving.errors import Overloaded
 class Share:
     """Of one servable.  `most` is its own limit, 0 for none."""
 
-    __slots__ = ("most", "name", "num_used")
+    __slots__ = ("most", "name", "num_sure", "num_used")
 
     def __init__(self, name: str, most: int = 0) -> None:
         self.name = name
         self.most = most
         self.num_used = 0
+        self.num_sure = 0  # below as many nothing else needs to be asked
 
 
 class Shares:
@@ -47,6 +48,9 @@ class Shares:
 
     def take(self, share: Share) -> None:
         """One more request.  Raises Overloaded."""
+        if share.num_used < share.num_sure:
+            share.num_used += 1
+            return
         if 0 < share.most <= share.num_used:
             raise Overloaded(
                 f"Serving Error: {share.num_used} requests to servable {share.name} are in flight, "
@@ -65,11 +69,14 @@ class Shares:
 
     def release(self, share: Share) -> None:
         """One less."""
-        self._num_common -= share.num_used > self._num_own
         share.num_used -= 1
+        if share.num_used >= self._num_own:
+            self._num_common -= 1
 
     def _divide(self) -> None:
         count = max(1, len(self._shares))
         self._num_own = self._limit // (2 * count)
         self._most_common = self._limit - self._num_own * count
+        for share in self._shares.values():
+            share.num_sure = min(self._num_own, share.most or self._num_own)
         self._num_common = sum(max(0, s.num_used - self._num_own) for s in self._shares.values())

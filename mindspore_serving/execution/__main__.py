@@ -14,11 +14,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 from mindspore_serving.execution.worker import Worker
 from mindspore_serving.ipc import status
-from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect
 
 
@@ -34,7 +35,7 @@ def main() -> int:
         arena, view = Arena(to_write, status.SIZE), ArenaView(to_read)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
     is_child = arguments.channel.startswith("fd:")
-    _watch(stream, worker.announce_leaving, arena.reserved, is_child=is_child)
+    _watch(stream, worker.announce_leaving, arena, is_child=is_child)
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()
@@ -70,7 +71,7 @@ def _end_with_master(lifeline: int) -> None:
 def _watch(
     stream: socket.socket,
     announce_leaving: Callable[[], None],
-    memory: memoryview,
+    arena: Arena | NoArena,
     *,
     is_child: bool,
 ) -> None:
@@ -86,8 +87,12 @@ def _watch(
     parent = os.getppid()
 
     def wait() -> None:
+        trimmed = 0.0
         while True:
-            status.beat(memory)
+            status.beat(arena.reserved)
+            if time.monotonic() - trimmed >= TRIM_SECONDS:
+                trimmed = time.monotonic()
+                arena.trim()
             if is_child and os.getppid() != parent:
                 _end_group()  # a process that the master forked may still hold the channel
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):

@@ -1,11 +1,16 @@
 """The body of a request: read within a limit, and decoded.  Knows no protocol's errors."""
 
+import asyncio
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.errors import InvalidField, TooLarge
+from mindspore_serving.frontends.json_shape import Shape, find_shape
+
+_SMALL = 64 << 10  # bytes: has never so much that it matters
 
 T = TypeVar("T")
 
@@ -22,6 +27,26 @@ async def read_body(request: Request, most: int) -> bytes:
         if len(body) > most:
             raise too_large(most)
     return bytes(body)
+
+
+async def read_json(request: Request, most: int, limits: LanguageLimits) -> bytes:
+    """All of the body of a request to a language model, which can be decoded on the event loop: in
+    some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values."""
+    body = await read_body(request, min(most, limits.max_body))
+    if len(body) > _SMALL:
+        allowed = Shape(limits.max_values, limits.max_objects)
+        check_shape(await asyncio.to_thread(find_shape, body, allowed), allowed)
+    return body
+
+
+def check_shape(shape: Shape, allowed: Shape) -> None:
+    """Raises InvalidField."""
+    for kind, count, most in (
+        ("objects", shape.num_objects, allowed.num_objects),
+        ("values", shape.num_values, allowed.num_values),
+    ):
+        if count > most:
+            raise InvalidField("", text=f"the body has over {most} {kind}, expected at most {most}")
 
 
 def too_large(most: int) -> TooLarge:

@@ -16,6 +16,7 @@ from mindspore_serving.ipc.messages import Payload, Slice
 INLINE_LIMIT = 32 * 1024  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
+TRIM_SECONDS = 5.0  # between two calls of `trim`
 _MOST_TRIMMED = 16 << 20  # bytes at a time, which takes a millisecond
 
 

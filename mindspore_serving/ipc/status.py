@@ -21,25 +21,34 @@ SIZE = _BEATS + 8
 BEAT_SECONDS = 0.2  # between two heartbeats
 
 
+_HEAD = struct.Struct("qqqq")  # with the first id
+_REST = struct.Struct("qq")
+_NUMBER = struct.Struct("q")
+
+
 class Lane:
-    """The writing end of one lane, for one thread.  `memory` are the SIZE bytes of all lanes."""
+    """The writing end of one lane, for one thread.  `memory` are the SIZE bytes of all lanes; where
+    there are none, nobody reads."""
 
     def __init__(self, memory: memoryview, number: int) -> None:
-        self._memory = memory
+        self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
         self._start = number * _LENGTH * 8
 
     def begin(self, stage: int = 0, ids: Sequence[int] | None = None) -> None:
         """Stage `stage` begins, counted from 0, with the items `ids`; None for any."""
+        start, now = self._start, time.monotonic_ns()
         if ids is None or len(ids) > MOST_IDS:
-            count, ids = _ANY, ()
+            _HEAD.pack_into(self._memory, start, now, stage, _ANY, 0)
+        elif len(ids) == 1:
+            _HEAD.pack_into(self._memory, start, now, stage, 1, ids[0])
         else:
-            count = len(ids)
-        struct.pack_into(f"{2 + len(ids)}q", self._memory, self._start + 8, stage, count, *ids)
-        struct.pack_into("q", self._memory, self._start, time.monotonic_ns())
+            _REST.pack_into(self._memory, start + 8, stage, len(ids))
+            struct.pack_into(f"{len(ids)}q", self._memory, start + _IDS * 8, *ids)
+            _NUMBER.pack_into(self._memory, start, now)
 
     def end(self) -> None:
         """Nothing runs."""
-        struct.pack_into("q", self._memory, self._start, 0)
+        _NUMBER.pack_into(self._memory, self._start, 0)
 
 
 @dataclass(frozen=True, slots=True)

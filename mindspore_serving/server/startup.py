@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
@@ -109,6 +110,7 @@ def start_restful_server(
     limits: ServerLimits | None = None,
     allowed_hosts: Sequence[str] = (),
     allow_origins: Sequence[str] = (),
+    language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
 ) -> None:
@@ -131,6 +133,7 @@ def start_restful_server(
         allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
             and that of `address`.  Checked if they are given, or `address` is of this machine.
         allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
+        language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
 
@@ -146,7 +149,9 @@ def start_restful_server(
             llm_serving_form,
             to_names("allowed_hosts", allowed_hosts),
             to_names("allow_origins", allow_origins),
-            LanguageRules(max_n, allow_priority, options.limits),
+            LanguageRules(
+                max_n, allow_priority, options.limits, language_limits or LanguageLimits()
+            ),
         )
         _loop.run(_get().start_http(options, http))
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)

@@ -1,6 +1,7 @@
 """Workers that die: which requests fail, which another worker runs, what is restarted."""
 
 import os
+import resource
 import signal
 import threading
 from pathlib import Path
@@ -79,6 +80,29 @@ def test_a_stage_that_exits_fails_its_request_and_keeps_its_worker(serve):
     before = workers(os.getpid())
     assert "SystemExit(7)" in calls.client("toy", "quit").infer({"x": 7})["error"]
     assert works(calls, "pid")["pid"] == before[0]
+
+
+def test_a_worker_that_dies_while_there_are_no_descriptors_is_started_when_there_are(serve, capfd):
+    calls = serve(SOURCE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    shown = ""
+
+    def num_failures() -> int:
+        nonlocal shown
+        shown += capfd.readouterr().err
+        return shown.count("Too many open files")
+
+    (pid,) = workers(os.getpid())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(free, 16), hard))
+    try:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: num_failures() >= 3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert works(calls, "pid")
+    assert "is given up" not in shown
 
 
 def test_with_restart_policy_never_a_dead_worker_is_not_replaced(serve, pool):

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import socket
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,6 +161,21 @@ def test_open_files_do_not_grow_with_connections(calls):
     assert settled() <= before + 2
     (worker,) = workers(os.getpid())
     assert open_files(worker) < 40
+
+
+def shared_memory(pid: int) -> int:
+    """Bytes of shared memory that `pid` has touched and that are still there."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("RssShmem:"))
+    return int(line.split()[1]) << 10
+
+
+def test_shared_memory_of_large_tensors_is_given_back_when_it_is_not_used_again(calls, big):
+    assert calls.client("toy", "echo").infer({"x": big})[0]["y"].shape == big.shape
+    pids = [os.getpid(), *workers(os.getpid())]
+    assert max(map(shared_memory, pids)) >= big.nbytes
+    eventually(lambda: max(map(shared_memory, pids)) < big.nbytes // 4)
+    assert calls.client("toy", "add_up").infer({"x": big})[0]["y"] == big.sum(dtype=np.float64)
 
 
 def test_open_files_and_memory_stay_over_restarts(stopped):
