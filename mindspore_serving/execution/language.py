@@ -24,12 +24,14 @@ from mindspore_serving.errors import (
     Overloaded,
     ServingError,
     StageFailed,
+    TooLarge,
 )
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
+from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
@@ -122,6 +124,16 @@ class LanguageService:
         """The engine's newest numbers; empty before its first step."""
         stats = self.engine.stats
         return {} if stats is None else msgspec.to_builtins(stats)
+
+    def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
+        """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up
+        the tokens of others."""
+        size = sum(map(len, chunks))
+        if size > _LIMITS.max_body:
+            raise TooLarge(f"the instances have {size} bytes, expected at most {_LIMITS.max_body}")
+        if codec in ("ms_json", "ms_json_items") and size > SMALL:
+            for chunk in chunks:
+                check_shape(chunk, Shape(_LIMITS.max_values, _LIMITS.max_objects))
 
     def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
         """Start a request of a front end.  Raises InvalidInputs if `body` is none."""

@@ -122,6 +122,16 @@ def test_bodies_of_too_many_values_are_refused_before_any_is_made(calls, path, b
     assert (found, text in answer.decode()) == (status, True), answer[:300]
 
 
+def test_methods_with_a_language_model_have_the_same_limits(calls):
+    many = b'{"instances": [{"prompt": [' + b"1," * 300_000 + b"1]}]}"
+    _, answer = calls.http_call("POST", "/model/chatty:generate", many)
+    assert "the body has over 262144 values" in answer.decode()
+    long = b'{"instances": [{"prompt": "' + b"x" * (9 << 20) + b'"}]}'
+    _, answer = calls.http_call("POST", "/model/chatty:generate", long)
+    assert "bytes, expected at most 8388608" in answer.decode()
+    assert chat(calls)[0] == 200
+
+
 def test_commas_in_a_text_are_no_values(calls):
     prompt = "a, " * 400_000
     status, answer = calls.http_call("POST", "/v1/completions", json.dumps({"prompt": prompt}))
