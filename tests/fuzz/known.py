@@ -49,6 +49,11 @@ KNOWN: tuple[Known, ...] = (
         "Predict failed|in flight for ever|RecursionError: maximum recursion depth",
     ),
     Known(
+        "openai/found-lines-in-tools.request",
+        "tools that are written in several lines break the events of a stream of /v1/responses",
+        r"200 of another form: b'event: response.created",
+    ),
+    Known(
         "openai/found-doubled-key.request",
         "a wrong value of a key that comes twice is 500, and a traceback in the log",
         "500 with 'its log says why'|_shown_at",
