@@ -22,13 +22,13 @@ class GrpcServer:
         address: Address,
         handlers: Sequence[Any],
         limits: ServerLimits | None = None,
-        on_stop: Callable[[], None] = lambda: None,
+        closing: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """`on_stop` is called first when the server stops."""
+        """`closing` are called first when the server stops."""
         self.address = address
         self._handlers = handlers
         self._limits = limits or ServerLimits()
-        self._on_stop = on_stop
+        self._closing = closing
         self._server: grpc.aio.Server | None = None
 
     async def start(self, max_message: int, tls: Tls | None) -> None:
@@ -59,7 +59,8 @@ class GrpcServer:
     async def stop(self, grace: float) -> None:
         """Refuse new calls, give running ones `grace` seconds, free the port."""
         if self._server is not None:
-            self._on_stop()
+            for close in self._closing:
+                close()
             await self._server.stop(grace)
             self._server = None
             self._remove_dead_socket()
