@@ -49,6 +49,11 @@ KNOWN: tuple[Known, ...] = (
         "Predict failed|in flight for ever|RecursionError: maximum recursion depth",
     ),
     Known(
+        "llm_serving/found-tiny-penalty.request",
+        "a penalty that makes logits infinite counts as the failure of the model",
+        "200 with 'error304'",
+    ),
+    Known(
         "openai/found-lines-in-tools.request",
         "tools that are written in several lines break the events of a stream of /v1/responses",
         r"200 of another form: b'event: response.created",
