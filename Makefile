@@ -1,7 +1,10 @@
 # Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
 #   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
-#   make test    all tests          make lint    ruff and mypy
+#   make test    all tests          make test-fast  those that need no heavy library, no server
+#   make lint    ruff and mypy
+#   make chaos   every fault of tests/chaos; needs root for some (half an hour)
+#   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make bench   the benchmarks     make clean   everything that make made
 # PYTHON is the interpreter to start from, VENV where to install, ARGS what to add to pytest.
 
@@ -13,14 +16,16 @@ SHELL       := /bin/bash
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+FUZZ   ?= --requests 100000
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,examples,dev
+FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: demo serve test lint bench clean
+.PHONY: chaos fuzz demo serve test test-fast lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
@@ -29,12 +34,21 @@ serve: $(VENV)/.demo
 	$(BIN)/python -m examples.demo --serve
 
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+test-fast: $(VENV)/.tests
+	$(BIN)/python -m pytest -n auto -m "$(FAST)" $(ARGS)
 
 lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+chaos: $(VENV)/.tests
+	CHAOS=1 $(BIN)/python -m pytest tests/chaos $(ARGS)
+
+fuzz: $(VENV)/.tests
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.serving_overhead

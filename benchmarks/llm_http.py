@@ -61,7 +61,7 @@ async def stream(port: int, prompt: list[int]) -> int:
         }
     ).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     writer.write(head + b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
     answer = await reader.read()
     writer.close()

@@ -15,20 +15,37 @@ settings.load_profile("all")
 ISA = "ONEDNN_MAX_CPU_ISA"
 _isa_at_start = os.environ.get(ISA)
 LIBRARY_OF_MARKER = {"mindspore": "mindspore", "torch": "torch", "onnx": "onnxruntime"}
+MEMORY_OF_PROCESS = 4 << 30  # bytes, with what it starts
 LONGEST_FIRST = ("mindspore", "slow", "torch", "e2e")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Give each process of pytest-xdist cores of its own.
+def pytest_xdist_auto_num_workers() -> int:
+    """One process for each core, but no more than there is memory for."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores, available_memory() // MEMORY_OF_PROCESS))
 
-    Libraries then start no more threads than there are cores for, and none of those that wait by
-    turning round and round, as MindSpore's do, turns on the core of another process.
+
+def available_memory() -> int:
+    """Bytes, of the machine and of the group of processes that this one is in."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    (free,) = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    limit = Path("/sys/fs/cgroup/memory.max")
+    limited = limit.read_text().strip() if limit.exists() else "max"
+    return free if limited == "max" else min(free, int(limited))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each process of pytest-xdist its share of the cores, two at least.
+
+    Libraries start a thread for every core they may use: with 64 cores, 64 processes would start
+    64 threads each.  On one core alone, threads that spin, as MindSpore's do, hold up each other.
     """
     worker = getattr(config, "workerinput", None)
     if worker is not None:
-        own = sorted(os.sched_getaffinity(0))[int(worker["workerid"][2:]) :: worker["workercount"]]
-        if own:
-            os.sched_setaffinity(0, own)
+        cores, count = sorted(os.sched_getaffinity(0)), worker["workercount"]
+        first = int(worker["workerid"][2:]) * len(cores) // count
+        share = max(2, len(cores) // count)
+        os.sched_setaffinity(0, [cores[(first + place) % len(cores)] for place in range(share)])
 
 
 @pytest.hookimpl(trylast=True)

@@ -14,6 +14,7 @@ from typing import Any
 from mindspore_serving import server
 from mindspore_serving.cli import report
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable import repository
@@ -88,12 +89,15 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     return options | _values("--llm-option", settings.llm_option)
 
 
-def limits(settings: ServeSettings) -> server.ServerLimits:
-    """The limits of both servers.  Raises InvalidInputs for one that does not exist."""
+def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
+    """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
+    one that does not exist."""
     given = _values("--limit", settings.limit)
-    for name in given.keys() - LIMITS.keys():
-        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(LIMITS)}")
-    return server.ServerLimits(**given)
+    known = [*LIMITS, *LANGUAGE_LIMITS]
+    for name in given.keys() - known:
+        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(known)}")
+    content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
+    return server.ServerLimits(**given), server.LanguageLimits(**content)
 
 
 def _values(option: str, texts: Sequence[str]) -> dict[str, Any]:
@@ -129,7 +133,7 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
 
 def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
-    most = limits(settings)
+    most, content = limits(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     if not settings.no_http:
         server.start_restful_server(
@@ -140,6 +144,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             api_keys=settings.api_key,
             llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
             limits=most,
+            language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)

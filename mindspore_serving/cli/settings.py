@@ -93,7 +93,8 @@ class ServeSettings:
     step_timeout: float = _option(300.0, "seconds that a step of a language model may run")
     limit: tuple[str, ...] = _option(
         (),
-        "any field of ServerLimits, as head_timeout=10; docs/limits.md has them; repeatable",
+        "any field of ServerLimits or LanguageLimits, as head_timeout=10; see docs/limits.md; "
+        "repeatable",
         action="append",
         metavar="NAME=VALUE",
     )

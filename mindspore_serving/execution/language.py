@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
@@ -24,13 +25,16 @@ from mindspore_serving.errors import (
     Overloaded,
     ServingError,
     StageFailed,
+    TooLarge,
 )
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
+from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 
+_LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
 
 
@@ -94,7 +98,9 @@ class LanguageStage:
             form = None if grammar is None else msgspec.convert(grammar, Grammar)
         except msgspec.ValidationError as error:
             raise InvalidInputs(f"the parameters cannot be used: {error}") from None
-        return Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
+        request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=form)
+        _LIMITS.check(request)
+        return request
 
 
 class LanguageService:
@@ -115,6 +121,16 @@ class LanguageService:
         """The engine's newest numbers; empty before its first step."""
         stats = self.engine.stats
         return {} if stats is None else msgspec.to_builtins(stats)
+
+    def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
+        """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up
+        the tokens of others."""
+        size = sum(map(len, chunks))
+        if size > _LIMITS.max_body:
+            raise TooLarge(f"the instances have {size} bytes, expected at most {_LIMITS.max_body}")
+        if codec in ("ms_json", "ms_json_items") and size > SMALL:
+            for chunk in chunks:
+                check_shape(chunk, Shape(_LIMITS.max_values, _LIMITS.max_objects))
 
     def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
         """Start a request of a front end.  Raises InvalidInputs if `body` is none."""

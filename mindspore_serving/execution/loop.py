@@ -162,6 +162,8 @@ class LanguageLoop(StageLoop):
         elif self._others is not None and work.method not in self.executor.programs:
             self._others.put(Work([work]))
         else:
+            chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
+            self._language.check_instances(work.codec, chunks)
             super().start(work)
 
     def cancel(self, item_id: int) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     CODEC,
     METHODS,
@@ -26,7 +27,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.metrics import WAITS, Histogram
@@ -105,13 +106,14 @@ class Generation:
 class LanguageRules:
     """What clients may ask of language models.
 
-    `max_n` answers to one prompt at most, a priority only if `allows_priority`, and the time that
-    `limits` has.
+    `max_n` answers to one prompt at most, a priority only if `allows_priority`, the time that
+    `limits` has, and what `content` has room for.
     """
 
     max_n: int = DEFAULT_MAX_N
     allows_priority: bool = False
     limits: ServerLimits = ServerLimits()
+    content: LanguageLimits = LanguageLimits()
 
     def check(self, request: Generate) -> None:
         """Raises RequestRefused."""
@@ -159,7 +161,11 @@ class ServedModel:
         most = self.rules.limits.request_timeout
         timeout = min(terms.timeout or most, most)
         method = next(name for name, kind in METHODS.items() if kind is type(request))
-        body = encode_request(request)
+        self.rules.content.check(request)
+        try:
+            body = encode_request(request)
+        except OverflowError:
+            raise InvalidInputs("a number is an integer of over 64 bits, expected fewer") from None
         return Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
@@ -179,6 +185,11 @@ class LanguageModels:
         self._control = control
         self._rules = rules or LanguageRules()
         self.queues: dict[tuple[str, str], Histogram] = {}
+
+    @property
+    def limits(self) -> LanguageLimits:
+        """Of what a request may hold."""
+        return self._rules.content
 
     def all(self) -> list[ServedModel]:
         """The newest version of each, by name, and behind each its adapters."""

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mindspore_serving.core.language_limits import LanguageLimits
     from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
     from mindspore_serving.server.config import ServableStartConfig, SSLConfig
@@ -39,6 +40,7 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "LanguageLimits",
     "LanguageModel",
     "Model",
     "SSLConfig",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving.core.generation import MAX_SEQUENCES
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.frontends.key_file import EXPECTED, is_key, read_keys
@@ -76,6 +77,11 @@ class HttpOptions:
             )
         check.check_int("max_n", self.language.max_n, 1, MAX_SEQUENCES)
         check.check_bool("allow_priority", self.language.allows_priority)
+        if not isinstance(self.language.content, LanguageLimits):
+            raise InvalidInputs(
+                "The type of language_limits should be type of LanguageLimits, but actually "
+                f"{type(self.language.content)}"
+            )
 
 
 def to_names(name: str, values: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
 BODY = b'{"instances":[{"x":[[1,2],[3,4]]},{"x":{"b64":"AAAA","type":"int8","shape":[3]}}]}'
-HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (
+HTTP = b"POST /model/toy:double HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (
     len(BODY),
     BODY,
 )

@@ -29,7 +29,9 @@ def still_well(calls):
 
 
 def post(path: str = "/model/toy:same", body: bytes = GOOD, headers: str = "") -> bytes:
-    start = f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    start = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {len(body)}\r\n\r\n"
+    )
     return start.encode() + body
 
 

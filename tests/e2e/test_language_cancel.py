@@ -134,7 +134,7 @@ class Client:
             self._pieces = stub.PredictStream(request, timeout=PATIENCE)
             return
         sent = json.dumps({**body, **more}).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self.stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
         self.stream.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
 

@@ -66,7 +66,7 @@ def test_what_takes_too_long_to_prepare_is_the_fault_of_the_request(calls):
 def test_clients_that_leave_free_what_prepares_their_requests(calls):
     (pid,) = workers(os.getpid())
     body = json.dumps({**CHAT, **with_grammar(SLOW)}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
     eventually(lambda: len(preparing(pid)) == NUM_PROCESSES)
     for _ in range(8):
         with socket.create_connection(("127.0.0.1", calls.http)) as stream:
@@ -98,3 +98,74 @@ def test_processes_that_prepare_end_with_their_worker(calls):
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not any(Path(f"/proc/{one}").exists() for one in found))
     eventually(lambda: chat(calls)[0] == 200, 60)
+
+
+def ids(count: int) -> bytes:
+    return b'{"prompt": [' + b"1," * (count - 1) + b"1]}"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("/v1/completions", ids(5_000_000), 413, "bigger than 8388608 bytes"),
+        ("/v1/completions", ids(300_000), 400, "over 262144 values"),
+        ("/v1/completions", b'{"prompt": [' + b"{}," * 100_000 + b"{}]}", 400, "16384 objects"),
+        ("/generate", b'{"inputs": [' + b"1," * 300_000 + b"1]}", 422, "over 262144 values"),
+        ("/generate", b'{"inputs": "' + b"x" * (9 << 20) + b'"}', 413, "length limit exceeded"),
+        ("/models/chatty", b'{"inputs": [' + b"1," * 300_000 + b"1]}", 422, "262144 values"),
+        ("/models/chatty", b'{"inputs": "' + b"x" * (9 << 20) + b'"}', 413, "bigger than"),
+    ],
+)
+def test_bodies_of_too_many_values_are_refused_before_any_is_made(calls, path, body, status, text):
+    headers = {"content-type": "application/json"}
+    found, answer = calls.http_call("POST", path, body, headers)
+    assert (found, text in answer.decode()) == (status, True), answer[:300]
+
+
+def test_methods_with_a_language_model_have_the_same_limits(calls):
+    many = b'{"instances": [{"prompt": [' + b"1," * 300_000 + b"1]}]}"
+    _, answer = calls.http_call("POST", "/model/chatty:generate", many)
+    assert "the body has over 262144 values" in answer.decode()
+    long = b'{"instances": [{"prompt": "' + b"x" * (9 << 20) + b'"}]}'
+    _, answer = calls.http_call("POST", "/model/chatty:generate", long)
+    assert "bytes, expected at most 8388608" in answer.decode()
+    assert chat(calls)[0] == 200
+
+
+def test_commas_in_a_text_are_no_values(calls):
+    prompt = "a, " * 400_000
+    status, answer = calls.http_call("POST", "/v1/completions", json.dumps({"prompt": prompt}))
+    assert (status, b"context_length_exceeded" in answer) == (400, True)
+
+
+HUGE = 10**30
+BIASED = [str(token_id) for token_id in range(2000)]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"a": HUGE}}}
+WRONG: dict[str, tuple[str, dict[str, Any], int]] = {
+    "bad words": ("/v1/completions", {"prompt": "a", "bad_words": ["x" * 1_000_000]}, 400),
+    "stops": ("/v1/completions", {"prompt": "a", "stop": ["x" * 5000]}, 400),
+    "messages": ("/v1/chat/completions", {"messages": CHAT["messages"] * 2049}, 400),
+    "bias": ("/v1/completions", {"prompt": "a", "logit_bias": dict.fromkeys(BIASED, 1)}, 400),
+    "tokens": ("/v1/completions", {"prompt": "a", "max_tokens": HUGE}, 400),
+    "tools": ("/v1/chat/completions", {**CHAT, "tools": [TOOL]}, 400),
+    "tgi tools": ("/chat_tokenize", {**CHAT, "tools": [{"a": HUGE}]}, 422),
+    "tgi messages": ("/chat_tokenize", {"messages": [{"role": "user", "content": HUGE}]}, 422),
+    "penalty": (
+        "/v1/completions",
+        {"prompt": "Hello", "repetition_penalty": 1e-308, "max_tokens": 20},
+        400,
+    ),
+    "penalty of tgi": (
+        "/generate",
+        {"inputs": "Hello", "parameters": {"repetition_penalty": 1e-308, "max_new_tokens": 20}},
+        422,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_too_large_or_out_of_range_is_the_fault_of_the_request(calls, name):
+    path, body, status = WRONG[name]
+    headers = {"content-type": "application/json"}
+    found, answer = calls.http_call("POST", path, json.dumps(body), headers)
+    assert found == status, answer[:500]

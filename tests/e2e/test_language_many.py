@@ -75,7 +75,9 @@ def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.s
     body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
     sent = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
     stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
+        sent
+    )
     stream.sendall(head + sent)
     return stream
 
@@ -158,8 +160,8 @@ def check_refusals(calls: Calls, words: str) -> None:
             assert words in answer.decode(), (path, answer)
         if path.startswith("/v1/"):
             assert json.loads(answer)["error"]["code"] == "rate_limit_exceeded"
-    one = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 14\r\n"
-    head = calls.send(one + b'\r\n{"prompt":"x"}').lower()
+    one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head = calls.send(one + b'Content-Length: 14\r\n\r\n{"prompt":"x"}').lower()
     assert head.startswith(b"http/1.1 429 ")
     assert b"\r\nretry-after: 1\r\n" in head
 
@@ -176,7 +178,10 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
     body = {"prompt": [5] * 300, "max_tokens": 2, "stream": True}
     with socket.create_connection(("127.0.0.1", full.http), timeout=PATIENCE) as stream:
         sent = json.dumps(body).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(sent)
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            % len(sent)
+        )
         stream.sendall(head + sent)
         eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 1)
         check_refusals(full, "requests with 300 tokens wait already, at most 300 may")

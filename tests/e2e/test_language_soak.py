@@ -103,7 +103,10 @@ def one(calls: Calls, dice: random.Random) -> str:
     sent = json.dumps(body).encode()
     kind = dice.random()
     if kind < 0.2:  # leave somewhere
-        head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % path.encode()
+        head = (
+            b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            % path.encode()
+        )
         with socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE) as stream:
             stream.sendall(head + b"Content-Length: %d\r\n\r\n" % len(sent))
             stream.sendall(sent[: dice.choice((len(sent), len(sent), len(sent) // 2))])
@@ -229,6 +232,8 @@ def unread(calls: Calls, path: Path) -> socket.socket:
     stream = socket.socket()
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     stream.connect(("127.0.0.1", calls.http))
-    head = b"POST /model/pouring:pour_stream HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST /model/pouring:pour_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    )
     stream.sendall(head % len(body) + body)
     return stream

@@ -22,7 +22,7 @@ from mindspore_serving.errors import (
     ServingError,
     TooLarge,
 )
-from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import Generation, LanguageModels, ServedModel
 from mindspore_serving.frontends.llm_serving.frames import SSE, Form, Frames, frames_of, message
@@ -50,7 +50,7 @@ def routes(site: Site, form: Form = "r21") -> list[BaseRoute]:
 
     def answering(is_stream: bool | None) -> Answer:
         async def answer(request: Request) -> Response:
-            body = decode(await read_body(request, site.max_body))
+            body = decode(await read_json(request, site.max_body, site.models.limits))
             if is_stream is not None:
                 body.stream = is_stream
             return await _answer(site, form, request, body)

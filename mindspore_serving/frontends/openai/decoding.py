@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mindspore_serving.core.language_limits import check_json
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.fields import show
@@ -44,24 +45,8 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 
 def check_free(param: str, value: object) -> None:
-    """For JSON that no struct describes: raises InvalidField if more than `MAX_DEPTH` containers
-    are in one another, or an integer has over 64 bits."""
-    level, depth = [value], 0
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH + 1:
-            raise InvalidField(
-                param, f"has over {MAX_DEPTH} levels of arrays and objects, expected fewer"
-            )
-        for one in level:
-            if isinstance(one, int) and not -(2**63) <= one < 2**64:
-                raise InvalidField(param, f"has {show(one)}, expected integers of 64 bits")
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+    """Raises what `check_json` raises."""
+    check_json(param, value, MAX_DEPTH)
 
 
 def _invalid(body: bytes, error: bodies.InvalidBody) -> InvalidField:
@@ -101,5 +86,8 @@ def _shown_at(body: bytes, place: str) -> str:
     for name, index in _STEP.findall(place):
         if index == "...":  # msgspec does not say which key
             return "wrong"
-        value = value[name] if name else value[int(index)]
+        try:
+            value = value[name] if name else value[int(index)]
+        except (LookupError, TypeError):  # a key that comes twice: the place is in its first value
+            return "wrong"
     return show(value)

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.errors import Failure, to_failure
 from mindspore_serving.frontends.site import Site
@@ -37,7 +37,7 @@ def post(
     """A route for POST of a JSON body that is a `kind`."""
 
     async def decoded(request: Request) -> Response:
-        body = await read_body(request, site.max_body)
+        body = await read_json(request, site.max_body, site.models.limits)
         return await answer(site, request, decode(body, kind))
 
     return _route(path, "POST", decoded)

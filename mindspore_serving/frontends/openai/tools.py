@@ -11,7 +11,6 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.fields import show
 from mindspore_serving.frontends.openai.decoding import check_free
 
-MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Tools = list[dict[str, Any]]
@@ -67,8 +66,6 @@ def read_tools(
 def to_tools(tools: Sequence[Tool]) -> Tools:
     """The tools as the messages to a model have them.  Raises InvalidField for those that are no
     functions, and for wrong or doubled names."""
-    if len(tools) > MAX_TOOLS:
-        raise InvalidField("tools", f"has {len(tools)} entries, expected at most {MAX_TOOLS}")
     found: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(tools):
         place = f"tools[{index}]"

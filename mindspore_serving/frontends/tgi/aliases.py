@@ -45,7 +45,7 @@ def invocations(site: Site, generating: Generating) -> Answer:
     """POST /invocations, SageMaker's one route."""
 
     async def answer(request: Request) -> Response:
-        body = await read_json(request, site.max_body)
+        body = await read_json(request, site)
         path = other_path(body, CHAT, COMPLETIONS)
         if path:
             return Forwarded(body, path)

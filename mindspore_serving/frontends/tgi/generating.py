@@ -35,14 +35,14 @@ class Generating:
         self._recorder = recorder
 
     async def generate(self, http: Request) -> Response:
-        body = decode(await read_json(http, self._site.max_body), GENERATE)
+        body = decode(await read_json(http, self._site), GENERATE)
         return await self._whole(http, body, in_list=False)
 
     async def generate_stream(self, http: Request) -> Response:
-        return self._stream(http, decode(await read_json(http, self._site.max_body), GENERATE))
+        return self._stream(http, decode(await read_json(http, self._site), GENERATE))
 
     async def compat(self, http: Request) -> Response:
-        return await self.answer_compat(http, await read_json(http, self._site.max_body))
+        return await self.answer_compat(http, await read_json(http, self._site))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
         """POST /, whose body was read."""

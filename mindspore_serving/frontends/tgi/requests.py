@@ -10,6 +10,7 @@ from starlette.requests import Request
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.frontends import bodies
+from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.errors import WrongBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
 
@@ -105,10 +106,10 @@ CHAT = msgspec.json.Decoder(ChatRequest)
 T = TypeVar("T")
 
 
-async def read_json(request: Request, most: int) -> bytes:
+async def read_json(request: Request, site: Site) -> bytes:
     """The body, whose type must be JSON.  Raises WrongBody."""
     check_type(request)
-    return await read_limited(request, most)
+    return await read_limited(request, site)
 
 
 def check_type(request: Request) -> None:
@@ -119,10 +120,10 @@ def check_type(request: Request) -> None:
         raise WrongBody(415, "Expected request with `Content-Type: application/json`")
 
 
-async def read_limited(request: Request, most: int) -> bytes:
+async def read_limited(request: Request, site: Site) -> bytes:
     """The body.  Raises WrongBody if it is too long."""
     try:
-        return await bodies.read_body(request, most)
+        return await bodies.read_json(request, site.max_body, site.models.limits)
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
         raise WrongBody(413, text) from None

@@ -121,7 +121,7 @@ def _info(site: Site, limits: RequestLimits) -> Answer:
 
 def _tokenize(site: Site) -> Answer:
     async def answer(request: Request) -> Response:
-        body = await read_limited(request, site.max_body)
+        body = await read_limited(request, site)
         path = other_path(body, TOKENIZE, TOKENIZE)
         if path:
             return Forwarded(body, path)
@@ -137,7 +137,7 @@ def _tokenize(site: Site) -> Answer:
 
 def _chat_tokenize(site: Site, recorder: Recorder) -> Answer:
     async def answer(request: Request) -> Response:
-        body = decode(await read_json(request, site.max_body), CHAT)
+        body = decode(await read_json(request, site), CHAT)
         recorder.count_request()
         if body.response_format:
             body.response_format.to_grammar()  # to refuse a wrong one

@@ -22,7 +22,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.errors import ServingError, from_code
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
-SMALL = 8192  # characters, with a few for each value: prepared in about a millisecond
+SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
 SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
 _VALUE = 4  # what a value counts beside its characters
 
@@ -94,7 +94,7 @@ def decode_job(job: bytes) -> LLMRequest:
 
 
 def is_small(request: LLMRequest) -> bool:
-    """Whether preparing `request` without its grammar takes about a millisecond at most.
+    """Whether preparing `request` without its grammar takes a few milliseconds at most.
 
     Token ids are not looked at, so any number of them is small where they are not to be text.
     """

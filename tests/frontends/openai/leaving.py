@@ -16,7 +16,10 @@ def leave(
     """Send a request, have the model say `said` to all that is call, read up to `until`, and hang
     up."""
     sent = json.dumps(body).encode()
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(sent))
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (
+        path.encode(),
+        len(sent),
+    )
     prompts = body.get("prompt", "")
     count = len(prompts) if isinstance(prompts, list) else 1
     with socket.create_connection(("127.0.0.1", web.port), timeout=PATIENCE) as stream:

@@ -248,7 +248,7 @@ def test_requests_beyond_room_and_queue_are_overloaded(calls):
 def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
     body = json.dumps({"inputs": PROMPT, "parameters": LONG})
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
     stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)

@@ -160,5 +160,5 @@ def test_weights_that_do_not_fit_the_config_are_refused_at_the_start(
 
 @pytest.mark.parametrize("runtime", ["mindir", "openvino", "torch", "toy"])
 def test_a_runtime_without_graph_mode_refuses_it(tmp_path: Path, runtime: str) -> None:
-    with pytest.raises(StartError, match=f"graph_mode is True, but .*{runtime}"):
+    with pytest.raises(StartError, match=f"runtime '{runtime}' has no graph_mode"):
         open_runner(tmp_path, runtime, EngineConfig(graph_mode=True))

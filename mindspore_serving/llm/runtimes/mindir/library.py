@@ -25,7 +25,7 @@ def use_device(target: str) -> None:
         refused = f": {words(error)}"
     current = mindspore.get_context("device_target")
     if current != target:
-        raise StartError(f"MindSpore computes on {current} here, expected {target}{refused}")
+        raise StartError(f"MindSpore here computes on {current}, expected {target}{refused}")
     if target == CPU:
         # Without it each operation waits for a scheduler's turn, and errors surface in a later
         # call.  On Ascend operations are queued to the device, and waiting is what costs.
