@@ -3,6 +3,8 @@
 #   make serve   the same, but the server stays up until Ctrl-C
 #   make test    all tests          make test-fast  those that need no heavy library, no server
 #   make lint    ruff and mypy
+#   make chaos   every fault of tests/chaos; needs root for some (half an hour)
+#   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make bench   the benchmarks     make clean   everything that make made
 # PYTHON is the interpreter to start from, VENV where to install, ARGS what to add to pytest.
 
@@ -14,15 +16,16 @@ SHELL       := /bin/bash
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+FUZZ   ?= --requests 100000
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,examples,dev
-FAST  := not (slow or e2e or mindspore or torch or gpu)
+FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: demo serve test test-fast lint bench clean
+.PHONY: chaos fuzz demo serve test test-fast lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m examples.demo
@@ -40,6 +43,12 @@ lint: $(VENV)/.tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+chaos: $(VENV)/.tests
+	CHAOS=1 $(BIN)/python -m pytest tests/chaos $(ARGS)
+
+fuzz: $(VENV)/.tests
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.serving_overhead

@@ -125,6 +125,10 @@ class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
 
+class AlreadyRunning(StartError):
+    """There is such a server; it goes on."""
+
+
 class ResourceShortage(StartError):
     """There are no descriptors, processes or memory for it now."""
 

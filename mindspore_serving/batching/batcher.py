@@ -1,6 +1,7 @@
 """When a batch leaves: full or overdue.  No clock and no loop: `now` is an argument."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -18,6 +19,9 @@ class Batcher(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[T]:
+        return (item for _, item in self._waiting)
 
     def add(self, item: T, now: float) -> None:
         self._waiting.append((now, item))

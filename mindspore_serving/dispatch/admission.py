@@ -30,21 +30,21 @@ _SHORTEST, _STEP, _NUM_BINS = 0.001, 1.1, 160  # seconds, the ratio of two bins;
 class DrainRate:
     """How fast a queue is emptied."""
 
-    __slots__ = ("_count", "_mark", "_seconds", "_since")
+    __slots__ = ("_count", "_mark", "_seconds", "since")
 
     def __init__(self) -> None:
         self._count = self._seconds = 0.0  # that left, in as many seconds with a queue
         self._mark = 0.0
-        self._since = 0.0  # 0: the queue is empty
+        self.since = 0.0  # when there was no queue last; 0: there is none
 
     def fill(self, now: float) -> None:
         """Something waits."""
-        if not self._since:
-            self._since = self._mark = now
+        if not self.since:
+            self.since = self._mark = now
 
     def drain(self, count: int, now: float, *, is_empty: bool) -> None:
         """`count` have left, after which the queue may be empty."""
-        if not self._since:
+        if not self.since:
             return
         elapsed = now - self._mark
         kept = exp(-elapsed / MEMORY)
@@ -52,11 +52,11 @@ class DrainRate:
         self._seconds = self._seconds * kept + elapsed
         self._mark = now
         if is_empty:
-            self._since = 0.0
+            self.since = 0.0
 
     def is_standing(self, now: float) -> bool:
         """Whether there is a queue that does not come from one burst."""
-        return self._since > 0.0 and now - self._since >= STANDING
+        return self.since > 0.0 and now - self.since >= STANDING
 
     def wait(self, count: int, now: float) -> float:
         """Seconds until `count` will have left; 0 if nothing is known."""
@@ -88,11 +88,15 @@ class Patience:
         if self._num_left >= ENOUGH_LEFT:
             self._estimate, self._estimated = self._compute(), now
 
+    @property
+    def is_known(self) -> bool:
+        """Whether a client has left, of late."""
+        return self._num_left > 0
+
     def stayed(self, age: float, now: float) -> None:
         """A client waited for `age` seconds and got its reply, or a refusal."""
-        if self._num_left:
-            self._forget(now)
-            self._stayed[_bin(age)] += 1
+        self._forget(now)
+        self._stayed[_bin(age)] += 1
 
     def seconds(self, now: float) -> float | None:
         """What STAYING of all clients wait at least; None unless enough have left."""
@@ -140,44 +144,40 @@ class Admission:
             seconds = self._run_seconds + _SMOOTHING * (seconds - self._run_seconds)
         self._run_seconds = seconds
 
-    def check(self, num_waiting: int, timeout: float | None, now: float) -> None:
-        """Raise Overloaded if a request that comes behind `num_waiting` would be answered too late:
+    def check(self, num_ahead: int, timeout: float | None, now: float) -> None:
+        """Raise Overloaded if a request that comes behind `num_ahead` would be answered too late:
         after its `timeout`, or when clients have left."""
-        if not self.queue.is_standing(now):
+        if not num_ahead or not self.queue.is_standing(now):
             return
         longest = self._longest_wait(timeout, QUEUE_SHARE, now)
         if longest is None:
             return
-        wait = self.queue.wait(num_waiting, now)
+        wait = self.queue.wait(num_ahead, now)
         if wait > longest:
             raise Overloaded(
                 f"it would wait for {wait:.1f} s, which is too long; try again later",
-                retry_after=wait - longest,
+                retry_after=wait - max(0.0, longest),
             )
 
     def is_late(self, started: float, deadline: float | None, now: float) -> bool:
         """Whether what waits since `started` would not be answered in time any more."""
         if not self.queue.is_standing(now):
             return False
-        patience = self.patience.seconds(now)
         if deadline is None:
+            patience = self.patience.seconds(now)
             if patience is None:
                 return False
             deadline = started + patience
         return now + self._run_seconds > deadline
 
-    def num_to_shed(self, num_waiting: int, now: float) -> int:
+    def num_to_shed(self, num_ahead: int, now: float) -> int:
         """How many of those that wait, the oldest, are to be refused so that the others are served
         before their clients leave."""
         longest = self._longest_wait(None, SHED_SHARE, now)
         if longest is None or not self.queue.is_standing(now):
             return 0
         one = self.queue.wait(1, now)
-        return max(0, num_waiting - int(longest / one)) if one else 0
-
-    def retry_after(self, num_waiting: int, now: float) -> float:
-        """Seconds until what waits now will have left."""
-        return self.queue.wait(num_waiting, now)
+        return max(0, num_ahead - int(longest / one)) if one else 0
 
     def _longest_wait(self, timeout: float | None, share: float, now: float) -> float | None:
         """The longest wait of a request that is answered in time; None for any."""

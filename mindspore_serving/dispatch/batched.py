@@ -7,7 +7,7 @@ together, in one message per worker.  A worker has at most what its `Window` all
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mindspore_serving.aio import Ticker
@@ -16,7 +16,7 @@ from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
 from mindspore_serving.dispatch.pacing import Window
-from mindspore_serving.dispatch.request import Answer, RequestPart, WorkerLink
+from mindspore_serving.dispatch.request import WAITS, Answer, RequestPart, WorkerLink
 from mindspore_serving.ipc.messages import MethodReport
 
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
@@ -81,11 +81,23 @@ class BatchedMethod(ServedMethod):
         self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
         self._is_suspect_out = False
+        self._num_dropped = 0  # in the queue, that nobody waits for any more
         self._scheduler = scheduler
 
     @property
     def num_waiting(self) -> int:
         return len(self.queue) + len(self.suspects)
+
+    @property
+    def num_ahead(self) -> int:
+        return len(self.queue) - self._num_dropped
+
+    def parts_ahead(self) -> Iterable[RequestPart]:
+        return self.queue
+
+    def on_dropped(self, part: RequestPart) -> None:
+        part.sent = 0.0
+        self._num_dropped += 1
 
     def withhold(self, link: Link) -> None:
         super().withhold(link)
@@ -104,6 +116,7 @@ class BatchedMethod(ServedMethod):
     def put(self, parts: Sequence[RequestPart], now: float) -> None:
         """Take `parts`, which leave when a worker has room."""
         for part in parts:
+            part.sent = WAITS
             self.queue.add(part, now)
         self._scheduler.schedule(self)
 
@@ -112,14 +125,18 @@ class BatchedMethod(ServedMethod):
         if part.is_alone:
             self.suspects.appendleft(part)
         else:
+            part.sent = WAITS
             self.queue.put_back(part)
         self._scheduler.schedule(self)
 
     def take_waiting(self) -> list[RequestPart]:
         """What waits, taken out."""
-        suspects = list(self.suspects)
+        parts = [*self.queue.clear(), *self.suspects]
         self.suspects.clear()
-        return [*self.queue.clear(), *suspects]
+        self._num_dropped = 0
+        for part in parts:
+            part.sent = 0.0
+        return parts
 
     def hand_out(self, now: float) -> None:
         """Give workers all that may leave now."""
@@ -127,6 +144,8 @@ class BatchedMethod(ServedMethod):
             self._hand_out_suspect(now)
         while self._hand_out_once(now):
             pass
+        if self.num_ahead:
+            self.admission.queue.fill(now)
 
     def on_empty(self, link: WorkerLink) -> None:
         """The worker that is reserved for suspects has answered everything."""
@@ -176,13 +195,30 @@ class BatchedMethod(ServedMethod):
         parts = self.queue.take(min(room, share), now)
         if not parts:
             return False
-        parts = [part for part in parts if not part.request.is_done]
+        parts = self._take_wanted(parts, now)
         if parts:
             link.send_work(parts, now, self._scheduler)
             self._scheduler.windows[link].sent(parts, now)
             if len(self.workers) > 1:
                 self._make_last(link)
         return True
+
+    def _take_wanted(self, taken: list[RequestPart], now: float) -> list[RequestPart]:
+        """Those of `taken`, which have left the queue, that can be answered in time."""
+        parts = [part for part in taken if not part.request.is_done]
+        self._num_dropped -= len(taken) - len(parts)
+        admission = self.admission
+        if not admission.queue.since:
+            return parts
+        admission.queue.drain(len(parts), now, is_empty=not self.num_ahead)
+        wanted = []
+        for part in parts:
+            part.sent = 0.0
+            if admission.is_late(part.request.started, part.request.deadline, now):
+                self.refuse_late(part, now)
+            else:
+                wanted.append(part)
+        return wanted
 
     def _freest(self, batch_size: int) -> tuple[Link | None, int, int]:
         """The worker that has filled the least of its window, its room, and how many have any.

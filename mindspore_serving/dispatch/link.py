@@ -18,6 +18,7 @@ from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
+    Begun,
     Call,
     CallReply,
     Cancel,
@@ -47,6 +48,10 @@ class Owner(Protocol):
     """Gets what happens on a link, except for answers: they go back the way the parts came."""
 
     def on_call(self, link: "Link", call: Call) -> None: ...
+
+    def on_begun(self, parts: "list[RequestPart]") -> None:
+        """The worker has begun to compute `parts`; not all workers say so."""
+        ...
 
     def on_leaving(self, link: "Link") -> None: ...
 
@@ -165,7 +170,7 @@ class Link:
 
     def _item(self, part: RequestPart, now: float, way: Way) -> WorkItem:
         self._next_id += 1
-        part.id, part.link, part.way = self._next_id, self, way
+        part.id, part.link, part.way, part.sent = self._next_id, self, way, now
         self.parts[part.id] = part
         request = part.request
         timeout = None if request.deadline is None else max(0.0, request.deadline - now)
@@ -208,6 +213,8 @@ class Link:
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
+        elif isinstance(message, Begun):
+            self._owner.on_begun([self.parts[i] for i in message.ids if i in self.parts])
         elif isinstance(message, Numbers):
             self.numbers = message.values
         else:

@@ -28,6 +28,9 @@ class Way(Protocol):
     def on_answers(self, link: WorkerLink, answers: "list[Answer]") -> None: ...
 
 
+WAITS = -1.0
+
+
 @dataclass(slots=True, eq=False)
 class RequestPart:
     """Instances of one request that go to one worker together."""
@@ -42,6 +45,7 @@ class RequestPart:
     is_alone: bool = False  # it is run by itself, since a worker may have died of it
     link: WorkerLink | None = None  # to the worker that has it
     id: int = 0  # on that link, greater than those before
+    sent: float = 0.0  # when its turn came; WAITS while it is ahead of others
     way: Way | None = None  # that it took to the worker
 
 

@@ -6,12 +6,12 @@ models, whose engines schedule them: no queue, no window, no delay.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
-from mindspore_serving.dispatch.request import Answer, RequestPart, WorkerLink
+from mindspore_serving.dispatch.request import WAITS, Answer, RequestPart, WorkerLink
 from mindspore_serving.ipc.messages import MethodReport
 
 
@@ -25,6 +25,7 @@ class StreamBalancer:
     def send(self, part: RequestPart, link: Link, now: float) -> None:
         self.num_open[link] += 1
         link.send_work([part], now, self)
+        part.sent = WAITS  # in the worker
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
         self.num_open[link] -= sum(reply.is_last for _, reply in answers)
@@ -41,10 +42,28 @@ class StreamedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
+        self._ahead: dict[RequestPart, None] = {}  # in workers, that have not begun, in order
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def num_ahead(self) -> int:
+        return len(self._ahead)
+
+    def parts_ahead(self) -> Iterable[RequestPart]:
+        return self._ahead
+
+    def on_dropped(self, part: RequestPart) -> None:
+        part.sent = 0.0
+        self._ahead.pop(part, None)
+
+    def on_begun(self, part: RequestPart, now: float) -> None:
+        """The worker computes `part`, or has answered it without saying so."""
+        part.sent = now
+        self._ahead.pop(part, None)
+        self.admission.queue.drain(1, now, is_empty=not self._ahead)
 
     def add_worker(self, link: Link) -> None:
         self._balancer.num_open.setdefault(link, 0)
@@ -57,6 +76,8 @@ class StreamedMethod(ServedMethod):
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:
+                self._ahead[part] = None
+                self.admission.queue.fill(now)
                 link = min(self.workers, key=self._balancer.num_open.__getitem__)
                 self._balancer.send(part, link, now)
                 self._make_last(link)

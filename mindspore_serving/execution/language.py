@@ -44,6 +44,7 @@ class LanguageStage:
     def __init__(self, engine: AsyncEngine, params: SamplingParams) -> None:
         self._engine = engine
         self._params = params
+        self.begun: list[int] = []  # items that the model has begun to compute
 
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
         """Give each job's prompt to the model; its texts come back to `queue`."""
@@ -63,6 +64,9 @@ class LanguageStage:
         def take(events: list[Event] | ServingError, is_last: bool) -> None:
             if request_id not in generations:
                 return  # cancelled since
+            if events == []:
+                self.begun.append(job.item.id)
+                return
             if is_last:
                 del generations[request_id]
             _put(queue, job, events)
@@ -141,7 +145,10 @@ class LanguageService:
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             if is_last:
                 del self._open[item_id]
-            self._replies.append((item_id, events, is_last))
+            if events == []:
+                self.stage.begun.append(item_id)
+            else:
+                self._replies.append((item_id, events, is_last))
 
         self._open[item_id] = self.engine.accept(request, sink)
 
@@ -151,6 +158,11 @@ class LanguageService:
         if request_id is not None:
             self.engine.cancel(request_id)
             self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
+
+    def take_begun(self) -> list[int]:
+        """The items that the engine has begun to compute since the last call."""
+        begun, self.stage.begun = self.stage.begun, []
+        return begun
 
     def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""

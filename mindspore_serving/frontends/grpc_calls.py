@@ -11,12 +11,13 @@ import grpc
 import grpc.aio
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServableUnavailable, ServingError
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.wire import status
 
+HALF_SENT_GRACE = 0.5  # seconds that clients have to send the rest of a message when we stop
 SLOW = 10.0  # seconds after which a message that still comes gives way to others
 
 
@@ -42,8 +43,8 @@ class CallGate:
     bytes, within `limits`."""
 
     def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
+        self.limits = limits
         self._keys = keys
-        self._most_seconds = limits.request_timeout
         memory = BodyMemory(limits.max_body_memory)
         self._reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
 
@@ -64,9 +65,14 @@ class CallGate:
         call.timeout = self._timeout(context)
         return call
 
+    def close(self) -> None:
+        """The server stops: refuse, a little later, calls whose messages are not complete."""
+        error = ServableUnavailable("the server is stopping")
+        asyncio.get_running_loop().call_later(HALF_SENT_GRACE, self._reader.end_all, error)
+
     def _timeout(self, context: Context) -> float:
         remaining = context.time_remaining()
-        most = self._most_seconds
+        most = self.limits.request_timeout
         return most if remaining is None else max(0.0, min(remaining, most))
 
 

@@ -77,6 +77,10 @@ class MessageReader:
         while self._waiting and self._memory.take(self._largest):
             self._waiting.popleft().set_result(None)
 
+    def end_all(self, error: ServingError) -> None:
+        for reading in self._readings:
+            reading.end(error)
+
     def _end_late(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
         for reading in self._readings:

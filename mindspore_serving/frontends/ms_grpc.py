@@ -10,11 +10,9 @@ from typing import Any
 import grpc
 
 from mindspore_serving import log
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, again
-from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.wire import ms_proto
@@ -22,9 +20,8 @@ from mindspore_serving.wire import ms_proto
 SERVICE = "mindspore.serving.proto.MSService"
 
 
-def handler(inference: Inference, keys: Keys, limits: ServerLimits, max_message: int) -> Any:
-    """The service, to be added to a server whose messages have at most `max_message` bytes."""
-    gate = CallGate(keys, limits, max_message)
+def handler(inference: Inference, gate: CallGate) -> Any:
+    """The service, to be added to a server, of calls that `gate` lets in."""
 
     async def predict(_: object, context: Context) -> bytes:
         call, raw = await gate.admit(context), b""
@@ -47,7 +44,7 @@ def handler(inference: Inference, keys: Keys, limits: ServerLimits, max_message:
             raw = spec.raw
             request = _to_request(spec, call)
             request.is_stream = True
-            with Replies(inference, request, limits.stream_idle_timeout) as replies:
+            with Replies(inference, request, gate.limits.stream_idle_timeout) as replies:
                 while (reply := await replies.next()) is not None:
                     if reply.failure is not None:
                         raise reply.failure

@@ -191,5 +191,11 @@ class Numbers(Message, frozen=True, tag=25):
     values: dict[str, int]
 
 
+class Begun(Message, frozen=True, tag=26):
+    """The worker's language-model engine has begun to compute these items."""
+
+    ids: list[int]
+
+
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
-ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers
+ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers | Begun

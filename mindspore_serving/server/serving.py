@@ -12,9 +12,10 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import Code, StartError
+from mindspore_serving.errors import AlreadyRunning, Code
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc, protocols
+from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_health import HealthService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
@@ -28,6 +29,7 @@ from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
+EXIT_GRACE = 5.0  # seconds that workers have to leave
 
 
 class Serving:
@@ -59,19 +61,20 @@ class Serving:
 
     async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:
-            raise StartError("Serving Error: Serving gRPC server is already running")
+            raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
         health = HealthService(self._master, max_message)
-        service = ms_grpc.handler(self._master.dispatcher, keys, options.limits, max_message)
-        handlers = [service, health.handler()]
-        server = GrpcServer(where, handlers, options.limits, on_stop=health.close)
+        gate = CallGate(keys, options.limits, max_message)
+        service = ms_grpc.handler(self._master.dispatcher, gate)
+        handlers, closing = [service, health.handler()], [health.close, gate.close]
+        server = GrpcServer(where, handlers, options.limits, closing)
         await server.start(max_message, options.tls)
         self._grpc = server
 
     async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
         if self._http is not None:
-            raise StartError("Serving Error: RESTful server is already running")
+            raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         rest = MsRest(options.max_message, http.use_status_codes)
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
@@ -93,16 +96,18 @@ class Serving:
         await server.start(options.tls)
         self._http = server
 
-    async def stop(self, drain: float) -> None:
-        """Stop accepting, give what runs `drain` seconds, then end everything."""
+    async def stop(self, seconds: float) -> None:
+        """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
+        0 lets nothing finish.  What is not answered by then is refused."""
+        drain = max(0.0, seconds - EXIT_GRACE - CLOSE_GRACE)
         closing = [
-            asyncio.ensure_future(server.stop(max(drain, CLOSE_GRACE)))
+            asyncio.ensure_future(server.stop(drain + CLOSE_GRACE))
             for server in (self._grpc, self._http)
             if server is not None
         ]
         if drain:
             await self._master.drain(drain)
-        await self._master.stop()
+        await self._master.stop(EXIT_GRACE)
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None

@@ -4,14 +4,16 @@ These are plain functions over one `Serving` on a background event loop.  They m
 any order, and again after `stop`.
 """
 
+import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
@@ -26,12 +28,12 @@ from mindspore_serving.server.lifetime import Lifetime
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
 
-DRAIN_LIMIT = 30.0  # seconds that running requests have after SIGTERM
+SHUTDOWN_LIMIT = 25.0  # seconds from SIGTERM to the end; Kubernetes kills after 30
 
 _loop = BackgroundLoop()
 _lock = threading.Lock()
 _serving: "Serving | None" = None
-_lifetime = Lifetime(lambda: _shut_down(DRAIN_LIMIT))
+_lifetime = Lifetime(lambda: _shut_down(SHUTDOWN_LIMIT))
 _max_enqueued_requests = 10_000
 
 
@@ -88,10 +90,12 @@ def start_grpc_server(
         limits: of what clients send, and of time; see docs/limits.md.
 
     Raises:
-        RuntimeError: an argument is wrong, the address cannot be bound, or a gRPC server runs.
+        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
+            stopped; or a gRPC server runs already.
     """
-    options = FrontEndOptions.from_arguments(address, max_msg_mb_size, ssl_config, api_keys, limits)
-    _loop.run(_get().start_grpc(options))
+    with _all_or_nothing():
+        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
+        _loop.run(_get().start_grpc(FrontEndOptions.from_arguments(*arguments)))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
 
@@ -134,17 +138,22 @@ def start_restful_server(
         allow_priority: clients may choose the priority of requests to language models.
 
     Raises:
-        RuntimeError: an argument is wrong, the address cannot be bound, or a server runs.
+        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
+            stopped; or a RESTful server runs already.
     """
-    options = FrontEndOptions.from_arguments(address, max_msg_mb_size, ssl_config, api_keys, limits)
-    http = HttpOptions(
-        use_status_codes,
-        llm_serving_form,
-        to_names("allowed_hosts", allowed_hosts),
-        to_names("allow_origins", allow_origins),
-        LanguageRules(max_n, allow_priority, options.limits, language_limits or LanguageLimits()),
-    )
-    _loop.run(_get().start_http(options, http))
+    with _all_or_nothing():
+        arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
+        options = FrontEndOptions.from_arguments(*arguments)
+        http = HttpOptions(
+            use_status_codes,
+            llm_serving_form,
+            to_names("allowed_hosts", allowed_hosts),
+            to_names("allow_origins", allow_origins),
+            LanguageRules(
+                max_n, allow_priority, options.limits, language_limits or LanguageLimits()
+            ),
+        )
+        _loop.run(_get().start_http(options, http))
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
 
 
@@ -186,16 +195,30 @@ def _get() -> "Serving":
     with _lock:
         if _serving is None:
             _serving = _loop.run(Serving.create(_max_enqueued_requests, _lifetime.end))
+            atexit.unregister(stop)  # which must be once there, and run before the loop is closed
+            atexit.register(stop)
         return _serving
 
 
-def _shut_down(drain: float) -> None:
+@contextmanager
+def _all_or_nothing() -> Iterator[None]:
+    """Stop everything after an error, so that the process can end."""
+    try:
+        yield
+    except AlreadyRunning:
+        raise
+    except BaseException:
+        stop()
+        raise
+
+
+def _shut_down(seconds: float) -> None:
     global _serving
     with _lock:
         serving, _serving = _serving, None
     try:
         if serving is not None:
-            _loop.run(serving.stop(drain))
+            _loop.run(serving.stop(seconds))
     finally:
         _lifetime.over()
 

@@ -50,6 +50,10 @@ def hold_the_interpreter(x):
 def stick(x):
     return register.add_stage(hold_the_interpreter, x, outputs_count=1)
 """
+SHORT = """
+from mindspore_serving.server import serving, startup
+startup.SHUTDOWN_LIMIT, serving.EXIT_GRACE = 3.0, 1.0
+"""
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers={n}))
@@ -112,6 +116,22 @@ def test_requests_that_run_are_finished_and_new_connections_refused(start, pool,
     assert by_rest.result(PATIENCE) == {"instances": [{"y": 1}]}
     assert script.status() == 0
     assert "Traceback" not in script.text
+
+
+def test_requests_that_never_end_are_answered_before_the_end_comes(start, pool, tmp_path):
+    source = SOURCE.replace("while not", "while 1 or not")
+    script, calls = start(source=source, more=SHORT)
+    script.says("RESTful server start success")
+    by_grpc = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
+    by_rest = pool.submit(calls.http_call, "POST", "/model/toy:wait", b'{"instances":{"x":1}}')
+    eventually((tmp_path / "waiting").exists)
+    eventually(lambda: b"in_flight 2.0" in flat(metrics(calls)))
+    pids = workers(script.pid)
+    script.send(signal.SIGTERM)
+    assert "the server is stopping" in by_grpc.result(PATIENCE)["error"]
+    assert b"the server is stopping" in by_rest.result(PATIENCE)[1]
+    assert script.status() == 0
+    assert not any(map(is_alive, pids))
 
 
 def metrics(calls: Calls) -> bytes:

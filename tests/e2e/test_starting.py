@@ -149,6 +149,48 @@ def test_one_bad_servable_among_good_ones_stops_all(stopped):
     assert not is_listening(port)
 
 
+@pytest.mark.parametrize("start", ["start_grpc_server", "start_restful_server"])
+def test_a_port_that_is_taken_stops_everything_so_that_the_script_ends(tmp_path, run_script, start):
+    write_servable(tmp_path, "toy", ADD)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        script = run_script(
+            "from mindspore_serving import server\n"
+            f"configuration = server.ServableStartConfig({str(tmp_path)!r}, 'toy', 0)\n"
+            "server.start_servables(configuration)\n"
+            "print('started', flush=True)\n"
+            f"server.{start}('127.0.0.1:{port}')\n"
+        )
+        script.says("started")
+        pids = workers(script.pid)
+        assert script.status() == 1
+    assert f"127.0.0.1:{port}" in script.text
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("arguments", [("127.0.0.1:0x",), ("127.0.0.1:1", 0)])
+def test_a_server_that_cannot_start_stops_those_that_run(stopped, arguments):
+    write_servable(stopped, "toy", ADD)
+    before, port = set(children(os.getpid())), free_port()
+    server.start_servables(config(stopped, "toy"))
+    server.start_grpc_server(f"127.0.0.1:{port}")
+    with pytest.raises(RuntimeError):
+        server.start_restful_server(*arguments)
+    assert set(children(os.getpid())) <= before
+    assert not is_listening(port)
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit", "server.stop()"])
+def test_a_script_that_only_listens_ends_without_a_word(run_script, end):
+    script = run_script(
+        "from mindspore_serving import server\n"
+        f"server.start_grpc_server('127.0.0.1:{free_port()}')\n"
+        f"server.start_restful_server('127.0.0.1:{free_port()}')\n{end}\n"
+    )
+    assert script.status() == 0
+    assert [line for line in script.lines if "start success" not in line] == []
+
+
 def test_starting_twice_is_refused_and_leaves_the_first_running(tmp_path):
     write_servable(tmp_path, "toy", ADD)
     with serving(tmp_path, config(tmp_path, "toy")) as calls:

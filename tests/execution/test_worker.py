@@ -46,7 +46,7 @@ def double(x):
     return x * 2
 
 def wait(x):
-    may_go.wait(600)
+    may_go.wait(100)
     return x
 
 @register.register_method(output_names=["y"])

@@ -1,6 +1,7 @@
 """What clients can take of a gRPC server: messages without a key, memory, time, connections."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import grpc
@@ -10,6 +11,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends import ms_grpc
 from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.proto import ms_service_pb2 as pb
@@ -49,9 +51,10 @@ class Served:
         self.inference = Inference()
         self.port = free_port()
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
-        handler = ms_grpc.handler(self.inference, Keys(keys), limits, LARGEST)
-        self._server = GrpcServer(address, [handler], limits)
-        background.run(self._server.start(LARGEST, None))
+        gate = CallGate(Keys(keys), limits, LARGEST)
+        handler = ms_grpc.handler(self.inference, gate)
+        self.server = GrpcServer(address, [handler], limits, [gate.close])
+        background.run(self.server.start(LARGEST, None))
         self.channels = [self._channel()]
         self._raw: list[Client] = []
 
@@ -75,7 +78,7 @@ class Served:
             channel.close()
         for client in self._raw:
             client.stream.close()
-        self.background.run(self._server.stop(0))
+        self.background.run(self.server.stop(0))
 
 
 @contextmanager
@@ -100,6 +103,19 @@ def test_what_a_caller_without_a_key_sends_is_not_read(background):
         good = served.call(message(), ("authorization", f"Bearer {KEY}"))
         assert status_of(good) == "OK"
         assert len(served.inference.asked) == 1
+
+
+def test_a_path_that_is_not_utf8_ends_no_call_and_not_the_service(background):
+    with serving(background) as served:
+        served.inference.holds = True
+        running = served.call(message())
+        asked = served.inference.wait_for(1)
+        served.inference.holds = False
+        served.raw().call("/\udc90")
+        eventually(lambda: served.server.num_restarts == 1)
+        eventually(lambda: status_of(served.call(message(), is_new=True)) == "OK")
+        asked.reply(Reply([message()]))
+        assert status_of(running) == "OK"
 
 
 def test_messages_that_come_take_no_more_memory_than_there_is(background):
@@ -210,3 +226,14 @@ def test_a_limit_of_memory_below_one_message_is_refused():
         server.start_grpc_server(
             f"127.0.0.1:{free_port()}", 2, limits=server.ServerLimits(max_body_memory=MEGABYTE)
         )
+
+
+def test_a_call_whose_message_is_not_complete_is_refused_when_the_server_stops(background):
+    with serving(background) as served:
+        client = served.raw()
+        number = client.begin_to_send(LARGEST)
+        with ThreadPoolExecutor(1) as thread:
+            stopping = thread.submit(background.run, served.server.stop(grace=20))
+            client.wait_until_closed(number)
+            client.stream.close()
+            stopping.result(15)

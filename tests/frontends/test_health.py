@@ -93,7 +93,7 @@ class Asking:
         self.port = free_port()
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
         self.service = background.run(self._make())
-        self.server = GrpcServer(address, [self.service.handler()], on_stop=self.service.close)
+        self.server = GrpcServer(address, [self.service.handler()], closing=[self.service.close])
         background.run(self.server.start(MEGABYTE, None))
         self.channel = grpc.insecure_channel(address.text)
         self.stub = health_pb2_grpc.HealthStub(self.channel)

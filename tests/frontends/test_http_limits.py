@@ -4,6 +4,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -222,3 +223,40 @@ def test_a_slow_answer_is_not_mistaken_for_a_slow_client(background):
 
 async def _now():
     return asyncio.get_running_loop().time()
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [b"/model/add:m", b"/my-model/add:m"])
+def test_a_request_that_is_not_complete_is_answered_503_when_the_server_stops(background, path):
+    with serving(background) as web:
+        client = web.connect().send(post(b"x" * 500, path)[:-400])
+        eventually(lambda: web.server.shared.connections)
+        web.turn()
+        web.background.run(web.server.stop(grace=5), 15)
+        status, headers, body = client.read()
+        assert (status, headers["retry-after"], headers["connection"]) == (503, "1", "close")
+        assert b"the server is stopping" in body
+
+
+def test_an_answer_that_comes_while_the_server_stops_is_sent(background):
+    with serving(background) as web:
+        web.inference.holds = True
+        client = web.connect().send(post())
+        asked = web.inference.wait_for(1)
+        with ThreadPoolExecutor(1) as thread:
+            stopping = thread.submit(web.background.run, web.server.stop(grace=20))
+            eventually(lambda: is_refused(web.port))
+            web.inference.answer(asked, Reply([BODY]))
+            status, headers, _ = client.read()
+            assert (status, headers["connection"]) == (200, "close")
+            stopping.result(15)
+
+
+def is_refused(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except ConnectionRefusedError:
+        return True
+    return False

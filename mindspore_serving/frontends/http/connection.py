@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import DeadlineExceeded
+from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
 from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
@@ -19,15 +19,17 @@ from mindspore_serving.frontends.memory import BodyMemory
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shared:
-    """What the connections of a server share."""
+    """What the connections of a server share.  `is_stopping`: each answer is the last of its
+    connection."""
 
     limits: ServerLimits
     max_body: int  # bytes
     open_exchange: Callable[[Head, Output], Exchange]
     memory: BodyMemory
     connections: "set[Connection]" = field(default_factory=set)
+    is_stopping: bool = False
     # One for all: what is read is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
@@ -125,6 +127,8 @@ class Connection(asyncio.BufferedProtocol):
         if is_ending or self._is_discarding or self.transport.is_closing():
             raise Refusal(400, "Nothing may follow the last request.")  # stops the parser only
         exchange = self._shared.open_exchange(head, self)
+        if self._shared.is_stopping:
+            exchange.keep_alive = False
         self._exchanges.append(exchange)
         if last is None:
             exchange.start()
@@ -211,12 +215,22 @@ class Connection(asyncio.BufferedProtocol):
         if awaited is not self._awaited[0]:
             self._awaited = (awaited, now)
 
-    def shut_down(self) -> None:
-        """Close when the requests that were received are answered."""
+    def shut_down(self, *, closes: bool) -> None:
+        """Close when the requests that were received are answered; without one only if `closes`."""
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
-        else:
+        elif closes and self._parser.unread_head is None:
             self.transport.close()
+
+    def refuse_incomplete(self) -> None:
+        """Answer a request that has not come to its end: the server stops."""
+        first = self._exchanges[0] if self._exchanges else None
+        if self._is_discarding:
+            return
+        if first is None:
+            self._refuse(Refusal(503, "The server is stopping."))
+        elif not (first.is_complete or first.has_responded):
+            first.expire(ServableUnavailable("the server is stopping"))
 
     @property
     def has_pending_answer(self) -> bool:

@@ -55,8 +55,9 @@ class Listener:
         """Free the port; connections stay."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        for task in self._opening:
-            task.cancel()
+        if self._tls is not None:  # else they are open as soon as the loop runs
+            for task in self._opening:
+                task.cancel()
 
     def _resume(self) -> None:
         if self._listener.fileno() >= 0:

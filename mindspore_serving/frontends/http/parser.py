@@ -69,6 +69,8 @@ class RequestParser:
 
     def _parse_replay(self) -> None:
         head, self._replay = self._replay, b""
+        # Another one: this one takes nothing more after `Connection: close`.
+        self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(head)
         except httptools.HttpParserError as error:

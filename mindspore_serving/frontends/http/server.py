@@ -15,7 +15,9 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.tls import Tls, to_context
 
-HALF_SENT_GRACE = 1.0  # seconds that clients have to send the rest of a request when we stop
+# Seconds from the begin of the stop: until connections without a request are closed, for requests
+# that were under way; until incomplete requests are refused; and for clients to read that.
+QUIET, HALF_SENT, LINGER = 0.1, 0.5, 1.0
 SWEEP_PERIOD = 5.0  # seconds at most; less if a limit is shorter
 
 
@@ -57,19 +59,26 @@ class HttpServer:
         return self._listener.port
 
     async def stop(self, grace: float) -> None:
-        """Free the port, let running requests finish within `grace` seconds, close the rest."""
+        """Free the port, let running requests finish within `grace` seconds, close the rest.
+
+        Requests that are not complete after half a second are refused.
+        """
         if self._listener is None:
             return
         self._listener.close()
         self._sweeper.cancel()
-        connections = self.shared.connections
-        for connection in list(connections):
-            connection.shut_down()
-        now = asyncio.get_running_loop().time
+        self.shared.is_stopping = True
+        connections, now = self.shared.connections, asyncio.get_running_loop().time
         start = now()
+        quiet, half_sent, linger = (min(one, grace / 2) for one in (QUIET, HALF_SENT, LINGER))
         while connections and now() < start + grace:
+            for connection in list(connections):
+                if now() > start + half_sent:
+                    connection.refuse_incomplete()
+                else:
+                    connection.shut_down(closes=now() > start + quiet)
             is_pending = any(each.has_pending_answer for each in connections)
-            if now() > start + HALF_SENT_GRACE and not is_pending:
+            if now() > start + linger and not is_pending:
                 break
             await asyncio.sleep(0.01)
         for connection in list(connections):

@@ -1,0 +1,48 @@
+"""Which server a fault is done to: the one of the fault before, if that is well and of its site."""
+
+from pathlib import Path
+
+from tests.chaos.fault import Fault, Result, run
+from tests.chaos.recovery import SERVABLES, warm_up
+from tests.chaos.server import Server
+
+
+class Shared:
+    """Runs faults one after another, each below a directory of its own in `place`."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._server: Server | None = None
+        self._count = 0
+
+    def run(self, fault: Fault) -> Result:
+        """Measure `fault`, on a server that is well."""
+        server = self._server
+        if server is None or fault.is_start or server.site != fault.site:
+            self.close()
+            server = self._server = self._start(fault)
+        result = run(fault, server)
+        if result.problems or fault.must.ends or not _is_whole(server):
+            self.close()
+        return result
+
+    def close(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _start(self, fault: Fault) -> Server:
+        self._count += 1
+        directory = self._place / str(self._count)
+        directory.mkdir()
+        server = Server(fault.site, directory, is_held=fault.is_start)
+        if not fault.is_start:
+            server.wait_until_started()
+            warm_up(server)
+        return server
+
+
+def _is_whole(server: Server) -> bool:
+    """Whether it has all its workers."""
+    counts = {name: len(server.workers(name)) for name in SERVABLES}
+    return counts == {"toy": server.site.toy_workers, "good": 1, "tiny": 1}

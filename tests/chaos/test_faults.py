@@ -1,0 +1,22 @@
+"""Each fault of the table, done to a running server: what must hold, holds."""
+
+import pytest
+
+from tests.chaos.fault import Fault
+from tests.chaos.sharing import Shared
+from tests.chaos.table import FAULTS, missing_need
+
+
+def _to_param(fault: Fault) -> object:
+    marks = [] if fault.is_short else [pytest.mark.chaos_long]
+    if fault.today:
+        marks.append(pytest.mark.xfail(reason=fault.today))
+    return pytest.param(fault, id=fault.name, marks=marks)
+
+
+@pytest.mark.parametrize("fault", [_to_param(fault) for fault in FAULTS])
+def test_the_server_survives(shared: Shared, fault: Fault) -> None:
+    if need := missing_need(fault):
+        pytest.skip(f"needs {need}")
+    result = shared.run(fault)
+    assert not result.problems, result
