@@ -5,6 +5,7 @@ Front ends see it as `Inference` (by its dispatcher) and `Control`.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
@@ -17,7 +18,6 @@ from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.liveness import Pulse
 from mindspore_serving.dispatch.registry import Service
-from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import Call, ModelReport
@@ -160,9 +160,6 @@ class Master:
     def on_call(self, link: Link, call: Call) -> None:
         self.dispatcher.on_call(link, call)
 
-    def on_begun(self, parts: list[RequestPart]) -> None:
-        self.dispatcher.on_begun(parts)
-
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""
         self._unregister(link)
@@ -249,7 +246,9 @@ class Master:
         found = []
         for deployment, supervisors in self._deployed:
             last = next((one.last_exit for one in supervisors if one.last_exit), "")
-            found.append(status.readiness(deployment, {s.condition for s in supervisors}, last))
+            one = status.readiness(deployment, {s.condition for s in supervisors}, last)
+            known = (s.version for s in self.registry if s.deployment == deployment)
+            found.append(replace(one, version=next(known, one.version)))
         return found
 
     def observe(self) -> list[dict[str, Any]]:
