@@ -103,8 +103,21 @@ class ServeSettings:
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
     tls_ca: str | None = _option(None, "demand client certificates signed by this PEM authority")
     api_key: tuple[str, ...] = _option(
-        (), "clients must send this key, on every route but /health; repeatable", action="append"
+        (),
+        "clients must send this key, except for health; visible in ps; repeatable",
+        action="append",
     )
+    api_key_file: str | None = _option(
+        None, "a key in each line (default: those in MINDSPORE_SERVING_API_KEYS)"
+    )
+    allowed_host: tuple[str, ...] = _option(
+        (), "name of the server, besides localhost and addresses; repeatable", action="append"
+    )
+    allow_origin: tuple[str, ...] = _option(
+        (), "other site whose web pages may use the server, or *; repeatable", action="append"
+    )
+    max_n: int = _option(16, "language models: most answers to one prompt, 1 to 128")
+    allow_priority: bool = _option(False, "language models: clients may set priorities")
     name: str = _option("", "what clients call it, if one servable is served", metavar="NAME")
     runtime: str = _option("", "language models: openvino, torch, mindspore or mindir")
     quantization: str = _option("", "language models: int8 or int4 weights", metavar="KIND")
