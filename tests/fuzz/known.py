@@ -45,7 +45,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "classic/found-deep.http",
-        "JSON of many levels in place of the body is 500, and a traceback in the log",
+        "JSON of many levels to two workers is 500, and counts as in flight for ever",
         "Predict failed|in flight for ever|RecursionError: maximum recursion depth",
     ),
     Known(
