@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     Grammar,
     Refused,
+    Started,
     decode_request,
     encode_events,
 )
@@ -24,12 +25,14 @@ from mindspore_serving.errors import (
     Overloaded,
     ServingError,
     StageFailed,
+    TooLarge,
 )
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
+from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
@@ -42,7 +45,6 @@ class LanguageStage:
     def __init__(self, engine: AsyncEngine, params: SamplingParams) -> None:
         self._engine = engine
         self._params = params
-        self.begun: list[int] = []  # items that the model has begun to compute
 
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
         """Give each job's prompt to the model; its texts come back to `queue`."""
@@ -62,9 +64,6 @@ class LanguageStage:
         def take(events: list[Event] | ServingError, is_last: bool) -> None:
             if request_id not in generations:
                 return  # cancelled since
-            if events == []:
-                self.begun.append(job.item.id)
-                return
             if is_last:
                 del generations[request_id]
             _put(queue, job, events)
@@ -123,6 +122,16 @@ class LanguageService:
         stats = self.engine.stats
         return {} if stats is None else msgspec.to_builtins(stats)
 
+    def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
+        """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up
+        the tokens of others."""
+        size = sum(map(len, chunks))
+        if size > _LIMITS.max_body:
+            raise TooLarge(f"the instances have {size} bytes, expected at most {_LIMITS.max_body}")
+        if codec in ("ms_json", "ms_json_items") and size > SMALL:
+            for chunk in chunks:
+                check_shape(chunk, Shape(_LIMITS.max_values, _LIMITS.max_objects))
+
     def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
         """Start a request of a front end.  Raises InvalidInputs if `body` is none."""
         try:
@@ -133,10 +142,7 @@ class LanguageService:
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             if is_last:
                 del self._open[item_id]
-            if events == []:
-                self.stage.begun.append(item_id)
-            else:
-                self._replies.append((item_id, events, is_last))
+            self._replies.append((item_id, events, is_last))
 
         self._open[item_id] = self.engine.accept(request, sink)
 
@@ -147,11 +153,6 @@ class LanguageService:
             self.engine.cancel(request_id)
             self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
 
-    def take_begun(self) -> list[int]:
-        """The items that the engine has begun to compute since the last call."""
-        begun, self.stage.begun = self.stage.begun, []
-        return begun
-
     def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
@@ -159,7 +160,12 @@ class LanguageService:
         return [
             WorkReply(item_id, [], rejected=to_fault(events))
             if isinstance(events, ServingError)
-            else WorkReply(item_id, [arena.put(encode_events(events))], is_last=is_last)
+            else WorkReply(
+                item_id,
+                [arena.put(encode_events(events))],
+                is_last=is_last,
+                has_output=any(type(event) is not Started for event in events),
+            )
             for item_id, events, is_last in replies
         ]
 

@@ -15,7 +15,6 @@ from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Item
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import (
-    Begun,
     CallReply,
     Cancel,
     Done,
@@ -163,6 +162,8 @@ class LanguageLoop(StageLoop):
         elif self._others is not None and work.method not in self.executor.programs:
             self._others.put(Work([work]))
         else:
+            chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
+            self._language.check_instances(work.codec, chunks)
             super().start(work)
 
     def cancel(self, item_id: int) -> None:
@@ -171,9 +172,6 @@ class LanguageLoop(StageLoop):
 
     def collect(self) -> list[WorkReply]:
         collected = self._language.collect(self._connection.arena)
-        begun = self._language.take_begun()
-        if begun:
-            self._connection.send(Begun(begun))
         numbers = self._language.numbers()
         if numbers and numbers != self._numbers:
             self._numbers = numbers

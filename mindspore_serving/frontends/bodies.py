@@ -8,9 +8,7 @@ from starlette.requests import Request
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.errors import InvalidField, TooLarge
-from mindspore_serving.frontends.json_shape import Shape, find_shape
-
-_SMALL = 64 << 10  # bytes: has never so much that it matters
+from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
 
 T = TypeVar("T")
 
@@ -33,20 +31,10 @@ async def read_json(request: Request, most: int, limits: LanguageLimits) -> byte
     """All of the body of a request to a language model, which can be decoded on the event loop: in
     some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values."""
     body = await read_body(request, min(most, limits.max_body))
-    if len(body) > _SMALL:
+    if len(body) > SMALL:
         allowed = Shape(limits.max_values, limits.max_objects)
-        check_shape(await asyncio.to_thread(find_shape, body, allowed), allowed)
+        await asyncio.to_thread(check_shape, body, allowed)
     return body
-
-
-def check_shape(shape: Shape, allowed: Shape) -> None:
-    """Raises InvalidField."""
-    for kind, count, most in (
-        ("objects", shape.num_objects, allowed.num_objects),
-        ("values", shape.num_values, allowed.num_values),
-    ):
-        if count > most:
-            raise InvalidField("", text=f"the body has over {most} {kind}, expected at most {most}")
 
 
 def too_large(most: int) -> TooLarge:

@@ -1,5 +1,6 @@
 """A grpc.aio server on an address: limits, TLS, start and graceful stop.  Knows no method."""
 
+import asyncio
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -8,10 +9,13 @@ from typing import Any
 
 import grpc.aio
 
+from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.tls import Tls, to_credentials
+
+_WATCH_SECONDS = 0.5  # between two looks whether the server still runs
 
 
 class GrpcServer:
@@ -30,12 +34,60 @@ class GrpcServer:
         self._limits = limits or ServerLimits()
         self._closing = closing
         self._server: grpc.aio.Server | None = None
+        self.num_restarts = 0
+        self._ending: set[asyncio.Task[None]] = set()  # of servers that broke
+        self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, max_message: int, tls: Tls | None) -> None:
         """`max_message` is in bytes.
 
         Raises StartError if the address cannot be bound or the certificates do not fit.
         """
+        self._server = await self._listen(max_message, tls)
+        self._watcher = asyncio.create_task(self._keep_running(self._server, max_message, tls))
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new calls, give running ones `grace` seconds, free the port."""
+        if self._watcher is None:
+            return
+        self._watcher.cancel()
+        await asyncio.wait([self._watcher])
+        self._watcher = None
+        for close in self._closing:
+            close()
+        if self._server is not None:
+            await self._server.stop(grace)
+            self._server = None
+        self._remove_dead_socket()
+
+    async def _keep_running(
+        self, server: grpc.aio.Server, max_message: int, tls: Tls | None
+    ) -> None:
+        """Listen anew when a server breaks; its calls end by themselves.
+
+        A call of grpcio 1.85 whose path is not UTF-8 ends the server's loop, so any client can.
+        """
+        while True:
+            try:
+                await server.wait_for_termination(_WATCH_SECONDS)
+            except Exception as error:
+                log.warning("gRPC server on %s failed (%s), restarting", self.address.text, error)
+            else:
+                continue
+            self._server = None
+            self.num_restarts += 1
+            ending = asyncio.create_task(_end(server, self._limits.request_timeout))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            while self._server is None:
+                try:
+                    self._server = server = await self._listen(max_message, tls)
+                except StartError as error:  # the port may not be free yet
+                    log.warning("%s", error)
+                    await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _listen(self, max_message: int, tls: Tls | None) -> grpc.aio.Server:
+        """Raises StartError."""
         server = grpc.aio.server(options=_options(self._limits, max_message))
         server.add_generic_rpc_handlers(tuple(self._handlers))
         self._remove_dead_socket()
@@ -54,16 +106,7 @@ class GrpcServer:
                 "Serving Error: Serving gRPC server start failed, create server failed, "
                 f"address {self.address.text}: {reason}"
             ) from error
-        self._server = server
-
-    async def stop(self, grace: float) -> None:
-        """Refuse new calls, give running ones `grace` seconds, free the port."""
-        if self._server is not None:
-            for close in self._closing:
-                close()
-            await self._server.stop(grace)
-            self._server = None
-            self._remove_dead_socket()
+        return server
 
     def _remove_dead_socket(self) -> None:
         """The file of a unix socket outlives its server.  As the original did, replace it."""
@@ -71,6 +114,11 @@ class GrpcServer:
         with suppress(OSError):
             if path and stat.S_ISSOCK(os.stat(path).st_mode):
                 os.unlink(path)
+
+
+async def _end(server: grpc.aio.Server, grace: float) -> None:
+    with suppress(Exception):  # the failure again
+        await server.stop(grace)
 
 
 def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:

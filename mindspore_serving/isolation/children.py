@@ -72,8 +72,12 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and with it its children; no more can be forked."""
+        self._is_closed = True
+        control = self._control
+        if control is not None:
+            with suppress(OSError):
+                control.shutdown(socket.SHUT_RDWR)  # nobody waits until all is loaded
         with self._lock:
-            self._is_closed = True
             self._end()
 
     def _start(self) -> socket.socket:

@@ -170,21 +170,21 @@ def _parse(decoder: "msgspec.json.Decoder[Any]", text: bytes | memoryview) -> An
         raise InvalidInputs("http message invalid")
     try:
         return decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse(text, error)
-    except RecursionError:
-        raise InvalidInputs("Illegal JSON format. It is nested too deeply") from None
 
 
 def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
-    """Say what is wrong: no JSON, or JSON that is no object."""
+    """Say what is wrong: no JSON, JSON that is no object, or that is nested too deeply."""
     if isinstance(error, msgspec.ValidationError):
         try:
             _any.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as nearer:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as nearer:
             error = nearer
         else:
             raise _no_instances()
+    if isinstance(error, RecursionError):
+        raise InvalidInputs("Illegal JSON format. It is nested too deeply") from None
     raise InvalidInputs(f"Illegal JSON format. {error}") from None
 
 

@@ -101,7 +101,7 @@ class RawGrpc:
 
 def _field(pair: tuple[str, str]) -> bytes:
     """A header that no table has, as HPACK writes it."""
-    name, value = (text.encode() for text in pair)
+    name, value = (text.encode("utf-8", "surrogateescape") for text in pair)
     assert len(name) < 127
     assert len(value) < 127
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value

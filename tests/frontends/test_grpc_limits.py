@@ -105,6 +105,19 @@ def test_what_a_caller_without_a_key_sends_is_not_read(background):
         assert len(served.inference.asked) == 1
 
 
+def test_a_path_that_is_not_utf8_ends_no_call_and_not_the_service(background):
+    with serving(background) as served:
+        served.inference.holds = True
+        running = served.call(message())
+        asked = served.inference.wait_for(1)
+        served.inference.holds = False
+        served.raw().call("/\udc90")
+        eventually(lambda: served.server.num_restarts == 1)
+        eventually(lambda: status_of(served.call(message(), is_new=True)) == "OK")
+        asked.reply(Reply([message()]))
+        assert status_of(running) == "OK"
+
+
 def test_messages_that_come_take_no_more_memory_than_there_is(background):
     with serving(background, max_body_memory=2 * LARGEST) as served:
         client = served.raw()

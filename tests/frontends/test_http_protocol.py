@@ -106,6 +106,12 @@ def test_the_body_of_an_offer_is_never_taken_for_a_request(web):
     assert [bytes(asked.request.body) for asked in web.inference.asked] == [post(b"smuggled")]
 
 
+def test_an_offer_on_a_connection_that_is_to_end_is_ignored(web):
+    client = web.connect().send(post(headers=[b"Connection: close, Upgrade", b"Upgrade: h2c"]))
+    assert client.read_json() == echoed(1)
+    assert client.is_closed()
+
+
 def test_connect_is_refused(web):
     client = web.connect().send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n")
     assert client.read()[0] == 400

@@ -11,15 +11,15 @@ from mindspore_serving.errors import Overloaded
 from mindspore_serving.isolation.answering import MOST_GROWTH
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import MOST_SLOW, Failure, Pool, PoolLimits
-from tests.e2e.harness import eventually
+from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
 
 LIMITS = PoolLimits(num_processes=1, seconds=1.0, memory=128 << 20)
 
 
 class Jobs:
-    def __init__(self, limits=LIMITS):
-        self.server = ForkServer(MODULE, lambda: b"setup")
+    def __init__(self, limits=LIMITS, setup=b"setup"):
+        self.server = ForkServer(MODULE, lambda: setup)
         self.pool = Pool(self.server, "work", limits)
 
     def submit(self, content):
@@ -127,3 +127,10 @@ def test_closing_ends_all_processes(jobs):
     jobs.submit(b"sleep 600")
     jobs.close()
     eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_closing_does_not_wait_until_all_is_loaded():
+    jobs = Jobs(setup=b"slow")
+    eventually(lambda: children(os.getpid()))
+    jobs.close()
+    assert children(os.getpid()) == []

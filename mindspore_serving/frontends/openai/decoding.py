@@ -86,5 +86,8 @@ def _shown_at(body: bytes, place: str) -> str:
     for name, index in _STEP.findall(place):
         if index == "...":  # msgspec does not say which key
             return "wrong"
-        value = value[name] if name else value[int(index)]
+        try:
+            value = value[name] if name else value[int(index)]
+        except (LookupError, TypeError):  # a key that comes twice: the place is in its first value
+            return "wrong"
     return show(value)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindspore_serving.frontends import json_shape
-from mindspore_serving.frontends.json_shape import Shape, find_shape
+from mindspore_serving.wire import json_shape
+from mindspore_serving.wire.json_shape import Shape, find_shape
 
 ALL = Shape(10**9, 10**9)
 TEXTS = st.text(st.sampled_from('ab,[]{}"\\: é\n'), max_size=9)

@@ -4,10 +4,16 @@ Knows neither fields nor what is valid.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import InvalidField
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+SMALL = 64 << 10  # bytes: a body has never so much in it that it matters
 _CHUNK = 1 << 18  # bytes at a time, between which other threads go on
 _QUOTE, _BACKSLASH = ord('"'), b"\\"
 _SEPARATORS = np.zeros(256, bool)
@@ -22,12 +28,23 @@ class Shape:
     num_objects: int = 0
 
 
-def find_shape(body: bytes, most: Shape) -> Shape:
+def check_shape(body: Buffer, allowed: Shape) -> None:
+    """Raises InvalidField if `body` has more than is `allowed`."""
+    shape = find_shape(body, allowed)
+    for kind, count, most in (
+        ("objects", shape.num_objects, allowed.num_objects),
+        ("values", shape.num_values, allowed.num_values),
+    ):
+        if count > most:
+            raise InvalidField("", text=f"the body has over {most} {kind}, expected at most {most}")
+
+
+def find_shape(body: Buffer, most: Shape) -> Shape:
     """The numbers; counting ends where one is over that of `most`."""
     found, is_text, start = Shape(), False, 0
     while start < len(body):
         end = _end_of_chunk(body, start)
-        chunk = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+        chunk = bytes(body[start:end]).replace(b"\\\\", b"").replace(b'\\"', b"")
         found, is_text = _count(np.frombuffer(chunk, np.uint8), found, is_text=is_text)
         if found.num_values > most.num_values or found.num_objects > most.num_objects:
             break
@@ -35,10 +52,10 @@ def find_shape(body: bytes, most: Shape) -> Shape:
     return found
 
 
-def _end_of_chunk(body: bytes, start: int) -> int:
+def _end_of_chunk(body: Buffer, start: int) -> int:
     """Where a chunk ends: not in the middle of an escaped character."""
     end = min(start + _CHUNK, len(body))
-    part = body[start:end]
+    part = bytes(body[start:end])
     is_cut = (len(part) - len(part.rstrip(_BACKSLASH))) % 2
     return min(end + is_cut, len(body))
 
