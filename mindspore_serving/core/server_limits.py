@@ -17,8 +17,8 @@ class ServerLimits:
 
     max_connections: int = param(
         4096,
-        "open connections, and never more than half of the descriptors that the process may open; "
-        "HTTP answers one more with 503, gRPC closes it",
+        "open connections, and of the descriptors that the process may open at most half (HTTP) or "
+        "a quarter (gRPC); HTTP answers one more with 503, gRPC closes it",
         at_least=1,
     )
     max_connections_per_address: int = param(
