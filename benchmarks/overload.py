@@ -30,7 +30,7 @@ PATIENCE = 3.0  # seconds that a client waits
 FACTOR = 10
 WARM_SECONDS = 3.0
 CLASSIC = ("/model/slow_add_one:add_one", {"instances": [{"x": 1}]}, 8)
-TOKENS = 24
+TOKENS = 384
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each overload")
     parser.add_argument("--model", type=Path, help="directory of a language model")
-    parser.add_argument("--clients", type=int, default=32, help="that find a model's peak")
+    parser.add_argument("--clients", type=int, default=16, help="that find a model's peak")
     parser.add_argument("--only", choices=("classic", "language"))
     options = parser.parse_args()
     rows = []

@@ -35,13 +35,15 @@ class Reply:
     """An answer: one encoded instance each, or why there is none.
 
     `faults` is None if every instance is well; `failure` is set if the request failed as a whole.
-    A streaming method sends several, the last with `is_last`.
+    A streaming method sends several, the last with `is_last`; one without `has_output` only says
+    that the request was accepted.
     """
 
     instances: Sequence[bytes] = ()
     faults: Sequence[ServingError | None] | None = None
     failure: ServingError | None = None
     is_last: bool = True
+    has_output: bool = True
 
     def failures(self) -> list[tuple[int, str] | None] | None:
         """`faults` as codes and texts, for the wire."""

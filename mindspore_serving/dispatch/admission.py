@@ -1,15 +1,15 @@
 """Whether a request to a method can be served in time, by what was measured.  No clock: `now` is an
 argument, in seconds.
 
-Three things are measured.  `DrainRate`: how many requests per second leave the queue while there is
-one.  The seconds that a request takes from then to its first reply.  `Patience`: for how long the
-clients without a deadline wait before they leave.
+For batched methods: `DrainRate`, how many requests per second leave the queue while there is one,
+and the seconds that a request takes from then on.  For streamed ones: `SharedRate`.  For both:
+`Patience`, how long clients wait before they leave.
 
-Nothing is refused before a queue has stood for STANDING seconds without being empty, the sign of
-overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
+Nothing batched is refused before a queue has stood for STANDING seconds without being empty, the
+sign of overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
 """
 
-from math import exp, log
+from math import exp, inf, log
 
 from mindspore_serving.errors import Overloaded
 
@@ -18,6 +18,8 @@ MEMORY = 5.0  # seconds of work after which what was measured before counts 1/e
 DEADLINE_SHARE = 0.9  # of the time left that a request may be expected to take: the rest is error
 QUEUE_SHARE = 0.5  # of their patience that clients wait in the queue
 SHED_SHARE = 0.75  # ... beyond which the oldest are refused
+ENOUGH_OPEN = 4.0
+SHARED_SHARE = 0.75  # of the time left, where all that are open are computed together
 _SMOOTHING = 0.1
 
 ENOUGH_LEFT = 5.0  # clients that must have left before their patience is believed
@@ -63,6 +65,38 @@ class DrainRate:
         if not self._count:
             return 0.0
         return count * (self._seconds + now - self._mark) / self._count
+
+
+class SharedRate:
+    """How fast a worker is that computes all it has together, such as a language model's engine.
+
+    With N requests in it each takes about N times as long as its share of the whole work.  That
+    share falls with N at first, so it is measured where most are open; until that was ENOUGH_OPEN,
+    nothing is said of more than twice as many.
+    """
+
+    __slots__ = ("_num", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0  # of the whole work for one request; 0 while unknown
+        self._num = 0.0  # requests, at which that was measured
+
+    def ended(self, seconds: float, num_open: float, *, is_late: bool = False) -> None:
+        """A request was answered after `seconds`, or, if it `is_late`, not within them, with
+        `num_open` in all meanwhile."""
+        if is_late and seconds < num_open * self._seconds:
+            return  # nothing new
+        if num_open < 0.5 * self._num:
+            self._num *= 1 - 0.1 * _SMOOTHING
+            return
+        weight = _SMOOTHING if self._seconds else 1.0
+        self._seconds += weight * (seconds / num_open - self._seconds)
+        self._num += weight * (num_open - self._num)
+
+    def sojourn(self, num_open: int) -> float:
+        """Seconds that a request takes as one of `num_open`; 0 if that is not known."""
+        is_known = self._num >= ENOUGH_OPEN or num_open <= 2 * self._num
+        return num_open * self._seconds if is_known else 0.0
 
 
 class Patience:
@@ -135,6 +169,7 @@ class Admission:
 
     def __init__(self) -> None:
         self.queue = DrainRate()
+        self.shared = SharedRate()
         self.patience = Patience()
         self._run_seconds = 0.0  # from the queue to the first reply, smoothed
 
@@ -159,16 +194,27 @@ class Admission:
                 retry_after=wait - max(0.0, longest),
             )
 
+    def check_shared(self, num_open: int, timeout: float | None, now: float) -> None:
+        """As `check`, for one of `num_open` that are computed together."""
+        patience = self.patience.seconds(now)
+        longest = min((x for x in (timeout, patience) if x is not None), default=None)
+        if longest is None or num_open <= ENOUGH_OPEN:
+            return
+        sojourn = self.shared.sojourn(num_open)
+        if sojourn > SHARED_SHARE * longest:
+            raise Overloaded(
+                f"it would take {sojourn:.1f} s, which is too long; try again later",
+                retry_after=sojourn - SHARED_SHARE * longest,
+            )
+
     def is_late(self, started: float, deadline: float | None, now: float) -> bool:
         """Whether what waits since `started` would not be answered in time any more."""
         if not self.queue.is_standing(now):
             return False
-        if deadline is None:
-            patience = self.patience.seconds(now)
-            if patience is None:
-                return False
-            deadline = started + patience
-        return now + self._run_seconds > deadline
+        patience = self.patience.seconds(now)
+        if patience is not None:
+            deadline = min(started + patience, deadline or inf)
+        return deadline is not None and now + self._run_seconds > deadline
 
     def num_to_shed(self, num_ahead: int, now: float) -> int:
         """How many of those that wait, the oldest, are to be refused so that the others are served
@@ -181,10 +227,11 @@ class Admission:
 
     def _longest_wait(self, timeout: float | None, share: float, now: float) -> float | None:
         """The longest wait of a request that is answered in time; None for any."""
-        if timeout is not None:
-            return DEADLINE_SHARE * timeout - self._run_seconds
+        longest = inf if timeout is None else DEADLINE_SHARE * timeout - self._run_seconds
         patience = self.patience.seconds(now)
-        return None if patience is None else share * max(0.0, patience - self._run_seconds)
+        if patience is not None:
+            longest = min(longest, share * max(0.0, patience - self._run_seconds))
+        return None if longest == inf else longest
 
 
 def _bin(age: float) -> int:

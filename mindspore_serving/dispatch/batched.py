@@ -7,8 +7,9 @@ together, in one message per worker.  A worker has at most what its `Window` all
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from mindspore_serving.aio import Ticker
 from mindspore_serving.batching.batcher import Batcher
@@ -16,7 +17,14 @@ from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
 from mindspore_serving.dispatch.pacing import Window
-from mindspore_serving.dispatch.request import WAITS, Answer, RequestPart, WorkerLink
+from mindspore_serving.dispatch.request import (
+    WAITS,
+    Answer,
+    PendingRequest,
+    RequestPart,
+    WorkerLink,
+)
+from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
@@ -90,14 +98,39 @@ class BatchedMethod(ServedMethod):
 
     @property
     def num_ahead(self) -> int:
+        """How many parts wait for their turn."""
         return len(self.queue) - self._num_dropped
 
-    def parts_ahead(self) -> Iterable[RequestPart]:
-        return self.queue
+    def admit(self, timeout: float | None, now: float) -> None:
+        if self.admission.queue.since:
+            self.admission.check(self.num_ahead, timeout, now)
+
+    def count_done(self, request: PendingRequest, code: int, now: float) -> None:
+        super().count_done(request, code, now)
+        if not self.admission.queue.since:
+            return
+        if code == Code.OK and request.parts[0].sent > 0:
+            self.admission.ran((request.first_output or now) - request.parts[0].sent)
+        elif code == Code.CANCELLED:
+            self._shed(now)
 
     def on_dropped(self, part: RequestPart) -> None:
         part.sent = 0.0
         self._num_dropped += 1
+
+    def _shed(self, now: float) -> None:
+        """Refuse the oldest of what waits if more does than clients have patience for."""
+        count = self.admission.num_to_shed(self.num_ahead, now)
+        if count:
+            waiting = (part for part in self.queue if not part.request.is_done)
+            for part in list(islice(waiting, count)):
+                self._refuse_late(part, now)
+
+    def _refuse_late(self, part: RequestPart, now: float) -> None:
+        """Its answer would not be wanted any more."""
+        text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
+        retry_after = self.admission.queue.wait(self.num_ahead, now)
+        part.request.fail(Overloaded(text, retry_after=retry_after))
 
     def withhold(self, link: Link) -> None:
         super().withhold(link)
@@ -215,7 +248,7 @@ class BatchedMethod(ServedMethod):
         for part in parts:
             part.sent = 0.0
             if admission.is_late(part.request.started, part.request.deadline, now):
-                self.refuse_late(part, now)
+                self._refuse_late(part, now)
             else:
                 wanted.append(part)
         return wanted

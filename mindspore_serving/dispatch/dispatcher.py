@@ -6,7 +6,7 @@ Which worker gets a part, and when, is decided in `batched` and `streamed`.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
@@ -62,8 +62,7 @@ class Dispatcher:
         pending = self._new_request(request.method, on_reply)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
-            if method.admission.queue.since:
-                method.admission.check(method.num_ahead, request.timeout, pending.started)
+            method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method
             pending.parts = method.cut_body(pending, request.codec, request.body)
@@ -132,22 +131,13 @@ class Dispatcher:
     def _deliver(self, answers: list[Answer]) -> None:
         """Workers have answered; the way that the parts took has counted it."""
         for part, reply in answers:
-            if part.sent == WAITS:
-                self.on_begun([part])
             if reply.is_last:
                 part.link = None
-            elif not part.has_replied:
+            else:
                 part.has_replied = True
-                part.request.first_reply = self._now()
+                if reply.has_output and not part.request.first_output:
+                    part.request.first_output = self._now()
             part.request.answer(part, reply)
-
-    def on_begun(self, parts: Sequence[RequestPart]) -> None:
-        """A worker computes `parts` now; before, they waited there."""
-        now = self._now()
-        for part in parts:
-            method = self._requests.get(part.request)
-            if part.sent == WAITS and isinstance(method, StreamedMethod):
-                method.on_begun(part, now)
 
     def withhold(self, link: Link, methods: Iterable[Method]) -> None:
         """Give the worker of `methods` no work for now; what only waits there is taken back."""
@@ -160,8 +150,6 @@ class Dispatcher:
                 continue
             if not is_running(part):
                 link.cancel(part)
-                if part.sent == WAITS:
-                    method_of.on_dropped(part)
                 method_of.put_back(part.request.replace(part))
 
     def on_lost(self, link: Link, reason: str) -> None:
@@ -174,8 +162,6 @@ class Dispatcher:
             method = self._requests.get(part.request)
             if method is None:  # nobody waits any more
                 continue
-            if part.sent == WAITS:
-                method.on_dropped(part)
             was_running = is_running(part)
             if was_running and link.overdue is not None and link.overdue.has(part.id):
                 part.request.fail(StageFailed(f"{method.label}: {link.why_ended}"))

@@ -18,7 +18,6 @@ from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
-    Begun,
     Call,
     CallReply,
     Cancel,
@@ -48,10 +47,6 @@ class Owner(Protocol):
     """Gets what happens on a link, except for answers: they go back the way the parts came."""
 
     def on_call(self, link: "Link", call: Call) -> None: ...
-
-    def on_begun(self, parts: "list[RequestPart]") -> None:
-        """The worker has begun to compute `parts`; not all workers say so."""
-        ...
 
     def on_leaving(self, link: "Link") -> None: ...
 
@@ -213,8 +208,6 @@ class Link:
             self._owner.on_call(self, self._copied(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
-        elif isinstance(message, Begun):
-            self._owner.on_begun([self.parts[i] for i in message.ids if i in self.parts])
         elif isinstance(message, Numbers):
             self.numbers = message.values
         else:
@@ -252,7 +245,7 @@ class Link:
             return Reply(failure=reply.rejected.to_error())
         instances = [self._take(payload) for payload in reply.instances]
         if reply.faults is None:
-            return Reply(instances, is_last=reply.is_last)
+            return Reply(instances, is_last=reply.is_last, has_output=reply.has_output)
         faults = [None if fault is None else fault.to_error() for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 

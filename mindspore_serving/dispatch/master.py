@@ -17,7 +17,6 @@ from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.liveness import Pulse
 from mindspore_serving.dispatch.registry import Service
-from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import Call, ModelReport
@@ -159,9 +158,6 @@ class Master:
 
     def on_call(self, link: Link, call: Call) -> None:
         self.dispatcher.on_call(link, call)
-
-    def on_begun(self, parts: list[RequestPart]) -> None:
-        self.dispatcher.on_begun(parts)
 
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""

@@ -1,14 +1,13 @@
 """A method of a servable version in the master: what both ways, batched and streamed, share."""
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
 from mindspore_serving.dispatch.shares import Share
-from mindspore_serving.errors import Code, InvalidInputs, Overloaded
+from mindspore_serving.errors import Code, InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.metrics import Series
 from mindspore_serving.wire import cutting
@@ -30,49 +29,21 @@ class ServedMethod:
         self.workers: list[Link] = []  # that may get work
         self.withheld: list[Link] = []  # that may not for now
 
-    @property
-    def num_ahead(self) -> int:
-        """How many parts wait for their turn to be computed."""
+    def admit(self, timeout: float | None, now: float) -> None:
+        """Raise Overloaded if a request would be answered too late."""
         raise NotImplementedError
-
-    def parts_ahead(self) -> Iterable[RequestPart]:
-        """Those, the oldest first, and some that nobody waits for any more."""
-        raise NotImplementedError
-
-    def on_dropped(self, part: RequestPart) -> None:
-        """Nobody waits any more for `part`, one of those ahead."""
-        raise NotImplementedError
-
-    def refuse_late(self, part: RequestPart, now: float) -> None:
-        """Its answer would not be wanted any more."""
-        text = f"{self.label}: it waited for {now - part.request.started:.1f} s, and would be late"
-        retry_after = self.admission.queue.wait(self.num_ahead, now)
-        part.request.fail(Overloaded(text, retry_after=retry_after))
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         """`request` has ended, by a reply (`code` says which) or because its client left."""
         self.series.observe(now - request.started, code)
-        admission, first_reply = self.admission, request.first_reply
-        if code == Code.OK and admission.queue.since and request.parts[0].sent > 0:
-            admission.ran((first_reply or now) - request.parts[0].sent)
-        if request.deadline is None:
-            if code == Code.CANCELLED and not first_reply:
-                admission.patience.left(now - request.started, now)
-                self._shed(now)
-            elif admission.patience.is_known:
-                admission.patience.stayed((first_reply or now) - request.started, now)
+        patience, first_output = self.admission.patience, request.first_output
+        if code == Code.CANCELLED and not first_output:
+            patience.left(now - request.started, now)
+        elif patience.is_known:
+            patience.stayed((first_output or now) - request.started, now)
 
-    def _shed(self, now: float) -> None:
-        """Refuse the oldest of what waits if more does than clients have patience for."""
-        count = self.admission.num_to_shed(self.num_ahead, now)
-        if count:
-            waiting = (
-                part
-                for part in self.parts_ahead()
-                if not part.request.is_done and part.request.deadline is None
-            )
-            for part in list(islice(waiting, count)):
-                self.refuse_late(part, now)
+    def on_dropped(self, part: RequestPart) -> None:
+        """Nobody waits any more for `part`, which is in the queue."""
 
     @property
     def is_served(self) -> bool:

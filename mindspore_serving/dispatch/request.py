@@ -64,7 +64,8 @@ class PendingRequest:
     on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
     started: float
     deadline: float | None = None
-    first_reply: float = 0.0  # of a stream, when it came; 0 before
+    first_output: float = 0.0  # of a stream, when it came; 0 before
+    num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
     parts: Sequence[RequestPart] = ()

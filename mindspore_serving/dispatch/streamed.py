@@ -6,12 +6,13 @@ models, whose engines schedule them: no queue, no window, no delay.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
-from mindspore_serving.dispatch.request import WAITS, Answer, RequestPart, WorkerLink
+from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart, WorkerLink
+from mindspore_serving.errors import Code
 from mindspore_serving.ipc.messages import MethodReport
 
 
@@ -25,7 +26,6 @@ class StreamBalancer:
     def send(self, part: RequestPart, link: Link, now: float) -> None:
         self.num_open[link] += 1
         link.send_work([part], now, self)
-        part.sent = WAITS  # in the worker
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
         self.num_open[link] -= sum(reply.is_last for _, reply in answers)
@@ -42,28 +42,25 @@ class StreamedMethod(ServedMethod):
         super().__init__(deployment, version, report)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
-        self._ahead: dict[RequestPart, None] = {}  # in workers, that have not begun, in order
+        self._num_open = 0  # requests
 
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def num_ahead(self) -> int:
-        return len(self._ahead)
+    def admit(self, timeout: float | None, now: float) -> None:
+        self.admission.check_shared(self._num_open + 1, timeout, now)
 
-    def parts_ahead(self) -> Iterable[RequestPart]:
-        return self._ahead
-
-    def on_dropped(self, part: RequestPart) -> None:
-        part.sent = 0.0
-        self._ahead.pop(part, None)
-
-    def on_begun(self, part: RequestPart, now: float) -> None:
-        """The worker computes `part`, or has answered it without saying so."""
-        part.sent = now
-        self._ahead.pop(part, None)
-        self.admission.queue.drain(1, now, is_empty=not self._ahead)
+    def count_done(self, request: PendingRequest, code: int, now: float) -> None:
+        super().count_done(request, code, now)
+        if not request.num_open:
+            return  # it was refused before it was counted
+        num_open = (self._num_open + request.num_open) / 2
+        self._num_open -= 1
+        is_late = code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and not request.first_output
+        if code == Code.OK or is_late:
+            seconds = (request.first_output or now) - request.started
+            self.admission.shared.ended(seconds, num_open, is_late=is_late)
 
     def add_worker(self, link: Link) -> None:
         self._balancer.num_open.setdefault(link, 0)
@@ -73,11 +70,12 @@ class StreamedMethod(ServedMethod):
     def put(self, parts: Sequence[RequestPart], now: float) -> None:
         """Give each of `parts` to the worker that has the fewest by then."""
         for part in parts:
+            if not part.request.num_open:
+                self._num_open += 1
+                part.request.num_open = self._num_open
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:
-                self._ahead[part] = None
-                self.admission.queue.fill(now)
                 link = min(self.workers, key=self._balancer.num_open.__getitem__)
                 self._balancer.send(part, link, now)
                 self._make_last(link)

@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     Generate,
     Grammar,
     Refused,
+    Started,
     decode_request,
     encode_events,
 )
@@ -44,7 +45,6 @@ class LanguageStage:
     def __init__(self, engine: AsyncEngine, params: SamplingParams) -> None:
         self._engine = engine
         self._params = params
-        self.begun: list[int] = []  # items that the model has begun to compute
 
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
         """Give each job's prompt to the model; its texts come back to `queue`."""
@@ -64,9 +64,6 @@ class LanguageStage:
         def take(events: list[Event] | ServingError, is_last: bool) -> None:
             if request_id not in generations:
                 return  # cancelled since
-            if events == []:
-                self.begun.append(job.item.id)
-                return
             if is_last:
                 del generations[request_id]
             _put(queue, job, events)
@@ -145,10 +142,7 @@ class LanguageService:
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             if is_last:
                 del self._open[item_id]
-            if events == []:
-                self.stage.begun.append(item_id)
-            else:
-                self._replies.append((item_id, events, is_last))
+            self._replies.append((item_id, events, is_last))
 
         self._open[item_id] = self.engine.accept(request, sink)
 
@@ -159,11 +153,6 @@ class LanguageService:
             self.engine.cancel(request_id)
             self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
 
-    def take_begun(self) -> list[int]:
-        """The items that the engine has begun to compute since the last call."""
-        begun, self.stage.begun = self.stage.begun, []
-        return begun
-
     def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
@@ -171,7 +160,12 @@ class LanguageService:
         return [
             WorkReply(item_id, [], rejected=to_fault(events))
             if isinstance(events, ServingError)
-            else WorkReply(item_id, [arena.put(encode_events(events))], is_last=is_last)
+            else WorkReply(
+                item_id,
+                [arena.put(encode_events(events))],
+                is_last=is_last,
+                has_output=any(type(event) is not Started for event in events),
+            )
             for item_id, events, is_last in replies
         ]
 

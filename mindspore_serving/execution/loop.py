@@ -15,7 +15,6 @@ from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Item
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import (
-    Begun,
     CallReply,
     Cancel,
     Done,
@@ -173,9 +172,6 @@ class LanguageLoop(StageLoop):
 
     def collect(self) -> list[WorkReply]:
         collected = self._language.collect(self._connection.arena)
-        begun = self._language.take_begun()
-        if begun:
-            self._connection.send(Begun(begun))
         numbers = self._language.numbers()
         if numbers and numbers != self._numbers:
             self._numbers = numbers

@@ -72,7 +72,7 @@ class WorkReply(Message, frozen=True):
 
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
-    streaming method has more to send.
+    streaming method has more to send, `has_output` if it has only accepted the request.
     """
 
     id: int
@@ -80,6 +80,7 @@ class WorkReply(Message, frozen=True):
     faults: list[Fault | None] | None = None
     rejected: Fault | None = None
     is_last: bool = True
+    has_output: bool = True
 
 
 class MethodReport(Message, frozen=True):
@@ -191,11 +192,5 @@ class Numbers(Message, frozen=True, tag=25):
     values: dict[str, int]
 
 
-class Begun(Message, frozen=True, tag=26):
-    """The worker's language-model engine has begun to compute these items."""
-
-    ids: list[int]
-
-
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
-ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers | Begun
+ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers

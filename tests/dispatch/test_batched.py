@@ -1,5 +1,6 @@
 """The batched way: which worker gets what waits, and when."""
 
+import asyncio
 import time
 from contextlib import closing
 
@@ -8,7 +9,7 @@ import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
 from mindspore_serving.dispatch.request import RequestPart
-from mindspore_serving.errors import ServableUnavailable, WorkerUnavailable
+from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from tests.dispatch.served import Served, Worker, turn
 from tests.waiting import until
 
@@ -319,3 +320,53 @@ async def test_a_worker_that_is_lost_with_a_suspect_is_not_reserved_any_more():
     await lose_at(served, second, 1)
     assert not served.dispatcher._batches.reserved
     assert isinstance(served.failure(), WorkerUnavailable)
+
+
+# --- overload -------------------------------------------------------------------------------------
+
+
+async def overload(served, worker):
+    """Answer one request after another until the rate is known and a queue is standing."""
+    worker.size = 1
+    for _ in range(12):
+        served.submit()
+    while not served.method.admission.queue.is_standing(time.monotonic()):
+        await asyncio.sleep(0.02)
+        if len(worker.held) and served.method.num_waiting > 4:
+            served.answer(worker)
+
+
+async def test_a_request_that_would_be_late_is_refused_at_once_and_told_when_to_come_again():
+    served = Served(worker := Worker())
+    await overload(served, worker)
+    served.submit(timeout=0.02)
+    await turn()
+    refusal = served.replies[-1].failure
+    assert isinstance(refusal, Overloaded)
+    assert refusal.retry_after > 0
+    served.submit(timeout=600)
+    await turn()
+    assert served.replies[-1] is None
+
+
+async def test_a_client_that_left_is_not_counted_among_those_ahead():
+    served = Served(Worker(room=0))
+    requests = [served.submit() for _ in range(10)]
+    await turn()
+    for request in requests[2:8]:
+        request.cancel()
+    assert served.method.num_ahead == 4
+
+
+async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_for():
+    served = Served(worker := Worker())
+    await overload(served, worker)
+    later = [served.submit() for _ in range(300)]
+    now = time.monotonic()
+    for _ in range(10):
+        served.method.admission.patience.left(0.2, now)
+    later[-1].cancel()
+    await turn()
+    refused = [isinstance(reply and reply.failure, Overloaded) for reply in served.replies]
+    assert refused.count(True) > 200
+    assert not refused[-2]

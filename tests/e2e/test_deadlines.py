@@ -11,7 +11,7 @@ import pytest
 from mindspore_serving import server
 from mindspore_serving.client import messages
 from mindspore_serving.server.master import context
-from tests.e2e.harness import Calls, eventually, in_flight
+from tests.e2e.harness import Calls, eventually, in_flight, is_late
 from tests.waiting import PATIENCE
 
 SOURCE = """
@@ -65,11 +65,6 @@ def go() -> None:
 
 
 # --- deadlines ----------------------------------------------------------------------------------
-
-
-def is_late(error: str) -> bool:
-    """Server and client look at the clock at the same time; either may tell."""
-    return "(4, 'deadline exceeded')" in error or "no answer within 0." in error
 
 
 def test_a_grpc_deadline_is_kept_and_what_waited_is_never_run(busy):

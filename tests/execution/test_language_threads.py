@@ -12,7 +12,7 @@ from mindspore_serving.core.llm_messages import (
     decode_events,
     encode_request,
 )
-from mindspore_serving.ipc.messages import Begun, Cancel, Done, Exit, Numbers, Ready, Work, WorkItem
+from mindspore_serving.ipc.messages import Cancel, Done, Exit, Numbers, Ready, Work, WorkItem
 from mindspore_serving.wire import native
 from tests.execution.test_worker import Master
 from tests.llm import chatty
@@ -75,7 +75,7 @@ class Heard(Master):
             for reply in message.replies:
                 self.by_item.setdefault(reply.id, []).append(reply)
         else:
-            assert isinstance(message, Numbers | Begun)
+            assert isinstance(message, Numbers)
 
     def until(self, condition):
         while not condition():

@@ -74,6 +74,7 @@ class Campaign:
         self._logs = Logs(server)
         self._workers = _workers(server)
         self._level = level_of(server)
+        self._num_in_flight = _num_in_flight(server)
         self._is_single = is_single
         self.report = Report()
 
@@ -95,7 +96,7 @@ class Campaign:
         """Look whether the server is back where it was, and ends."""
         found = problems_of_level(self._server, self._level, GROWTH, None, BOUND)
         self.report.growth = found.growth
-        num_left = _wait_for_none_in_flight(self._server)
+        num_left = _num_left_in_flight(self._server, self._num_in_flight)
         if num_left:
             found.problems.append(f"{num_left} requests are in flight for ever")
         for problem in found.problems:
@@ -162,12 +163,15 @@ def _workers(server: Server) -> dict[str, list[int]]:
     return {name: server.workers(name) for name in recovery.SERVABLES}
 
 
-def _wait_for_none_in_flight(server: Server) -> int:
-    """How many requests the server still counts when BOUND is over."""
-    calls = Calls(f"127.0.0.1:{server.grpc}", server.http)
+def _num_left_in_flight(server: Server, before: int) -> int:
+    """How many requests more than `before` the server still counts when BOUND is over."""
     with suppress(AssertionError):
-        eventually(lambda: not in_flight(calls), BOUND)
-    return int(in_flight(calls))
+        eventually(lambda: _num_in_flight(server) <= before, BOUND)
+    return max(0, _num_in_flight(server) - before)
+
+
+def _num_in_flight(server: Server) -> int:
+    return int(in_flight(Calls(f"127.0.0.1:{server.grpc}", server.http)))
 
 
 def _shown(found: Exchanged) -> str:

@@ -55,6 +55,8 @@ def requests_in(data: bytes) -> Requests:
         while True:
             event = parser.next_event()
             if isinstance(event, h11.Request):
+                if event.method == b"PRI":  # begins HTTP/2, if more comes
+                    return found
                 line = event.method, event.target
             elif isinstance(event, h11.EndOfMessage):
                 found.lines.append(line)

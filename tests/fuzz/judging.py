@@ -34,6 +34,7 @@ _ROUTES = (
     (
         "openai",
         rb"POST (/v1/(chat/completions|completions|responses|embeddings)|/(de)?tokenize)$"
+        rb"|POST /invocations$"
         rb"|GET /v1/models(/tiny)?$",
     ),
     (

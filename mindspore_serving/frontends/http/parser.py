@@ -41,16 +41,24 @@ class RequestParser:
         be called after that."""
         self._num_between += len(data)
         while data:
-            try:
-                self._parser.feed_data(data)
-                break
-            except httptools.HttpParserUpgrade as stop:
-                data = data[stop.args[0] :]
-                self._parse_replay()
-            except httptools.HttpParserError as error:
-                raise _refusal_of(error) from None
+            data = self._parse(data)
+            if self._replay:
+                head, self._replay = self._replay, b""
+                # Another one: this one takes nothing more after `Connection: close`.
+                self._parser = httptools.HttpRequestParser(self)
+                self._parse(memoryview(head))
         if self._num_between or self._target or self._headers:
             self._check_partial()
+
+    def _parse(self, data: memoryview) -> memoryview:
+        """What is left of `data` behind a head that offers another protocol."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stop:
+            return data[stop.args[0] :]
+        except httptools.HttpParserError as error:
+            raise _refusal_of(error) from None
+        return data[:0]
 
     def _check_partial(self) -> None:
         """The data ended inside a head, trailers, or a line between two chunks."""
@@ -66,15 +74,6 @@ class RequestParser:
 
     def _too_large(self) -> Refusal:
         return Refusal(431, f"The headers are bigger than {self._max_head} bytes.")
-
-    def _parse_replay(self) -> None:
-        head, self._replay = self._replay, b""
-        # Another one: this one takes nothing more after `Connection: close`.
-        self._parser = httptools.HttpRequestParser(self)
-        try:
-            self._parser.feed_data(head)
-        except httptools.HttpParserError as error:
-            raise _refusal_of(error) from None
 
     # --- called by httptools ---
 

@@ -27,13 +27,12 @@ from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
-from mindspore_serving.llm.serving.engine_loop import EngineLoop, FirstStep, StepLane
+from mindspore_serving.llm.serving.engine_loop import EngineLoop, StepLane
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
-"""Takes events, or the error that ended the request, and whether they are the last.  No events:
-the request begins to be computed."""
+"""Takes events, or the error that ended the request, and whether they are the last."""
 
 
 class AsyncEngine:
@@ -162,8 +161,6 @@ class AsyncEngine:
             if answer is None:
                 events.append(output)
             else:
-                if isinstance(output, FirstStep):
-                    sink([], False)
                 events += answer.take(part_id, output)
         is_last = answer is None or answer.is_done
         if is_last and self._open.pop(request_id, None) is None:
