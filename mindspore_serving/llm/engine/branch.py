@@ -196,7 +196,8 @@ class Readout:
 
     def _fail(self, sampled: list[Sampled]) -> None:
         """Give an error to the answers whose masks could not be computed."""
-        errors = {id(row): one.error for one in self.constrained if one.error for row in one.rows}
+        failed = {id(row): one for one in self.constrained if one.error for row in one.rows}
         for index, row in enumerate(self._sampled):
-            if id(row) in errors:
-                sampled[index] = Sampled(-1, error=errors[id(row)], blames_request=True)
+            one = failed.get(id(row))
+            if one is not None:
+                sampled[index] = Sampled(-1, error=one.error, blames_request=one.blames_request)

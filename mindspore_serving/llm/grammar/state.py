@@ -7,17 +7,20 @@ computes its step.  Knows neither requests nor logits.
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import log
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.step import Logits, Step
 
 Words = npt.NDArray[np.uint32]
 
+MASK_SECONDS = 10.0  # of a step; grammars that were tried take milliseconds
 _MAX_THREADS = 4
 
 
@@ -81,6 +84,7 @@ class Constrained:
     rows: list[SampleRow]
     guesses: list[int]
     error: str | None = None  # why there is no mask
+    blames_request: bool = True  # its grammar is the cause
 
 
 class MaskThread:
@@ -102,11 +106,27 @@ class MaskThread:
         try:
             return run(step)
         finally:
-            pending.result()
+            self._wait(pending, wanted)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+            self._pool = None
+
+    def _wait(self, pending: Future[None], wanted: list[Constrained]) -> None:
+        """Wait for the masks.  If they take too long, all of `wanted` end: the library still uses
+        them, on threads that are left to themselves."""
+        try:
+            pending.result(MASK_SECONDS)
+        except FutureTimeout:
+            log.error("masks of grammars took over %g s", MASK_SECONDS)
+            for one in wanted:
+                one.error = f"the grammars of a step took over {MASK_SECONDS:g} s"
+                one.blames_request = not any(
+                    row.mask is not None and row.mask.any() for row in one.rows
+                )
+            assert self._pool is not None
+            self._pool.shutdown(wait=False)
             self._pool = None
 
     def _begin(self, wanted: list[Constrained]) -> Future[None]:

@@ -348,6 +348,30 @@ def test_a_grammar_that_fails_ends_its_answer_alone():
     assert len(first) == 3
 
 
+def test_masks_that_take_too_long_end_their_answers_alone(monkeypatch):
+    engine = make()
+    late = threading.Event()
+
+    def hang(executor, wanted, masks):
+        masks[1:] = 0xFFFFFFFF  # the first is never computed
+        late.wait()
+
+    grammar = COMPILER.compile(Grammar("regex", "[ab]{3}"))
+    for name in ("bad", "other"):
+        engine.add(name, [5, 6, 7], SamplingParams(seed=5), grammar=grammar)
+    engine.add("free", [5, 6, 7], SamplingParams(max_tokens=6, ignore_eos=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(grammar_state, "MASK_SECONDS", 0.01)
+        patched.setattr(grammar_state, "_fill", hang)
+        first = dict(engine.step())
+    assert [first[name].finish_reason for name in ("bad", "other", "free")] == [ERROR, ERROR, None]
+    assert [first[name].blames_request for name in ("bad", "other")] == [True, False]
+    engine.add("next", [5], SamplingParams(seed=1), grammar=grammar)
+    said = run(engine)
+    assert (said["free", 0][2], said["next", 0][2]) == (LENGTH, STOP)
+    late.set()
+
+
 def test_a_failing_step_leaves_the_masks_behind_it():
     class Failing(NonsenseRunner):
         fails = True

@@ -1,0 +1,155 @@
+"""Requests that a child process prepares: answered as if the worker had done it."""
+
+import os
+import signal
+import threading
+
+import msgspec
+import pytest
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import (
+    Detokenize,
+    Detokenized,
+    Embed,
+    Generate,
+    Grammar,
+    Tokenize,
+    decode_events,
+    encode_events,
+    to_refused,
+)
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.processing.work import SMALL, Made, Prompt, Prompts, encode_work
+from mindspore_serving.llm.serving.preparation import Preparation
+from tests.e2e.harness import children, eventually
+from tests.llm import chatty
+
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "preparation_timeout": 20.0}
+TEXT = "the quick fox " * (SMALL // 14 + 1)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    directory = chatty.build(tmp_path_factory.mktemp("preparing"), context=16384)
+    found = open_model(directory, "openvino", make_config(OPTIONS))
+    yield found
+    found.engine.close()
+
+
+class Preparing:
+    def __init__(self, opened):
+        card = opened.card()
+        parts = opened.tokenizer, opened.chat_template, card
+        self.processor = Processor(*parts, is_trusted=False)
+        self.outputs = OutputProcessor(opened.tokenizer)
+        self.failed = {}
+        self.preparation = Preparation(opened, card, self.processor, self._fail)
+        self._done = threading.Event()
+
+    def _fail(self, request_id, error):
+        self.failed[request_id] = error
+        self._done.set()
+
+    def read(self, request):
+        """What is given to the one that started `request`, or its error."""
+        self._done.clear()
+        self.failed.clear()
+        taken = []
+
+        def take(read):
+            taken.append(read)
+            self._done.set()
+
+        self.preparation.start("1", request, take)
+        assert self._done.wait(60)
+        return self.failed.get("1") or taken[0]
+
+
+@pytest.fixture(scope="module")
+def preparing(opened):
+    found = Preparing(opened)
+    yield found
+    found.preparation.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Generate(prompt=TEXT),
+        Generate(messages=[{"role": "user", "content": TEXT}]),
+        Generate(prompt=TEXT, params=SamplingParams(bad_words=["fox", "x"], logit_bias={5: 1.5})),
+        Generate(prompt=TEXT, truncate=100),
+        Generate(prompt="a", grammar=Grammar("regex", "a+b")),
+    ],
+)
+def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
+    read = preparing.read(request_)
+    assert isinstance(read, Prompt)
+    assert encode_work(read) == encode_work(preparing.processor.read(request_))
+    prepared = preparing.processor.complete(request_, read)
+    assert (prepared.options["grammar"] is None) == (request_.grammar is None)
+
+
+def test_what_is_small_and_known_needs_no_child(preparing):
+    grammar = Grammar("regex", "known+")
+    assert isinstance(preparing.read(Generate(prompt="a", grammar=grammar)), Prompt)
+    preparing.processor.grammar(grammar)
+    for request in (
+        Generate(prompt="a", grammar=grammar),
+        Embed(prompts=["a"]),
+        Tokenize(prompt="a"),
+    ):
+        assert preparing.read(request) is None
+
+
+def test_texts_to_embed_and_events_come_from_a_child_too(preparing):
+    read = preparing.read(Embed(prompts=[TEXT, [5, 6]]))
+    assert isinstance(read, Prompts)
+    assert read.ids == [preparing.processor.embed_ids(TEXT), [5, 6]]
+    read = preparing.read(Tokenize(prompt=TEXT))
+    assert isinstance(read, Made)
+    own = preparing.processor.tokenize(Tokenize(prompt=TEXT), preparing.outputs)
+    assert decode_events(encode_events([read.event])) == [own]
+    read = preparing.read(Detokenize(token_ids=[10] * (SMALL + 1)))
+    (event,) = decode_events(encode_events([read.event]))
+    assert event == Detokenized(preparing.processor.detokenize(Detokenize(token_ids=[10] * 8193)))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Generate(prompt="x" * 2_000_000),
+        Generate(messages=[{"role": "nobody", "content": TEXT}]),
+        Generate(prompt="a", grammar=Grammar("regex", "(")),
+        Generate(prompt="a" + TEXT, adapter="none", grammar=Grammar("json_schema", "{")),
+    ],
+)
+def test_a_child_refuses_with_the_words_of_the_worker(preparing, request_):
+    error = preparing.read(request_)
+    assert isinstance(error, InvalidInputs)
+    with pytest.raises(InvalidInputs) as caught:
+        preparing.processor.prepare(msgspec.structs.replace(request_, adapter=""))
+    assert to_refused(error) == to_refused(caught.value)
+
+
+def test_a_fork_server_that_dies_costs_at_most_the_requests_it_has(preparing):
+    (server,) = children(os.getpid())
+    os.kill(server, signal.SIGKILL)
+
+    def is_well():
+        return isinstance(preparing.read(Generate(prompt=TEXT)), Prompt)
+
+    eventually(is_well)
+    assert children(os.getpid()) != [server]
+
+
+def test_nothing_is_left_after_the_end(opened):
+    before = set(children(os.getpid()))
+    preparing = Preparing(opened)
+    eventually(lambda: set(children(os.getpid())) - before)
+    preparing.preparation.close()
+    assert set(children(os.getpid())) == before
