@@ -109,7 +109,8 @@ def test_a_servable_that_cannot_be_imported_is_told_with_file_and_line(tmp_path:
 
 def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Path) -> None:
     write_words(tmp_path)
-    with serve(tmp_path, "words", "--http-port", str(free_port()), "--no-grpc") as command:
+    limited = ("--no-grpc", "--restart-policy", "limited")
+    with serve(tmp_path, "words", "--http-port", str(free_port()), *limited) as command:
         command.says(READY)
         (tmp_path / "words" / "servable_config.py").write_text("raise SystemExit('gone')")
         for pid in workers(command.pid):
