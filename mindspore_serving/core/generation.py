@@ -86,7 +86,10 @@ class SamplingParams:
         at_most=0.5,
     )
     repetition_penalty: float = param(
-        1.0, "divides positive logits of tokens of prompt and answer; 1 is none", over=0.0
+        1.0,
+        "divides positive logits of tokens of prompt and answer; 1 is none",
+        at_least=0.01,
+        at_most=100.0,
     )
     frequency_penalty: float = param(
         0.0, "subtracted for each time a token is in the answer", at_least=-2.0, at_most=2.0

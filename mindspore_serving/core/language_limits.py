@@ -2,7 +2,7 @@
 a field of `LanguageLimits`.  Knows no protocol and no model.
 """
 
-from collections.abc import Mapping, Sized
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class LanguageLimits:
         8 << 20, "bytes of a body; else 413, before more of it is read", at_least=1024
     )
     max_values: int = param(
-        1 << 18,
+        1 << 19,
         "values in a body, before any is made: texts, numbers, lists and objects, wherever they "
         "are; so also token ids of all prompts",
         at_least=1024,
@@ -66,29 +66,35 @@ class LanguageLimits:
 
 
 LANGUAGE_LIMITS = rows_of(LanguageLimits)
+_CONTAINERS = frozenset({dict, list, tuple})
 
 
 def check_json(field: str, value: object, max_depth: int) -> None:
     """For JSON that no struct describes: raises InvalidField if more than `max_depth` lists and
     objects are in one another, or an integer has over 64 bits."""
-    level, depth = [value], -1
-    while level:
-        depth += 1
+    groups: list[Any] = [(value,)]  # the values of lists and objects that are equally deep
+    depth = 0
+    while groups:
         if depth > max_depth:
             raise InvalidField(
                 field, f"has over {max_depth} levels of arrays and objects, expected fewer"
             )
-        for one in level:
-            if isinstance(one, int) and not -(2**63) <= one < 2**64:
-                shown = str(one) if abs(one) < 10**40 else "a number of over 40 digits"
-                raise InvalidField(field, f"has {shown}, expected integers of 64 bits")
-        level = [inner for outer in level for inner in _inside(outer)]
+        inner: list[Any] = []
+        for values in groups:
+            kinds = set(map(type, values))
+            if int in kinds:
+                _check_ints(field, [one for one in values if type(one) is int])
+            if not kinds.isdisjoint(_CONTAINERS):
+                inner += [one for one in values if type(one) in _CONTAINERS and one]
+        groups = [one.values() if type(one) is dict else one for one in inner]
+        depth += 1
 
 
-def _inside(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
+def _check_ints(field: str, values: Sequence[int]) -> None:
+    for one in (min(values), max(values)):
+        if not -(2**63) <= one < 2**64:
+            shown = str(one) if abs(one) < 10**40 else "a number of over 40 digits"
+            raise InvalidField(field, f"has {shown}, expected integers of 64 bits")
 
 
 def _check_count(field: str, value: Sized | None, most: int) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.dispatch import retrying
@@ -72,6 +73,10 @@ class Dispatcher:
             self._start(pending, method, request.timeout)
         except ServingError as error:
             self._loop.call_soon(pending.fail, error)
+        except Exception:
+            log.error("taking a request to method %s", request.method, exc_info=True)
+            failure = ServingError("the request could not be read; the server's log says why")
+            self._loop.call_soon(pending.fail, failure)
         return pending
 
     def on_call(self, link: Link, message: WorkerCall) -> None:

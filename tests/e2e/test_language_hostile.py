@@ -108,11 +108,11 @@ def ids(count: int) -> bytes:
     ("path", "body", "status", "text"),
     [
         ("/v1/completions", ids(5_000_000), 413, "bigger than 8388608 bytes"),
-        ("/v1/completions", ids(300_000), 400, "over 262144 values"),
+        ("/v1/completions", ids(600_000), 400, "over 524288 values"),
         ("/v1/completions", b'{"prompt": [' + b"{}," * 100_000 + b"{}]}", 400, "16384 objects"),
-        ("/generate", b'{"inputs": [' + b"1," * 300_000 + b"1]}", 422, "over 262144 values"),
+        ("/generate", b'{"inputs": [' + b"1," * 600_000 + b"1]}", 422, "over 524288 values"),
         ("/generate", b'{"inputs": "' + b"x" * (9 << 20) + b'"}', 413, "length limit exceeded"),
-        ("/models/chatty", b'{"inputs": [' + b"1," * 300_000 + b"1]}", 422, "262144 values"),
+        ("/models/chatty", b'{"inputs": [' + b"1," * 600_000 + b"1]}", 422, "524288 values"),
         ("/models/chatty", b'{"inputs": "' + b"x" * (9 << 20) + b'"}', 413, "bigger than"),
     ],
 )
@@ -123,9 +123,9 @@ def test_bodies_of_too_many_values_are_refused_before_any_is_made(calls, path, b
 
 
 def test_methods_with_a_language_model_have_the_same_limits(calls):
-    many = b'{"instances": [{"prompt": [' + b"1," * 300_000 + b"1]}]}"
+    many = b'{"instances": [{"prompt": [' + b"1," * 600_000 + b"1]}]}"
     _, answer = calls.http_call("POST", "/model/chatty:generate", many)
-    assert "the body has over 262144 values" in answer.decode()
+    assert "the body has over 524288 values" in answer.decode()
     long = b'{"instances": [{"prompt": "' + b"x" * (9 << 20) + b'"}]}'
     _, answer = calls.http_call("POST", "/model/chatty:generate", long)
     assert "bytes, expected at most 8388608" in answer.decode()

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from tests.fuzz import campaign, known
 from tests.fuzz.campaign import Campaign, Finding
 from tests.fuzz.case import PROTOCOLS, read
+from tests.fuzz.logs import IN_THE_LOG
 from tests.fuzz.making import Maker
 
 _CHUNK = 2000  # cases that are made at once
@@ -57,7 +58,7 @@ def _run(server: campaign.Server, options: argparse.Namespace) -> int:
             cases = [case for case in made if not known.is_skipped(case)]
             num_found = len(running.report.findings)
             asyncio.run(running.run(cases, bar.update))
-            for finding in running.report.findings[num_found:]:
+            for finding in _narrowed(server, running.report.findings[num_found:]):
                 bar.write(f"{finding}{_write(finding, options.out)}")
             if not server.is_running:
                 break
@@ -71,6 +72,17 @@ def _run(server: campaign.Server, options: argparse.Namespace) -> int:
     for finding in report.findings:
         print(f"  {finding}")
     return int(bool(report.findings))
+
+
+def _narrowed(server: campaign.Server, findings: Sequence[Finding]) -> list[Finding]:
+    """`findings`, and those of one case that is found by sending again what was sent before a
+    traceback came into the log."""
+    running = Campaign(server, known.matches, is_single=True)
+    blocks = {each.cases for each in findings if each.problem.startswith(IN_THE_LOG)}
+    for cases in blocks:
+        if len(cases) > 1 and server.is_running:
+            asyncio.run(running.run(cases))
+    return [*findings, *running.report.findings]
 
 
 def _write(finding: Finding, out: Path) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from tests.chaos.server import Server
 
+IN_THE_LOG = "in the log: "  # begins what is found there
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CHAINED = ("During handling of the above", "direct cause of the following")  # another one follows
 _OF_A_SERVABLE = "servable_config.py"  # a servable's own function raised
@@ -19,7 +20,7 @@ class Logs:
         self.problems()
 
     def problems(self) -> list[str]:
-        return [f"in the log: {text}" for part in self._written() for text in tracebacks(part)]
+        return [f"{IN_THE_LOG}{text}" for part in self._written() for text in tracebacks(part)]
 
     def _written(self) -> list[str]:
         lines = self._server.script.lines

@@ -3,7 +3,7 @@ send many that mean nothing to a server of one's own.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -105,13 +105,13 @@ def to_prompts(
     InvalidField; `param` is the field's name."""
     if isinstance(given, str):
         return [given]
-    kinds = {type(entry) for entry in given}
+    kinds: set[type] = set(map(type, given))
     if not given or len(kinds) > 1:
         raise InvalidField(
             param, f"is {show(given)}, expected a text, texts, token ids, or lists of token ids"
         )
     if kinds == {int}:
-        ids = [entry for entry in given if isinstance(entry, int)]
+        ids = cast("list[int]", given)
         check_tokens(param, ids, card)
         return [ids]
     _check_count(len(given), card, param)

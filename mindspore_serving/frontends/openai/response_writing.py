@@ -69,7 +69,7 @@ class Writing:
             "temperature": body.temperature,
             "text": {"format": text or {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
-            "tools": body.tools or [],
+            "tools": [_in_one_line(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": body.top_p,
             "truncation": "disabled",
@@ -136,3 +136,8 @@ class _Numbers:
         event["sequence_number"] = self._next
         self._next += 1
         return sse.event(_encode(event), event["type"].encode())
+
+
+def _in_one_line(text: msgspec.Raw) -> msgspec.Raw:
+    """JSON for an event; its strings have no line ends as they are."""
+    return msgspec.Raw(bytes(text).replace(b"\n", b" ").replace(b"\r", b" "))
