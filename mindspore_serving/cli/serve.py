@@ -146,6 +146,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
     (most, content), keys = limits(settings), api_keys(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
+    context.set_shutdown_timeout(settings.shutdown_timeout)
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),

@@ -80,6 +80,7 @@ class ServeSettings:
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
     max_requests: int = _option(0, "... of each servable; 0 for no limit of its own")
+    shutdown_timeout: float = _option(25.0, "seconds from SIGTERM until all has ended")
     restart_policy: str = _option(
         "always",
         "whether workers that died are restarted: always, limited (to five quick deaths) or never",

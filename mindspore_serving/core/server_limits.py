@@ -22,7 +22,9 @@ class ServerLimits:
         at_least=1,
     )
     max_connections_per_address: int = param(
-        1024, "HTTP: those from one address; one more is answered 503", at_least=1
+        3072,
+        "HTTP: those from one address, so that it leaves some to others; one more is answered 503",
+        at_least=1,
     )
     max_head: int = param(
         64 << 10, "HTTP: request line and headers, or trailers; else 431", at_least=1024

@@ -15,7 +15,7 @@ from mindspore_serving.dispatch import retrying
 from mindspore_serving.dispatch.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Method, Registry
-from mindspore_serving.dispatch.request import WAITS, Answer, PendingRequest, RequestPart
+from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart
 from mindspore_serving.dispatch.retrying import Fate
 from mindspore_serving.dispatch.shares import Shares
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
@@ -63,7 +63,8 @@ class Dispatcher:
         pending = self._new_request(request.method, on_reply)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
-            method.admit(request.timeout, pending.started)
+            if method.measures_all or method.admission.queue.since:
+                method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method
             pending.parts = method.cut_body(pending, request.codec, request.body)
@@ -122,12 +123,15 @@ class Dispatcher:
             request.stop_timer()
         if method is not None:
             self.shares.release(method.share)
-            method.count_done(request, code, self._now())
+            now = self._now()
+            method.series.observe(now - request.started, code)
+            if code or method.measures_all or method.admission.queue.since:
+                method.count_done(request, code, now)
         for part in request.parts:
             part.chunks = ()  # it may lie in a queue for long
             if part.link is not None:
                 part.link.cancel(part)
-            if part.sent == WAITS and method is not None:
+            if part.sent < 0 and method is not None:
                 method.on_dropped(part)
         request.parts = ()  # they point to their request: a cycle would keep the reply for long
 
