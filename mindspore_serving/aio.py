@@ -9,6 +9,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -76,6 +77,52 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+class FunctionThread:
+    """A thread that runs functions for coroutines, one after another.
+
+    It does so also when the main thread has ended, as that of a start-up script does while its
+    server runs: executors, and `asyncio.to_thread`, refuse everything then.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` returns or raises."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def call() -> None:
+            try:
+                result = function(*arguments)
+            except BaseException as error:
+                _in_loop(loop, future, future.set_exception, error)
+            else:
+                _in_loop(loop, future, future.set_result, result)
+
+        self._queue.put(call)
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            self._queue.get()()
+
+
+def _in_loop(
+    loop: asyncio.AbstractEventLoop,
+    future: "asyncio.Future[Any]",
+    settle: Callable[[Any], None],
+    outcome: Any,
+) -> None:
+    def done() -> None:
+        if not future.done():  # cancelled
+            settle(outcome)
+
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(done)
 
 
 class Ticker:

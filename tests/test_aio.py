@@ -1,11 +1,13 @@
 """The background loop, and the ticker that fires once per turn."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from mindspore_serving.aio import BackgroundLoop, Ticker
+from mindspore_serving.aio import BackgroundLoop, FunctionThread, Ticker
 from tests.waiting import PATIENCE
 
 
@@ -113,3 +115,28 @@ async def test_a_ticker_not_armed_does_not_fire():
     Ticker(asyncio.get_running_loop(), lambda: fired.append(1))
     await asyncio.sleep(0)
     assert fired == []
+
+
+def test_a_function_runs_on_a_thread_of_its_own(background):
+    functions = FunctionThread("functions")
+    assert background.run(functions.run(lambda: threading.current_thread().name)) == "functions"
+    with pytest.raises(ZeroDivisionError):
+        background.run(functions.run(divmod, 1, 0))
+    assert background.run(functions.run(divmod, 7, 2)) == (3, 1)
+
+
+def test_functions_run_when_the_main_thread_has_ended():
+    program = """
+import asyncio, threading
+from mindspore_serving.aio import FunctionThread
+
+functions = FunctionThread("functions")
+
+def go_on():
+    threading.main_thread().join()
+    print(asyncio.run(functions.run(divmod, 7, 2)))
+
+threading.Thread(target=go_on).start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
+    assert done.stdout == b"(3, 1)\n"

@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import mindspore_serving
+from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.cluster.worker_log import WorkerLog
 from mindspore_serving.errors import ResourceShortage, StartError
@@ -74,8 +74,7 @@ class LocalLauncher:
     """Worker processes of this machine; their output goes to files in `serving_logs/`."""
 
     def __init__(self) -> None:
-        self._spawner = ThreadPoolExecutor(1, "spawner")
-        self._spawner.submit(int)  # its thread starts now: later there may be none to be had
+        self._spawner = FunctionThread("spawner")  # now: later there may be no thread to be had
 
     async def launch(self, name: str, log_name: str) -> Launched:
         with ExitStack() as inherited, ExitStack() as ours:
@@ -107,10 +106,7 @@ class LocalLauncher:
         ours.callback(to_worker.close)
         to_master = arena.ArenaView(descriptors["to-master"], status.SIZE)
         ours.callback(to_master.close)
-        loop = asyncio.get_running_loop()
-        child, pidfd = await loop.run_in_executor(
-            self._spawner, _spawn, name, log.writer, descriptors
-        )
+        child, pidfd = await self._spawner.run(_spawn, name, log.writer, descriptors)
         ours.pop_all()
         log.begin()
         process = LocalProcess(child, pidfd, lifeline, log)

@@ -95,7 +95,6 @@ def _slow() -> Iterator[Fault]:
         lambda scene: scene.cause(raw.dripping(scene.server, *_grpc_drops(), "grpc")),
         SLOWLY,
         FAST,
-        today="nothing limits how long a message of gRPC may take to come",
     )
     yield Fault(
         "a request that is never answered",
@@ -103,7 +102,6 @@ def _slow() -> Iterator[Fault]:
         lambda scene: scene.cause(asking.classic(scene.server, "nap", 1e8)),
         Must(own=frozenset({504, 503})),
         FAST,
-        today="nothing limits how long a request may take altogether",
     )
     yield Fault(
         "clients do not read their streams",
@@ -155,9 +153,9 @@ def _floods() -> Iterator[Fault]:
     yield Fault(
         "more requests than the limit",
         states.idle,
-        lambda scene: scene.cause(*[asking.classic(scene.server, "nap", 0.02) for _ in range(200)]),
+        lambda scene: scene.cause(*[asking.classic(scene.server, "nap", 0.02) for _ in range(600)]),
         Must(own=frozenset({200, 429})),
-        site=Site(limit=50),
+        site=Site(limit=150),
         is_short=True,
         beside=(),  # who comes while it is full is refused
     )
@@ -232,7 +230,6 @@ def _without_key() -> Iterator[Fault]:
         _messages,
         refused,
         KEYED,
-        today="a message of gRPC is read in full before its key is looked at",
     )
 
 

@@ -82,7 +82,6 @@ class Fault:
         is_start: the server is still starting when `prepare` is called.
         beside: servables whose requests beside the fault must not be held up.
         needs: what a machine must have, by the name that `limits` has for it.
-        today: why it fails today; "" if it holds.
         check: finds more problems in the end.
         is_short: it belongs to the short form.
     """
@@ -96,7 +95,6 @@ class Fault:
     beside: tuple[str, ...] = ("good",)
     check: Callable[[Scene], list[str]] = lambda _: []
     needs: str = ""
-    today: str = ""
     is_short: bool = False
 
 

@@ -20,8 +20,6 @@ BESIDE = ("good", "tiny")
 BAD = frozenset({400, 413, 422})
 FINE = frozenset({200, 400, 413, 422})
 MIB = 1 << 20
-GRAMMAR = "a grammar is compiled in the worker, without a limit of time"
-DECODING = "bodies are decoded on the master's only thread"
 
 
 def rows() -> Iterator[Fault]:
@@ -37,12 +35,11 @@ def _grammars() -> Iterator[Fault]:
         states.idle,
         _leave(endless, count=2),
         beside=("good",),
-        today=GRAMMAR + ": it occupies a thread that prepares requests for ever",
         is_short=True,
     )
-    yield _row("an endless grammar", _chat(lambda: endless), must=BAD, today=GRAMMAR)
+    yield _row("an endless grammar", _chat(lambda: endless), must=BAD)
     dots = _chat(lambda: {"structured_outputs": {"regex": ".*" * 3000}})
-    yield _row("a regular expression of 3,000 times .*", dots, count=2, today=GRAMMAR)
+    yield _row("a regular expression of 3,000 times .*", dots, count=2)
     many = {"structured_outputs": {"regex": STATES_REGEX}, "max_tokens": 64}
     name = "a grammar that is over its limits while it is generated"
     yield _row(name, _chat(lambda: many), count=2)
@@ -59,19 +56,16 @@ def _grammars() -> Iterator[Fault]:
 
 
 def _sizes() -> Iterator[Fault]:
-    lists = DECODING + ", to lists of Python's integers"
     yield _row(
         "a message of 85 MB",
         _chat(lambda: {"messages": [{"role": "user", "content": "a" * (85 * MIB)}]}),
         must=BAD,
-        today=DECODING,
     )
     yield _row(
         "a prompt of 20 million ids",
         _body("/v1/completions", lambda: b'{"prompt":[' + b"1," * (20 * MIB) + b"1]}"),
         must=BAD,
         peak=256,
-        today=lists,
         is_short=True,
     )
     yield _row(
@@ -79,7 +73,6 @@ def _sizes() -> Iterator[Fault]:
         _body("/detokenize", lambda: b'{"tokens":[' + b"1," * (10 * MIB) + b"1]}"),
         must=BAD,
         peak=256,
-        today=lists,
     )
     yield _row(
         "a bias for a million tokens",
@@ -112,7 +105,6 @@ def _counts() -> Iterator[Fault]:
         "1 MB of words that may not come",
         _chat(lambda: {"bad_words": [f"word {n} " * 4 for n in range(20_000)]}),
         count=2,
-        today="they are cut into tokens in the worker, without a limit",
         is_short=True,
     )
     prompts = _body("/v1/completions", lambda: {"prompt": ["a"] * 10_000})

@@ -14,6 +14,7 @@ from tests.e2e.harness import is_alive
 MARK = "CHAOS_SERVER"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WORKER = b"mindspore_serving.execution"
+_PREPARING = b"mindspore_serving.llm.processing.child"
 
 
 def marked(mark: str) -> list[int]:
@@ -51,6 +52,13 @@ def servable_of(pid: int) -> str:
             title = words[words.index(b"--name") + 1].decode()
             return title.partition(",")[0].rpartition(":")[2]
     return ""
+
+
+def prepares(pid: int) -> bool:
+    """Whether `pid` prepares requests of a language model, or forks processes that do."""
+    with suppress(OSError):
+        return _PREPARING in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def peak_memory(pid: int) -> int:

@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 from tests.chaos import asking
 from tests.chaos.asking import Ask, Flight
-from tests.chaos.processes import seconds_of_cpu
+from tests.chaos.processes import prepares, seconds_of_cpu
 from tests.chaos.server import Server
+from tests.e2e.harness import eventually
 
 SERVABLES = ("toy", "good", "tiny")
 _DOUBLED = (42).to_bytes(8, "little")
 _WINDOW = 0.4  # seconds over which computing is measured
+_NUM_PREPARING = 4  # processes that prepare, and the one that forks them
 _MOST_CPU = 0.3  # share of one core that an idle server takes
 
 
@@ -62,6 +64,7 @@ def warm_up(server: Server) -> None:
     for flight in [Flight(ask) for ask in asks]:
         assert flight.wait(time.monotonic() + 60) == 200, f"a new server answers {flight.code}"
     assert not never_right(server, (), 60), server.script.text
+    eventually(lambda: sum(map(prepares, server.pids())) == _NUM_PREPARING)
 
 
 def is_quiet(server: Server, bound: float) -> bool:

@@ -32,13 +32,13 @@ def main(arguments: Sequence[str]) -> int:
     rows, num_bad = [], 0
     for fault, result in measure([each for each in FAULTS if options.only in each.name]):
         rows.append(to_row(fault, result))
-        num_bad += bool(result.problems) != bool(fault.today)
+        num_bad += bool(result.problems)
         print(rows[-1], dict(result.codes), flush=True)
         for problem in result.problems:
             print(f"    {problem}", flush=True)
     if not options.only:
         write(rows)
-    print(f"{len(rows)} faults, {num_bad} not as the table says")
+    print(f"{len(rows)} faults, {num_bad} do not hold")
     return int(num_bad > 0)
 
 
@@ -72,7 +72,7 @@ def to_row(fault: Fault, result: Result) -> str:
         str(result.num_left),
         following,
         "-" if result.has_ended else "yes" if is_back else f"no, {result.growth >> 20} MiB more",
-        "" if not result.problems else f"does not hold: {fault.today or result.problems[0]}",
+        "" if not result.problems else f"does not hold: {result.problems[0]}",
     )
     return f"| {' | '.join(cells)} |"
 

@@ -35,7 +35,9 @@ def open_ports():
 
 def start_servables():
     server.start_servables([
-        server.ServableStartConfig(".", name, num_parallel_workers=workers, llm_options=options)
+        server.ServableStartConfig(
+            ".", name, num_parallel_workers=workers, llm_options=options, **site["timeouts"]
+        )
         for name, workers, options in site["servables"]
     ])
 
@@ -67,6 +69,8 @@ class Site:
     environment: tuple[tuple[str, str], ...] = ()
     clock: str = ""  # what libfaketime makes of the time; "": nothing
     has_small_logs: bool = False  # serving_logs is a file system of 1 MiB
+    heartbeat_timeout: float = 10.0
+    stage_timeout: float = 0.0
     llm_options: tuple[tuple[str, int], ...] = (("max_num_seqs", 16),)
 
     def to_json(self, http: int, grpc: int) -> str:
@@ -78,6 +82,10 @@ class Site:
             "max_mb": self.max_message_mb,
             "limit": self.limit,
             "servables_first": self.servables_first,
+            "timeouts": {
+                "heartbeat_timeout": self.heartbeat_timeout,
+                "stage_timeout": self.stage_timeout,
+            },
             "script_ends": self.script_ends,
             "servables": [
                 ("toy", self.toy_workers, None),
@@ -86,6 +94,10 @@ class Site:
             ],
         }
         return json.dumps(site)
+
+
+WATCHED = Site(heartbeat_timeout=2.0, stage_timeout=3.0)
+"""Where what hangs is ended before requests count as hung."""
 
 
 class Server:

@@ -15,7 +15,6 @@ SHORTAGE = 2.5  # seconds that a shortage lasts
 ONE = Site(toy_workers=1)
 SMALL_LOGS = Site(has_small_logs=True)
 STEPPED = Site(clock="+0", environment=(("DONT_FAKE_MONOTONIC", "1"),))
-LOST = "failed restarts count as quick deaths: the servable is given up for good"
 
 
 def rows() -> Iterator[Fault]:
@@ -40,7 +39,6 @@ def _without_resources() -> Iterator[Fault]:
             states.on(pick, states.idle),
             _short_of(_no_files, _kill),
             site=ONE,
-            today=LOST,
             is_short=whom == "classic",
         )
     yield Fault(
@@ -48,7 +46,6 @@ def _without_resources() -> Iterator[Fault]:
         states.on(states.classic_worker, states.idle),
         _short_of(_no_tasks, _kill),
         site=ONE,
-        today=LOST,
         needs="cgroup",
     )
     yield Fault(
@@ -107,7 +104,6 @@ def _without_disk() -> Iterator[Fault]:
         _with_full_disk(lambda scene: scene.cause(asking.classic(scene.server, "say", 100_000))),
         site=SMALL_LOGS,
         needs="mount",
-        today="what a stage prints goes straight to a file, and fails with it",
         is_short=True,
     )
     yield Fault(
@@ -136,7 +132,6 @@ def _without_disk() -> Iterator[Fault]:
         states.on(states.classic_worker, states.idle),
         _print_over_limit,
         site=ONE,
-        today="what a stage prints goes straight to a file, and fails with it",
     )
 
 
@@ -202,7 +197,6 @@ def _places() -> Iterator[Fault]:
                 fails,
                 Site(taken=port, servables_first=is_first),
                 is_start=True,
-                today="the script ends, and the process stays" if is_first else "",
                 is_short=is_first and port == "grpc",
             )
     yield Fault(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from tests.chaos import states
 from tests.chaos.asking import CLOSED, CUT
 from tests.chaos.fault import Fault, Must, Scene, Step
-from tests.chaos.server import Server, send_signal
+from tests.chaos.server import WATCHED, Server, Site, send_signal
 
 PAUSE = 1.0  # seconds between SIGSTOP and SIGCONT
 
@@ -39,8 +39,6 @@ SHORT = {
     ("SIGKILL", CLASSIC, "while restarting"),
     ("SIGTERM", CLASSIC, "during a batch"),
 }
-NOT_NOTICED = "a worker that was stopped is never noticed: what it has and gets waits for ever"
-SLOW_END = "a worker that was stopped holds up the end: 30 s for requests, then 10 s for workers"
 
 
 def rows() -> Iterator[Fault]:
@@ -62,8 +60,8 @@ def _row(name: str, whom: str, state: str) -> Fault:
         states.on(WHOM[whom], STATES[state]),
         _send(name),
         _must(name, whom, state),
+        site=WATCHED if name == "SIGSTOP" else Site(),
         is_start=state == "while loading",
-        today=_today(name, state),
         is_short=(name, whom, state) in SHORT,
     )
 
@@ -108,9 +106,3 @@ def _of_master(name: str, state: str) -> Must:
     if state == "during shutdown":  # a second one that comes later ends it at once
         return Must(frozenset({200, CLOSED}), ends=True, statuses=frozenset({0, 130, 143}))
     return Must(ends=True)
-
-
-def _today(name: str, state: str) -> str:
-    if name != "SIGSTOP":
-        return ""
-    return SLOW_END if state == "during shutdown" else NOT_NOTICED

@@ -8,16 +8,12 @@ from typing import Any
 from tests.chaos import asking, limits, states
 from tests.chaos.asking import CLOSED
 from tests.chaos.fault import BOUND, Fault, Must, Scene, Step
-from tests.chaos.server import Site, send_signal
+from tests.chaos.server import WATCHED, Site, send_signal
 from tests.e2e.harness import eventually
 
 FAILED = frozenset({500})
 LOST = frozenset({503})
 SHORT_NAP = 0.02
-HANG = "a hung worker is never noticed: what it has and gets waits for ever"
-EXIT = "an exception that is no Exception ends the worker, and the retry ends the next one"
-POISON = "the retry brings the request to the other worker, where it ends innocent ones too"
-DESCENT = "five quick deaths in a row, and the servable is given up for good"
 MIB = 1 << 20
 
 
@@ -29,18 +25,18 @@ def rows() -> Iterator[Fault]:
 
 def _hanging() -> Iterator[Fault]:
     hung = Must(frozenset({200, 503}), own=frozenset({500, 503, 504}))
-    yield _row("an endless loop", "loop", must=hung, today=HANG, is_short=True)
+    yield _row("an endless loop", "loop", must=hung, site=WATCHED, is_short=True)
     yield _row("a C call that holds the GIL for 3 s", "hold_gil", 3.0, is_short=True)
-    yield _row("a C call that holds the GIL for 10 min", "hold_gil", 600.0, must=hung, today=HANG)
+    yield _row("a C call that holds the GIL for 10 min", "hold_gil", 600.0, must=hung, site=WATCHED)
     yield _row(
-        "an endless loop whose client has a deadline", "loop", timeout=1.0, must=hung, today=HANG
+        "an endless loop whose client has a deadline", "loop", timeout=1.0, must=hung, site=WATCHED
     )
     yield Fault(
         "an endless loop in every worker of a servable",
         states.idle,
         _call("loop", count=2),
         Must(own=frozenset({500, 503, 504})),
-        today=HANG,
+        site=WATCHED,
     )
     yield Fault(
         "a servable that hangs fills the server's limit of requests",
@@ -48,14 +44,12 @@ def _hanging() -> Iterator[Fault]:
         _call("nap", 4.0, count=40),
         Must(own=frozenset({200, 429})),
         site=Site(limit=20),
-        today="there is one limit for the server: a slow servable has the others refused",
     )
     yield Fault(
         "SIGKILL to the master while a stage holds the GIL",
         states.on(states.master, _holding_gil),
         lambda scene: send_signal(scene.pid, signal.SIGKILL),
         Must(own=frozenset({CLOSED}), ends=True, statuses=frozenset()),
-        today="a worker sees by a thread of its own that the master is gone, and that thread waits",
         is_short=True,
     )
     yield Fault(
@@ -63,7 +57,6 @@ def _hanging() -> Iterator[Fault]:
         states.on(states.master, _looping),
         lambda scene: send_signal(scene.pid, signal.SIGTERM),
         Must(own=LOST, ends=True),
-        today="the end takes 40 s, and connections are closed before their answer",
     )
 
 
@@ -77,15 +70,14 @@ def _dying() -> Iterator[Fault]:
         must = Must(own=LOST)
         yield Fault(f"a stage that {title}", states.idle, _call(method, 3), must)
     own = Must(own=FAILED)
-    yield _row("a stage that calls sys.exit", "raise_exit", 3, must=own, today=EXIT, is_short=True)
-    yield _row("a stage that raises KeyboardInterrupt", "interrupt", must=own, today=EXIT)
+    yield _row("a stage that calls sys.exit", "raise_exit", 3, must=own, is_short=True)
+    yield _row("a stage that raises KeyboardInterrupt", "interrupt", must=own)
     yield _row("a stage that calls itself for ever", "recurse", must=own)
     yield Fault(
         "one request of 40 ends the process of its worker",
         states.idle,
         _poison,
         Must(own=LOST),
-        today=POISON,
         is_short=True,
     )
     yield Fault(
@@ -93,7 +85,6 @@ def _dying() -> Iterator[Fault]:
         states.idle,
         _again_and_again,
         Must(own=LOST),
-        today=DESCENT,
         is_short=True,
     )
     yield Fault(
@@ -101,7 +92,6 @@ def _dying() -> Iterator[Fault]:
         states.on(states.classic_worker, states.idle),
         lambda scene: send_signal(scene.pid, signal.SIGKILL),
         site=Site(script_ends=True, toy_workers=1),
-        today="its restart fails: at the end of the main thread Python's thread pools are closed",
         is_short=True,
     )
 
@@ -142,7 +132,6 @@ def _misbehaving() -> Iterator[Fault]:
         states.idle,
         _call("say", 20 * MIB, count=10),
         check=_has_small_logs,
-        today="the logs of workers grow without bound",
         is_short=True,
     )
 

@@ -9,8 +9,6 @@ from tests.chaos.table import FAULTS, missing_need
 
 def _to_param(fault: Fault) -> object:
     marks = [] if fault.is_short else [pytest.mark.chaos_long]
-    if fault.today:
-        marks.append(pytest.mark.xfail(reason=fault.today))
     return pytest.param(fault, id=fault.name, marks=marks)
 
 
