@@ -35,7 +35,7 @@ TOKENS = 384
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is asked: a path and a body, and how many clients find the peak."""
+    """What is asked: a path and a body; the peak is found by as many clients, and 2 and 4 times."""
 
     port: int
     path: str
@@ -56,6 +56,7 @@ class Outcomes:
     """What became of the requests of a phase."""
 
     statuses: Counter[int] = field(default_factory=Counter)  # 0: the client has left
+    num_answered: int = 0  # before the last request came
     refused_seconds: list[float] = field(default_factory=list)
     num_without_retry_after: int = 0
 
@@ -85,8 +86,8 @@ async def ask(subject: Subject, request: bytes, outcomes: Outcomes) -> None:
     outcomes.add(status, head, time.perf_counter() - began)
 
 
-async def find_peak(subject: Subject, seconds: float) -> float:
-    """Answers per second to clients that ask again when they are answered."""
+async def find_peak(subject: Subject, num_clients: int, seconds: float) -> float:
+    """Answers per second to as many clients, each of which asks again when it is answered."""
     request, end = subject.request(says_timeout=False), time.perf_counter() + seconds
     outcomes = Outcomes()
 
@@ -95,7 +96,7 @@ async def find_peak(subject: Subject, seconds: float) -> float:
             await ask(subject, request, outcomes)
 
     began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(subject.num_clients)))
+    await asyncio.gather(*(client() for _ in range(num_clients)))
     return outcomes.statuses[200] / (time.perf_counter() - began)
 
 
@@ -108,16 +109,18 @@ async def overload(subject: Subject, rate: float, seconds: float, *, says: bool)
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             clients.create_task(ask(subject, request, outcomes))
             due += draw.expovariate(rate)
+        outcomes.num_answered = outcomes.statuses[200]
     return outcomes
 
 
 async def measure(name: str, subject: Subject, seconds: float) -> list[list[str]]:
     rows = []
-    await find_peak(subject, WARM_SECONDS)
-    peak = await find_peak(subject, seconds / 3)
+    await find_peak(subject, subject.num_clients, WARM_SECONDS)
+    counts = (subject.num_clients, 2 * subject.num_clients, 4 * subject.num_clients)
+    peak = max([await find_peak(subject, count, seconds / 3) for count in counts])
     for label, says in (("deadline", True), ("leaves", False)):
         outcomes = await overload(subject, FACTOR * peak, seconds, says=says)
-        goodput = outcomes.statuses[200] / seconds
+        goodput = outcomes.num_answered / seconds
         refused = sorted(outcomes.refused_seconds) or [0.0]
         p50, p99 = (1000 * refused[int(len(refused) * q)] for q in (0.5, 0.99))
         print_json(
@@ -177,7 +180,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="of each overload")
     parser.add_argument("--model", type=Path, help="directory of a language model")
-    parser.add_argument("--clients", type=int, default=16, help="that find a model's peak")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        default=8,
+        help="that find a model's peak, with 2 and 4 times as many",
+    )
     parser.add_argument("--only", choices=("classic", "language"))
     options = parser.parse_args()
     rows = []
