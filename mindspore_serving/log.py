@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     _Stream = logging.StreamHandler[TextIO]
@@ -171,15 +171,23 @@ def _logger() -> logging.Logger:
     logger.setLevel(_LEVELS[settings.level])
     logger.handlers = [_with_format(_StderrHandler())]
     if settings.directory:
-        from logging.handlers import RotatingFileHandler  # drags in sockets and pickle
-
         logger.handlers[0].setLevel(_LEVELS[settings.stderr_threshold])
-        path = os.path.join(settings.directory, f"mindspore_serving.log.{os.getpid()}")
-        file = RotatingFileHandler(
-            path, maxBytes=settings.max_bytes, backupCount=settings.backup_count, encoding="utf-8"
-        )
-        logger.addHandler(_with_format(file))
+        logger.addHandler(_with_format(_rotating_file(settings, settings.directory)))
     return logger
+
+
+def _rotating_file(settings: _Settings, directory: str) -> logging.Handler:
+    """Files that only their owner can read."""
+    from logging.handlers import RotatingFileHandler  # drags in sockets and pickle
+
+    class PrivateFile(RotatingFileHandler):
+        def _open(self) -> Any:
+            os.close(os.open(self.baseFilename, os.O_CREAT | os.O_WRONLY, 0o600))
+            return super()._open()
+
+    path = os.path.join(directory, f"mindspore_serving.log.{os.getpid()}")
+    most = settings.max_bytes, settings.backup_count
+    return PrivateFile(path, maxBytes=most[0], backupCount=most[1], encoding="utf-8")
 
 
 def _with_format(handler: logging.Handler) -> logging.Handler:

@@ -109,7 +109,7 @@ def test_a_log_file_holds_all_and_stderr_what_reaches_its_threshold(run, tmp_pat
     assert file.name == f"mindspore_serving.log.{LINE.fullmatch(lines[0])[2]}"
 
 
-def test_a_log_file_is_rotated(run, tmp_path):
+def test_a_log_file_is_rotated_and_only_its_owner_can_read_it(run, tmp_path):
     code = "from mindspore_serving import log\nfor i in range(20): log.error('x' * 100)\n"
     run(
         code,
@@ -118,7 +118,8 @@ def test_a_log_file_is_rotated(run, tmp_path):
         logger_maxBytes="1000",
         logger_backupCount="2",
     )
-    assert len(list(tmp_path.glob("mindspore_serving.log.*"))) == 3
+    files = list(tmp_path.glob("mindspore_serving.log.*"))
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * 3
 
 
 def test_importing_reads_no_setting(run):

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mindspore_serving import server
@@ -22,6 +23,7 @@ from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
 from mindspore_serving.server.master import context
 
+KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 _POLL_SECONDS = 0.1
 
 
@@ -89,6 +91,15 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     return options | _values("--llm-option", settings.llm_option)
 
 
+def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
+    """The keys that clients must send, or the file that they are in.  Raises InvalidInputs."""
+    if settings.api_key_file is not None:
+        if settings.api_key:
+            raise InvalidInputs("--api-key and --api-key-file exclude each other")
+        return Path(settings.api_key_file)
+    return tuple(settings.api_key) or tuple(os.environ.get(KEYS, "").split())
+
+
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
     """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
     one that does not exist."""
@@ -133,24 +144,27 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
 
 def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     _warn(settings)
-    most, content = limits(settings)
+    (most, content), keys = limits(settings), api_keys(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
+    context.set_shutdown_timeout(settings.shutdown_timeout)
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),
             settings.max_msg_mb,
             tls,
             use_status_codes=settings.http_status_codes,
-            api_keys=settings.api_key,
+            api_keys=keys,
             llm_serving_form="bare" if settings.llm_serving_form == "bare" else "r21",
+            allowed_hosts=settings.allowed_host,
+            allow_origins=settings.allow_origin,
+            max_n=settings.max_n,
+            allow_priority=settings.allow_priority,
             limits=most,
             language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(
-            where, settings.max_msg_mb, tls, api_keys=settings.api_key, limits=most
-        )
+        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys, limits=most)
 
 
 def _warn(settings: ServeSettings) -> None:

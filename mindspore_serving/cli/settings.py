@@ -80,6 +80,7 @@ class ServeSettings:
     max_msg_mb: int = _option(100, "largest message in megabytes, 1 to 512", metavar="MB")
     max_enqueued_requests: int = _option(10_000, "requests in flight beyond which more are refused")
     max_requests: int = _option(0, "... of each servable; 0 for no limit of its own")
+    shutdown_timeout: float = _option(25.0, "seconds from SIGTERM until all has ended")
     restart_policy: str = _option(
         "always",
         "whether workers that died are restarted: always, limited (to five quick deaths) or never",
@@ -103,8 +104,21 @@ class ServeSettings:
     tls_key: str | None = _option(None, "PEM private key of --tls-cert")
     tls_ca: str | None = _option(None, "demand client certificates signed by this PEM authority")
     api_key: tuple[str, ...] = _option(
-        (), "clients must send this key, on every route but /health; repeatable", action="append"
+        (),
+        "clients must send this key, except for health; visible in ps; repeatable",
+        action="append",
     )
+    api_key_file: str | None = _option(
+        None, "a key in each line (default: those in MINDSPORE_SERVING_API_KEYS)"
+    )
+    allowed_host: tuple[str, ...] = _option(
+        (), "name of the server, besides localhost and addresses; repeatable", action="append"
+    )
+    allow_origin: tuple[str, ...] = _option(
+        (), "other site whose web pages may use the server, or *; repeatable", action="append"
+    )
+    max_n: int = _option(16, "language models: most answers to one prompt, 1 to 128")
+    allow_priority: bool = _option(False, "language models: clients may set priorities")
     name: str = _option("", "what clients call it, if one servable is served", metavar="NAME")
     runtime: str = _option("", "language models: openvino, torch, mindspore or mindir")
     quantization: str = _option("", "language models: int8 or int4 weights", metavar="KIND")

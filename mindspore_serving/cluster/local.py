@@ -16,6 +16,7 @@ from pathlib import Path
 
 import mindspore_serving
 from mindspore_serving.cluster.base import Launched
+from mindspore_serving.cluster.worker_log import WorkerLog
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
 
@@ -23,7 +24,6 @@ LOG_DIRECTORY = "serving_logs"
 # Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
 # glibc takes it from the environment of a new process alone.
 HUGE_PAGES = "glibc.malloc.hugetlb"
-_TAIL = 2000  # bytes of a dead worker's log that are shown
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOSPC}
 
 
@@ -34,14 +34,13 @@ class LocalProcess:
     """
 
     def __init__(
-        self, child: "subprocess.Popen[bytes]", pidfd: int, lifeline: int, log_path: Path | None
+        self, child: "subprocess.Popen[bytes]", pidfd: int, lifeline: int, log: WorkerLog
     ) -> None:
         self._child = child
         self._pidfd = pidfd
         self._lifeline = lifeline
         self._ended: asyncio.Future[int] | None = None
-        self._log_path = log_path
-        self._start = log_path.stat().st_size if log_path else 0
+        self._log = log
 
     @property
     def pid(self) -> int:
@@ -58,6 +57,7 @@ class LocalProcess:
         loop.remove_reader(self._pidfd)
         self.kill()  # what the worker started and left behind
         ended.set_result(self._child.wait())
+        self._log.pump()
         os.close(self._pidfd)
         os.close(self._lifeline)
 
@@ -67,13 +67,7 @@ class LocalProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
     def log_tail(self) -> str:
-        if self._log_path is None:
-            return ""
-        with suppress(OSError), self._log_path.open("rb") as file:
-            size = self._log_path.stat().st_size
-            file.seek(max(self._start, size - _TAIL))
-            return file.read(_TAIL).decode(errors="replace").strip()
-        return ""
+        return self._log.tail()
 
 
 class LocalLauncher:
@@ -86,14 +80,17 @@ class LocalLauncher:
     async def launch(self, name: str, log_name: str) -> Launched:
         with ExitStack() as inherited, ExitStack() as ours:
             try:
-                return await self._launch(name, _log_path(log_name), inherited, ours)
+                log = WorkerLog(_log_path(log_name))
+                inherited.callback(log.close_writer)
+                ours.callback(log.close)
+                return await self._launch(name, log, inherited, ours)
             except OSError as error:
                 kind = ResourceShortage if error.errno in _SHORTAGES else StartError
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
 
     async def _launch(
-        self, name: str, log_path: Path | None, inherited: ExitStack, ours: ExitStack
+        self, name: str, log: WorkerLog, inherited: ExitStack, ours: ExitStack
     ) -> Launched:
         """What the worker inherits is closed in any case, what is ours if this fails."""
         stream, theirs = socket.socketpair()
@@ -112,15 +109,16 @@ class LocalLauncher:
         ours.callback(to_master.close)
         loop = asyncio.get_running_loop()
         child, pidfd = await loop.run_in_executor(
-            self._spawner, _spawn, name, log_path, descriptors
+            self._spawner, _spawn, name, log.writer, descriptors
         )
         ours.pop_all()
-        process = LocalProcess(child, pidfd, lifeline, log_path)
+        log.begin()
+        process = LocalProcess(child, pidfd, lifeline, log)
         return Launched(process, stream, to_worker, to_master)
 
 
 def _spawn(
-    name: str, log_path: Path | None, descriptors: dict[str, int]
+    name: str, output: int, descriptors: dict[str, int]
 ) -> "tuple[subprocess.Popen[bytes], int]":
     """The worker's process, and a descriptor of it."""
     # -P: nothing in the current directory may hide what the worker imports
@@ -129,20 +127,15 @@ def _spawn(
     command += ["--channel", f"fd:{descriptors['channel']}"]
     command += ["--arenas", f"{descriptors['to-master']},{descriptors['to-worker']}"]
     command += ["--lifeline", str(descriptors["lifeline"])]
-    output = log_path.open("ab") if log_path else None
-    try:
-        child = subprocess.Popen(
-            command,
-            pass_fds=tuple(descriptors.values()),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,
-            env=_environment(),
-        )
-    finally:
-        if output:
-            output.close()
+    child = subprocess.Popen(
+        command,
+        pass_fds=tuple(descriptors.values()),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=_environment(),
+    )
     try:
         return child, os.pidfd_open(child.pid)
     except OSError:
@@ -167,12 +160,10 @@ def _environment() -> dict[str, str]:
 
 
 def _log_path(log_name: str) -> Path | None:
-    """The worker's log file; None (our own output) where no directory can be made."""
+    """The worker's log file; None where no directory can be made."""
     directory = Path(LOG_DIRECTORY)
     try:
         directory.mkdir(exist_ok=True)
-        path = directory / f"{log_name}.log"
-        path.touch()
     except OSError:
         return None
-    return path.absolute()
+    return (directory / f"{log_name}.log").absolute()

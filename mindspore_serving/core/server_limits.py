@@ -17,12 +17,14 @@ class ServerLimits:
 
     max_connections: int = param(
         4096,
-        "open connections, and never more than half of the descriptors that the process may open; "
-        "HTTP answers one more with 503, gRPC closes it",
+        "open connections, and of the descriptors that the process may open at most half (HTTP) or "
+        "a quarter (gRPC); HTTP answers one more with 503, gRPC closes it",
         at_least=1,
     )
     max_connections_per_address: int = param(
-        1024, "HTTP: those from one address; one more is answered 503", at_least=1
+        3072,
+        "HTTP: those from one address, so that it leaves some to others; one more is answered 503",
+        at_least=1,
     )
     max_head: int = param(
         64 << 10, "HTTP: request line and headers, or trailers; else 431", at_least=1024

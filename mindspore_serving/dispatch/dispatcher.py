@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.dispatch import retrying
 from mindspore_serving.dispatch.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Method, Registry
-from mindspore_serving.dispatch.request import WAITS, Answer, PendingRequest, RequestPart
+from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart
 from mindspore_serving.dispatch.retrying import Fate
 from mindspore_serving.dispatch.shares import Shares
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
@@ -62,7 +63,8 @@ class Dispatcher:
         pending = self._new_request(request.method, on_reply)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
-            method.admit(request.timeout, pending.started)
+            if method.measures_all or method.admission.queue.since:
+                method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method
             pending.parts = method.cut_body(pending, request.codec, request.body)
@@ -71,6 +73,10 @@ class Dispatcher:
             self._start(pending, method, request.timeout)
         except ServingError as error:
             self._loop.call_soon(pending.fail, error)
+        except Exception:
+            log.error("taking a request to method %s", request.method, exc_info=True)
+            failure = ServingError("the request could not be read; the server's log says why")
+            self._loop.call_soon(pending.fail, failure)
         return pending
 
     def on_call(self, link: Link, message: WorkerCall) -> None:
@@ -117,12 +123,15 @@ class Dispatcher:
             request.stop_timer()
         if method is not None:
             self.shares.release(method.share)
-            method.count_done(request, code, self._now())
+            now = self._now()
+            method.series.observe(now - request.started, code)
+            if code or method.measures_all or method.admission.queue.since:
+                method.count_done(request, code, now)
         for part in request.parts:
             part.chunks = ()  # it may lie in a queue for long
             if part.link is not None:
                 part.link.cancel(part)
-            if part.sent == WAITS and method is not None:
+            if part.sent < 0 and method is not None:
                 method.on_dropped(part)
         request.parts = ()  # they point to their request: a cycle would keep the reply for long
 

@@ -5,6 +5,7 @@ Front ends see it as `Inference` (by its dispatcher) and `Control`.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
@@ -39,6 +40,7 @@ class Master:
         self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
         self._is_stopping = False
+        self._is_ending = False  # or is about to stop
         self._watches: set[asyncio.Task[None]] = set()
 
     # --- starting and stopping --------------------------------------------------------------
@@ -55,7 +57,9 @@ class Master:
         await self._start_all([self._supervisor(d, extra=i) for d, i in extras])
 
     async def drain(self, limit: float) -> bool:
-        """Wait until nothing is in flight, at most `limit` seconds; whether that was reached."""
+        """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
+        now on nothing is ready."""
+        self._is_ending = True
         end = asyncio.get_running_loop().time() + limit
         while self.dispatcher.num_in_flight and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
@@ -63,7 +67,7 @@ class Master:
 
     async def stop(self, grace: float = EXIT_GRACE) -> None:
         """Answer what is pending, end every worker.  Harmless if nothing runs."""
-        self._is_stopping = True
+        self._is_stopping = self._is_ending = True
         self.dispatcher.fail_all(
             ServableUnavailable("servable is not available: the server is stopping")
         )
@@ -239,13 +243,15 @@ class Master:
         return bool(wanted) and all(one.condition == "ready" for one in wanted)
 
     def readiness(self) -> Sequence[ServableReadiness]:
-        if self._is_stopping:
+        if self._is_ending:
             text = "the server is stopping"
             return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
         found = []
         for deployment, supervisors in self._deployed:
             last = next((one.last_exit for one in supervisors if one.last_exit), "")
-            found.append(status.readiness(deployment, {s.condition for s in supervisors}, last))
+            one = status.readiness(deployment, {s.condition for s in supervisors}, last)
+            known = (s.version for s in self.registry if s.deployment == deployment)
+            found.append(replace(one, version=next(known, one.version)))
         return found
 
     def observe(self) -> list[dict[str, Any]]:

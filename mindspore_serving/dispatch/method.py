@@ -17,6 +17,7 @@ class ServedMethod:
     """One method, and the workers that can run it; among equals the first one is next."""
 
     is_cut_singly = False  # every instance of a request is a part of its own
+    measures_all = False  # also the requests that come and go while nothing waits
 
     def __init__(self, deployment: Deployment, version: int, report: MethodReport) -> None:
         self.version = version
@@ -34,8 +35,8 @@ class ServedMethod:
         raise NotImplementedError
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
-        """`request` has ended, by a reply (`code` says which) or because its client left."""
-        self.series.observe(now - request.started, code)
+        """`request` has ended, by a reply (`code` says which) or because its client left.  Called
+        for failures, for all if `measures_all`, and else while there is a queue."""
         patience, first_output = self.admission.patience, request.first_output
         if code == Code.CANCELLED and not first_output:
             patience.left(now - request.started, now)

@@ -36,6 +36,8 @@ class StreamedMethod(ServedMethod):
     """A method that streams.  What a lost worker had waits here until the next turn of the loop,
     and anything while there is no worker."""
 
+    measures_all = True
+
     def __init__(
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:

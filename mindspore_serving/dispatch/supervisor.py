@@ -116,8 +116,9 @@ class WorkerSupervisor:
         if self._task is None:
             return
         if self.link is not None and not self.link.closed.done():
-            self.link.ask_to_exit()
-            await asyncio.wait([self.link.closed], timeout=grace)
+            if not self.link.is_silent:  # else it would not see it
+                self.link.ask_to_exit()
+                await asyncio.wait([self.link.closed], timeout=grace)
             self.link.process.kill()
         await asyncio.wait([self._task])
 

@@ -7,6 +7,10 @@ from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
 from mindspore_serving.frontends.refusals import refuse
 from mindspore_serving.frontends.sites import SiteRules
 
+_LANGUAGE = (  # routes of language models, beside "/"
+    *("/v1/", "/models/", "/serving/", "/generate"),
+    *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
+)
 OPEN_PATHS = ("/health", "/livez", "/readyz")  # for everybody
 
 
@@ -42,4 +46,6 @@ class Gate:
         fields = dict(scope["headers"])
         if self._sites is not None:
             self._sites.check(scope["method"], fields)
+            if scope["path"].startswith(_LANGUAGE) or scope["path"] == "/":
+                self._sites.check_type(fields)
         return self._keys.find(fields.get(b"authorization")).admit() if self._keys else None

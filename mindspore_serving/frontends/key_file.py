@@ -7,7 +7,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.frontends.keys import ApiKey
 
@@ -16,9 +15,10 @@ _LEAST = {"max_requests": 1, "requests_per_minute": 1, "priority": -(2**31)}
 
 
 def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
-    """The keys in `path`; a warning is logged if other users may read it.
+    """The keys in `path`.
 
-    Raises StartError if it cannot be read, InvalidInputs naming the line that is wrong.
+    Raises StartError if it cannot be read, or every user can; InvalidInputs naming the line that is
+    wrong.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -26,8 +26,8 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"Serving Error: the file of API keys cannot be read: {error}") from None
-    if stat.S_ISREG(mode) and mode & 0o077:
-        log.warning("other users may read the API keys in %s: chmod 600 it", path)
+    if stat.S_ISREG(mode) and mode & 0o007:
+        raise StartError(f"Serving Error: every user may read the API keys in {path}: chmod o= it")
     keys = tuple(_keys_of(text, str(path)))
     if not keys:
         raise InvalidInputs(f"there is no API key in {path}, expected one in each line")

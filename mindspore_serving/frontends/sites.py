@@ -60,6 +60,12 @@ class SiteRules:
                 "allow_origins of start_restful_server, lets it"
             )
 
+    def check_type(self, fields: Mapping[bytes, bytes]) -> None:
+        """Of a route that takes JSON.  Raises Forbidden for what any page can send unasked, also by
+        a browser that does not say from where."""
+        if fields.get(b"content-type", b"").lstrip().lower().startswith(b"text/plain"):
+            raise Forbidden("the content type is 'text/plain', expected 'application/json'")
+
     def _check_name(self, host: bytes) -> None:
         text = host.decode("latin-1")
         name = _name_of(text)

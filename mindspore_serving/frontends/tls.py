@@ -1,13 +1,24 @@
 """Certificate files to an ssl context (HTTP) or gRPC credentials.  TLS 1.2 and newer only."""
 
+import re
 import ssl
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from mindspore_serving import log
 from mindspore_serving.errors import StartError
 
 if TYPE_CHECKING:
     import grpc
+
+
+SOON = timedelta(days=14)
+_PEM = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.S)
+# The validity of a certificate in DER: a sequence of two times, their years in two or four digits.
+_VALIDITY = re.compile(
+    rb"\x30.(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z", re.S
+)
 
 
 class Tls(Protocol):
@@ -27,7 +38,10 @@ class Tls(Protocol):
 
 
 def to_context(tls: Tls) -> ssl.SSLContext:
-    """For HTTP.  Raises StartError naming the file that cannot be used."""
+    """For HTTP; a warning is logged if the certificate expires within SOON.
+
+    Raises StartError naming the file that cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
@@ -39,6 +53,7 @@ def to_context(tls: Tls) -> ssl.SSLContext:
         if not _is_certificate(tls.certificate):
             which, path = "certificate_chain", tls.certificate
         raise StartError(f"Serving Error: load {which} from {path} failed: {error}") from error
+    _warn_of_end(tls.certificate)
     if tls.verify_client:
         assert tls.custom_ca is not None
         try:
@@ -71,3 +86,22 @@ def _is_certificate(path: str) -> bool:
     except (OSError, ssl.SSLError):
         return False
     return True
+
+
+def end_of(certificate: str) -> datetime | None:
+    """When the first certificate in PEM text expires; None if it does not say."""
+    pem = _PEM.search(certificate)
+    found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem[0])) if pem else None
+    if found is None:
+        return None
+    digits = found[1].decode()
+    form = "%y%m%d%H%M%S" if len(digits) == 12 else "%Y%m%d%H%M%S"
+    return datetime.strptime(digits, form).replace(tzinfo=timezone.utc)
+
+
+def _warn_of_end(path: str) -> None:
+    end = end_of(Path(path).read_text(encoding="ascii", errors="replace"))
+    now = datetime.now(timezone.utc)
+    if end is not None and end < now + SOON:
+        verb = "has expired" if end < now else "expires"
+        log.warning("the certificate in %s %s on %s", path, verb, f"{end:%Y-%m-%d %H:%M} UTC")

@@ -47,6 +47,17 @@ def check_int(
     return _check_int(f"Parameter '{name}'", value, minimum, maximum)
 
 
+def check_number(name: str, value: object, minimum: float = 0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        kind = type(value)
+        raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
+    if not minimum <= value < float("inf"):
+        raise InvalidInputs(
+            f"Parameter '{name}' should be >= {minimum:g} and finite, but actually {value}"
+        )
+    return float(value)
+
+
 def check_port(name: str, value: object) -> int:
     """`value`, if it is a port number."""
     return check_int(name, value, 1, 65535)

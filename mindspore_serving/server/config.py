@@ -17,6 +17,7 @@ from mindspore_serving.servable.check import (
     check_bool,
     check_dec,
     check_int,
+    check_number,
     check_servable_name,
     check_str,
 )
@@ -116,15 +117,15 @@ class ServableStartConfig:
             dec_key=dec_key,
             dec_mode=dec_mode,
             batching=BatchPolicy(
-                max_wait=_check_duration("max_batch_delay_ms", max_batch_delay_ms) / 1000,
+                max_wait=check_number("max_batch_delay_ms", max_batch_delay_ms) / 1000,
                 preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
             ),
             retry=check_bool("retry", retry),
             restart_policy=_check_policy(restart_policy),
             max_requests=check_int("max_requests", max_requests, 0),
-            heartbeat_timeout=_check_duration("heartbeat_timeout", heartbeat_timeout),
-            stage_timeout=_check_duration("stage_timeout", stage_timeout),
-            step_timeout=_check_duration("step_timeout", step_timeout),
+            heartbeat_timeout=check_number("heartbeat_timeout", heartbeat_timeout),
+            stage_timeout=check_number("stage_timeout", stage_timeout),
+            step_timeout=check_number("step_timeout", step_timeout),
             alias=check_servable_name("alias", alias) if alias else "",
             llm_options=_check_options(llm_options),
         )
@@ -215,15 +216,6 @@ def _check_device_type(device_type: str | None) -> str:
             "None, case ignored"
         )
     return name
-
-
-def _check_duration(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        kind = type(value)
-        raise InvalidInputs(f"Parameter '{name}' should be int or float, but actually {kind}")
-    if not 0 <= value < float("inf"):
-        raise InvalidInputs(f"Parameter '{name}' should be >= 0 and finite, but actually {value}")
-    return float(value)
 
 
 def _check_policy(policy: str) -> str:

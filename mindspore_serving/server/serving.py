@@ -99,7 +99,8 @@ class Serving:
     async def stop(self, seconds: float) -> None:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
-        drain = max(0.0, seconds - EXIT_GRACE - CLOSE_GRACE)
+        grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
+        drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
             asyncio.ensure_future(server.stop(drain + CLOSE_GRACE))
             for server in (self._grpc, self._http)
@@ -107,7 +108,7 @@ class Serving:
         ]
         if drain:
             await self._master.drain(drain)
-        await self._master.stop(EXIT_GRACE)
+        await self._master.stop(grace)
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None

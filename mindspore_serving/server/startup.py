@@ -28,13 +28,12 @@ from mindspore_serving.server.lifetime import Lifetime
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
 
-SHUTDOWN_LIMIT = 25.0  # seconds from SIGTERM to the end; Kubernetes kills after 30
-
 _loop = BackgroundLoop()
 _lock = threading.Lock()
 _serving: "Serving | None" = None
-_lifetime = Lifetime(lambda: _shut_down(SHUTDOWN_LIMIT))
+_lifetime = Lifetime(lambda: _shut_down(_shutdown_timeout))
 _max_enqueued_requests = 10_000
+_shutdown_timeout = 25.0  # seconds; Kubernetes kills after 30
 
 
 def start_servables(
@@ -186,6 +185,12 @@ def set_max_enqueued_requests(number: int) -> None:
     _max_enqueued_requests = number
     if _serving is not None:
         _serving.set_limit(number)
+
+
+def set_shutdown_timeout(seconds: float) -> None:
+    """See `server.master.context`."""
+    global _shutdown_timeout
+    _shutdown_timeout = seconds
 
 
 def _get() -> "Serving":

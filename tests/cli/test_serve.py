@@ -109,7 +109,8 @@ def test_a_servable_that_cannot_be_imported_is_told_with_file_and_line(tmp_path:
 
 def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Path) -> None:
     write_words(tmp_path)
-    with serve(tmp_path, "words", "--http-port", str(free_port()), "--no-grpc") as command:
+    options = ["--http-port", str(free_port()), "--no-grpc", "--restart-policy", "limited"]
+    with serve(tmp_path, "words", *options) as command:
         command.says(READY)
         (tmp_path / "words" / "servable_config.py").write_text("raise SystemExit('gone')")
         for pid in workers(command.pid):
@@ -162,6 +163,51 @@ def test_limits_are_those_that_were_given(tmp_path: Path) -> None:
         assert done.stdout == "There are more than 1 headers."
 
 
+@needs_curl
+@pytest.mark.parametrize("place", ["a file", "the environment", "the command line"])
+def test_keys_come_from_a_file_the_environment_or_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    write_words(tmp_path)
+    key, port = "a-key-that-is-long-enough", str(free_port())
+    options = ["--http-port", port, "--no-grpc"]
+    if place == "a file":
+        (tmp_path / "keys").write_text(f"{key} Anna\n")
+        (tmp_path / "keys").chmod(0o600)
+        options += ["--api-key-file", "keys"]
+    elif place == "the environment":
+        monkeypatch.setenv("MINDSPORE_SERVING_API_KEYS", f"another-long-key {key}")
+    else:
+        options += ["--api-key", key]
+    with serve(tmp_path, "words", *options) as one:
+        one.says(READY)
+        words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}"]
+        words.append(f"http://127.0.0.1:{port}/servables")
+        assert run(words, tmp_path).stdout == "401"
+        assert run([*words, "-H", f"Authorization: Bearer {key}"], tmp_path).stdout == "200"
+
+
+@needs_curl
+def test_a_server_of_this_machine_answers_neither_other_names_nor_other_sites(
+    tmp_path: Path,
+) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    options = ["--http-port", port, "--no-grpc", "--allowed-host", "serving.example"]
+    with serve(tmp_path, "words", *options) as one:
+        one.says(READY)
+        url = f"http://127.0.0.1:{port}/model/words:double"
+        words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", url]
+        words += ["-d", '{"instances":[{"x":1}]}', "-H"]
+        for header, status in (
+            ("X: y", "200"),
+            ("Host: serving.example", "200"),
+            ("Host: other.example", "403"),
+            ("Origin: https://other.example", "403"),
+        ):
+            assert run([*words, header], tmp_path).stdout == status, header
+
+
 def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path: Path) -> None:
     write_words(tmp_path)
     authority = Authority(tmp_path, "authority")
@@ -191,6 +237,10 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
         (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
         (["--http-port", "70000"], "out of legal range"),
+        (["--api-key-file", "nothing"], "the file of API keys cannot be read"),
+        (["--api-key", "k" * 8, "--api-key-file", "x"], "exclude each other"),
+        (["--api-key", "short"], "at least 8 printable ASCII characters"),
+        (["--max-n", "129"], "'max_n' should be in range [1,128]"),
         (["--limit", "head_timeout"], "--limit is 'head_timeout', expected NAME=VALUE"),
         (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
         (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),

@@ -14,7 +14,7 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Exit, Leaving, Ready, Setup, ToMaster
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 CONFIG = """
 import os
@@ -138,7 +138,7 @@ async def test_the_output_goes_to_a_log_file_of_its_own(launch, directory):
     load(launched, directory, "print('hello from the servable')\n" + CONFIG)
     await hear(launched)
     path = directory / "serving_logs" / "log_tiny_device0_version1.log"
-    assert "hello from the servable" in path.read_text()
+    eventually(lambda: path.exists() and "hello from the servable" in path.read_text())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mindspore_serving.errors import (
     WorkerUnavailable,
 )
 from mindspore_serving.ipc.messages import Call, WorkItem
+from mindspore_serving.wire import cutting
 from tests.dispatch.served import Served, Worker, turn
 from tests.waiting import until
 
@@ -106,6 +107,15 @@ async def test_a_body_that_cannot_be_cut_is_refused(serve):
     served.submit(body=b'{"instances":7}')
     await turn()
     assert isinstance(served.failure(), InvalidInputs)
+
+
+async def test_a_codec_that_fails_leaves_nothing_in_flight(serve, monkeypatch):
+    monkeypatch.setattr(cutting, "split", lambda codec, body: 1 // 0)
+    served = serve(Worker(), Worker())
+    served.submit(4)
+    await turn()
+    assert served.failure().code == Code.FAILED
+    assert served.dispatcher.num_in_flight == 0
 
 
 async def test_a_request_without_instances_is_refused(serve):

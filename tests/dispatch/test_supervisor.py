@@ -73,6 +73,7 @@ class Link:
         self.why_ended = ""
         self.is_asked_to_exit = False
         self.leaves = True
+        self.is_silent = False
 
     def ask_to_exit(self):
         self.is_asked_to_exit = True
@@ -251,6 +252,14 @@ async def test_stop_kills_a_worker_that_does_not_leave(replica):
     await one.supervisor.stop(grace=0.01)
     assert one.links[0].process.status == -9
     assert one.supervisor.state == "gone"
+
+
+async def test_stop_kills_a_worker_without_a_heartbeat_at_once(replica):
+    one = replica()
+    await one.supervisor.start()
+    one.links[0].leaves, one.links[0].is_silent = False, True
+    await asyncio.wait_for(one.supervisor.stop(grace=3600.0), PATIENCE)
+    assert one.links[0].process.status == -9
 
 
 async def test_stop_between_two_workers_ends_the_wait(replica, monkeypatch):

@@ -51,8 +51,8 @@ def stick(x):
     return register.add_stage(hold_the_interpreter, x, outputs_count=1)
 """
 SHORT = """
-from mindspore_serving.server import serving, startup
-startup.SHUTDOWN_LIMIT, serving.EXIT_GRACE = 3.0, 1.0
+from mindspore_serving.server.master import context
+context.set_shutdown_timeout(3)
 """
 SCRIPT = """
 from mindspore_serving import server
@@ -130,6 +130,25 @@ def test_requests_that_never_end_are_answered_before_the_end_comes(start, pool, 
     script.send(signal.SIGTERM)
     assert "the server is stopping" in by_grpc.result(PATIENCE)["error"]
     assert b"the server is stopping" in by_rest.result(PATIENCE)[1]
+    assert script.status() == 0
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("state", ["holds the interpreter", "is stopped"])
+def test_a_worker_that_is_stuck_does_not_hold_up_the_end(start, pool, tmp_path, state):
+    script, calls = start(source=SOURCE + STUCK, more=SHORT)
+    script.says("RESTful server start success")
+    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
+    pids = [*workers(script.pid), child]
+    if state == "is stopped":
+        os.kill(pids[0], signal.SIGSTOP)
+        stuck = pool.submit(calls.client("toy", "double").infer, {"x": 1})
+        eventually(lambda: b"in_flight 1.0" in flat(metrics(calls)))
+    else:
+        stuck = pool.submit(calls.client("toy", "stick").infer, {"x": 1})
+        eventually((tmp_path / "waiting").exists)
+    script.send(signal.SIGTERM)
+    assert "the server is stopping" in stuck.result(PATIENCE)["error"]
     assert script.status() == 0
     assert not any(map(is_alive, pids))
 

@@ -41,23 +41,25 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
 
-    def issue(self, name: str, password: bytes | None = None) -> tuple[str, str]:
-        """Paths of certificate and private key."""
+    def issue(
+        self, name: str, password: bytes | None = None, *, days: float = 100
+    ) -> tuple[str, str]:
+        """Paths of certificate and private key; it expires in `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False))
+        certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False, days=days))
         encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         lock = serialization.BestAvailableEncryption(password) if password else None
         private = key.private_bytes(encoding, form, lock or serialization.NoEncryption())
         return certificate, self._save(f"{name}.key", private)
 
-    def _sign(self, subject, key, *, is_ca: bool) -> bytes:
+    def _sign(self, subject, key, *, is_ca: bool, days: float = 100) -> bytes:
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = (
             x509.CertificateBuilder(self._name, subject, key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=100))
+            .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
@@ -221,3 +223,20 @@ def test_certificate_files_that_do_not_exist_are_named(stopped, ours, which):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
     with pytest.raises(RuntimeError, match=r"gone\.pem"):
         server.start_restful_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
+
+
+@pytest.mark.parametrize(
+    ("days", "words"), [(-1, "has expired on"), (13, "expires on"), (10_950, None), (15, None)]
+)
+def test_a_certificate_that_expires_is_warned_of_at_the_start(tmp_path, run_script, days, words):
+    certificate, key = Authority(tmp_path, "authority").issue("server", days=days)
+    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
+    script = run_script(
+        "from mindspore_serving import server\n"
+        f"tls = server.SSLConfig({certificate!r}, {key!r})\n"
+        f"server.start_restful_server('127.0.0.1:{free_port()}', ssl_config=tls)\n"
+    )
+    assert script.status() == 0
+    text = f"the certificate in {certificate} {words} {end:%Y-%m-%d}"
+    assert (text in script.text) == (words is not None)
+    assert ("WARNING" in script.text) == (words is not None)

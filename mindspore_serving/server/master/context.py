@@ -11,3 +11,13 @@ def set_max_enqueued_requests(max_enqueued_requests: int) -> None:
     """
     check.check_int("max_enqueued_requests", max_enqueued_requests, 1, None)
     startup.set_max_enqueued_requests(max_enqueued_requests)
+
+
+def set_shutdown_timeout(seconds: float) -> None:
+    """In how many seconds after SIGTERM or SIGINT all is over, 25 unless set: at most 6 of them are
+    for workers to leave, the others for requests to finish.
+
+    Raises RuntimeError if it is not a number of at least 1.
+    """
+    check.check_number("seconds", seconds, 1)
+    startup.set_shutdown_timeout(seconds)

@@ -1,5 +1,7 @@
 """What clients are told when something is wrong: status, four keys, field, what was given."""
 
+from dataclasses import replace
+
 import pytest
 
 from mindspore_serving.core.llm_messages import Chunk, Refused, Started
@@ -14,7 +16,10 @@ from mindspore_serving.errors import (
     TooLarge,
     WorkerUnavailable,
 )
+from mindspore_serving.frontends import openai
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from tests.frontends.openai.serving import MAX_BODY, all_sent
+from tests.frontends.tgi.scripted import WHOLE, Server
 
 USER = {"role": "user", "content": "x"}
 
@@ -282,3 +287,20 @@ def test_a_deadline_reaches_the_model(web):
     assert web.inference.calls[-1].request.timeout == 2.5
     answer = web.call("POST", "/v1/completions", {"prompt": "a"}, {"x-request-timeout": "soon"})
     assert "'soon'" in refused(answer)["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(("field", "value"), [("n", 17), ("priority", -1)])
+async def test_what_only_the_operator_may_allow_is_refused(path: str, field: str, value: int):
+    prompt = {"messages": [USER]} if "chat" in path else {"prompt": "Hi"}
+    server = Server(openai.routes, WHOLE)
+    reply = await server.post(path, {"model": "tiny", **prompt, field: value})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, field)
+    assert f"{field} is {value}, expected" in error["message"]
+    assert server.inference.sent == []
+    allowed = LanguageRules(max_n=17, allows_priority=True)
+    models = LanguageModels(server.inference, server.control, allowed)
+    site = replace(server.site, models=models)
+    again = Server(lambda _: openai.routes(site), WHOLE)
+    assert (await again.post(path, {"model": "tiny", **prompt, field: value})).status_code == 200
