@@ -74,7 +74,6 @@ def main() -> None:
         server = ForkServer(child.MODULE, lambda: setup)
         pool = Pool(server, child.PREPARE, PoolLimits())
         rows = [_measure(name, one, processor, pool, rounds) for name, one in CASES.items()]
-        server.close()
         pool.close()
     columns = ["request", "thread, ms", "child, ms", "is prepared on"]
     print_table(columns, [[str(cell) for cell in row] for row in rows])

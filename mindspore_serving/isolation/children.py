@@ -90,6 +90,8 @@ class ForkServer:
             ours.settimeout(START_SECONDS)
             ours.send(self._setup())
             self._control = ours
+            if self._is_closed:  # since then: `close` has not seen our end
+                raise OSError("the fork server is closed")
         return self._control
 
     def _fork(self, packet: bytes) -> Child:

@@ -108,7 +108,7 @@ class Pool:
                 job.worker.interrupt()
 
     def close(self) -> None:
-        """End the processes; jobs that are not done get no answer.  A second call does nothing."""
+        """End all processes; jobs get no answer.  A second call does nothing."""
         with self._changed:
             if self._is_closed:
                 return
@@ -116,6 +116,7 @@ class Pool:
             self._changed.notify_all()
             for worker in self._workers:
                 worker.interrupt()
+        self._server.close()
         for worker in self._workers:
             worker.join()
 
@@ -158,7 +159,7 @@ class Pool:
     def finish(self, job: Job, answer: bytes | Failure) -> None:
         with self._changed:
             job.worker = None
-            if job.is_cancelled:
+            if job.is_cancelled or self._is_closed:
                 return
         try:
             job.on_done(answer)

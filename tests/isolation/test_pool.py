@@ -19,8 +19,7 @@ LIMITS = PoolLimits(num_processes=1, seconds=1.0, memory=128 << 20)
 
 class Jobs:
     def __init__(self, limits=LIMITS, setup=b"setup"):
-        self.server = ForkServer(MODULE, lambda: setup)
-        self.pool = Pool(self.server, "work", limits)
+        self.pool = Pool(ForkServer(MODULE, lambda: setup), "work", limits)
 
     def submit(self, content):
         """The job, and what waits for its answer."""
@@ -45,7 +44,6 @@ class Jobs:
         return int(self.do(b"who").split()[1])
 
     def close(self):
-        self.server.close()
         self.pool.close()
 
 

@@ -1,6 +1,6 @@
 """Where requests are prepared: small ones on two threads, others in processes that can be killed.
 
-What a child gives back is completed on the threads, which nothing a client sent keeps busy.
+What a child gives back is completed on a third thread: small requests do not wait for it.
 """
 
 import threading
@@ -47,18 +47,18 @@ class Preparation:
         self._processor = processor
         self._fail = fail
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
+        self._completing = ThreadPoolExecutor(1, "complete")  # builds grammars
         self._lock = threading.Lock()
         self._jobs: dict[str, Job | None] = {}
-        self._server: ForkServer | None = None
         self._pool: Pool | None = None
         if opened.tokenizer is not None:  # else there is nothing that takes time
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
             setup = msgspec.msgpack.encode(child.Setup(str(opened.directory.absolute()), card))
-            self._server = ForkServer(child.MODULE, lambda: setup)
-            self._server.start()
-            self._pool = Pool(self._server, child.PREPARE, limits)
+            server = ForkServer(child.MODULE, lambda: setup)
+            server.start()
+            self._pool = Pool(server, child.PREPARE, limits)
         self._threads.submit(self._warm)
 
     def start(self, request_id: str, request: LLMRequest, take: Take) -> None:
@@ -77,10 +77,10 @@ class Preparation:
             self._pool.cancel(job)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        if self._server is not None and self._pool is not None:
-            self._server.close()
+        if self._pool is not None:
             self._pool.close()
+        for threads in (self._threads, self._completing):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _warm(self) -> None:
         try:
@@ -96,7 +96,7 @@ class Preparation:
             return
 
         def done(answer: bytes | Failure) -> None:
-            self._threads.submit(
+            self._completing.submit(
                 self._guarded, request_id, lambda: self._end(request_id, take, answer)
             )
 
