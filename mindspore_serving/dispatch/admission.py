@@ -2,8 +2,9 @@
 argument, in seconds.
 
 For batched methods: `DrainRate`, how many requests per second leave the queue while there is one,
-and the seconds that a request takes from then on.  For streamed ones: `SharedRate`.  For both:
-`Patience`, how long clients wait before they leave.
+the seconds that a request takes from then on, and `Patience`, how long clients wait before they
+leave.  For streamed ones: `SharedRate`.  Their clients leave for many reasons, the first of which
+is that they have read enough, so of those only deadlines count.
 
 Nothing batched is refused before a queue has stood for STANDING seconds without being empty, the
 sign of overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
@@ -26,6 +27,7 @@ ENOUGH_LEFT = 5.0  # clients that must have left before their patience is believ
 HALF_LIFE = 60.0  # seconds after which a client that left counts half
 STAYING = 0.9  # the share of clients that is to be served before they leave
 LONGEST = 3600.0  # seconds of patience, which is as good as any
+SHORTEST = 1.0  # ... and what clients have at least: who leaves sooner did not leave for the wait
 _SHORTEST, _STEP, _NUM_BINS = 0.001, 1.1, 160  # seconds, the ratio of two bins; to over an hour
 
 
@@ -139,7 +141,7 @@ class Patience:
         seconds = self._estimate * 2 ** ((now - self._estimated) / HALF_LIFE)
         if seconds > LONGEST:
             self._estimate = 0.0
-        return seconds
+        return max(SHORTEST, seconds)
 
     def _forget(self, now: float) -> None:
         """Count what is old less: a second at a time."""
@@ -194,17 +196,16 @@ class Admission:
                 retry_after=wait - max(0.0, longest),
             )
 
-    def check_shared(self, num_open: int, timeout: float | None, now: float) -> None:
-        """As `check`, for one of `num_open` that are computed together."""
-        patience = self.patience.seconds(now)
-        longest = min((x for x in (timeout, patience) if x is not None), default=None)
-        if longest is None or num_open <= ENOUGH_OPEN:
+    def check_shared(self, num_open: int, timeout: float | None) -> None:
+        """Raise Overloaded if one of `num_open` that are computed together would take longer than
+        its `timeout`."""
+        if timeout is None or num_open <= ENOUGH_OPEN:
             return
         sojourn = self.shared.sojourn(num_open)
-        if sojourn > SHARED_SHARE * longest:
+        if sojourn > SHARED_SHARE * timeout:
             raise Overloaded(
                 f"it would take {sojourn:.1f} s, which is too long; try again later",
-                retry_after=sojourn - SHARED_SHARE * longest,
+                retry_after=sojourn - SHARED_SHARE * timeout,
             )
 
     def is_late(self, started: float, deadline: float | None, now: float) -> bool:

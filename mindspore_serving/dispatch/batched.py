@@ -106,11 +106,15 @@ class BatchedMethod(ServedMethod):
             self.admission.check(self.num_ahead, timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
-        super().count_done(request, code, now)
+        patience, until = self.admission.patience, request.first_output or now
+        if code == Code.CANCELLED and not request.first_output:
+            patience.left(now - request.started, now)
+        elif patience.is_known:
+            patience.stayed(until - request.started, now)
         if not self.admission.queue.since:
             return
         if code == Code.OK and request.parts[0].sent > 0:
-            self.admission.ran((request.first_output or now) - request.parts[0].sent)
+            self.admission.ran(until - request.parts[0].sent)
         elif code == Code.CANCELLED:
             self._shed(now)
 

@@ -7,7 +7,7 @@ from mindspore_serving.dispatch.admission import Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
 from mindspore_serving.dispatch.shares import Share
-from mindspore_serving.errors import Code, InvalidInputs
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.metrics import Series
 from mindspore_serving.wire import cutting
@@ -37,11 +37,7 @@ class ServedMethod:
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         """`request` has ended, by a reply (`code` says which) or because its client left.  Called
         for failures, for all if `measures_all`, and else while there is a queue."""
-        patience, first_output = self.admission.patience, request.first_output
-        if code == Code.CANCELLED and not first_output:
-            patience.left(now - request.started, now)
-        elif patience.is_known:
-            patience.stayed((first_output or now) - request.started, now)
+        raise NotImplementedError
 
     def on_dropped(self, part: RequestPart) -> None:
         """Nobody waits any more for `part`, which is in the queue."""

@@ -51,10 +51,9 @@ class StreamedMethod(ServedMethod):
         return len(self._waiting)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        self.admission.check_shared(self._num_open + 1, timeout, now)
+        self.admission.check_shared(self._num_open + 1, timeout)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
-        super().count_done(request, code, now)
         if not request.num_open:
             return  # it was refused before it was counted
         num_open = (self._num_open + request.num_open) / 2

@@ -143,7 +143,7 @@ def _parse_spec(raw: bytes) -> Spec:
         raise TooLarge(f"servable_spec has {len(raw)} bytes, at most {_MAX_SPEC_BYTES} are taken")
     try:
         message = pb.ServableSpec.FromString(raw)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # the latter from protobuf's Python implementation
         raise _not_a_request("servable_spec is not a ServableSpec") from None
     spec = Spec(message.name, message.method_name, message.version_number, raw)
     if len(_specs) >= _MAX_SPECS:  # reached only by requests for what does not exist

@@ -79,6 +79,13 @@ def test_those_that_were_refused_at_once_say_nothing_of_patience():
     assert patience.seconds(10.0) == pytest.approx(3.0, rel=0.1)
 
 
+def test_clients_that_leave_at_once_make_nobody_else_impatient():
+    patience = Patience()
+    for _ in range(100):
+        patience.left(0.01, 10.0)
+    assert patience.seconds(10.0) == 1.0
+
+
 def test_without_clients_that_leave_patience_is_thought_to_be_longer_and_longer():
     patience = Patience()
     for _ in range(10):
@@ -187,13 +194,11 @@ def test_one_more_that_would_be_late_is_refused_and_few_never_are():
     admission = Admission()
     for _ in range(50):
         admission.shared.ended(1.6, 32)
-    admission.check_shared(40, 3.0, 10.0)
+    admission.check_shared(40, 3.0)
     with pytest.raises(Overloaded, match=r"it would take 5\.0 s") as caught:
-        admission.check_shared(100, 3.0, 10.0)
+        admission.check_shared(100, 3.0)
     assert caught.value.retry_after == pytest.approx(5.0 - 0.75 * 3.0)
-    admission.check_shared(100, None, 10.0)
-    for _ in range(10):
-        admission.patience.left(0.01, 10.0)
-    admission.check_shared(4, None, 10.0)
+    admission.check_shared(100, None)
+    admission.check_shared(4, 0.01)
     with pytest.raises(Overloaded):
-        admission.check_shared(5, None, 10.0)
+        admission.check_shared(5, 0.01)
