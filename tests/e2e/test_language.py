@@ -42,13 +42,13 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 400, "parameters": '{"ignore_eos": true}'}
+LONG = {"max_tokens": 4000, "parameters": '{"ignore_eos": true}'}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory)
+    chatty.build(directory, context=4096)
     write_servable(directory, "asker", STAGES)
     write_servable(directory, "plain", PLAIN)
     return directory
@@ -132,7 +132,7 @@ def test_a_stage_takes_parameters_as_json(calls, offline):
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens should be a number"),
         ({"prompt": "x", "parameters": '{"foo": 1}'}, "parameter 'foo' does not exist"),
         ({"prompt": "x", "parameters": "[1]"}, "parameters should be a JSON object"),
-        ({"prompt": "x" * 5000}, "the model takes 512 for both together"),
+        ({"prompt": "x" * 5000}, "the model takes 4096 for both together"),
         ({"prompt": [1, 2, 100000]}, "token id 100000, expected ids of 0 to 511"),
         ({"prompt": [1.5]}, "the prompt should be a text, or an array of token ids"),
         ({"max_tokens": 3}, "prompt"),
