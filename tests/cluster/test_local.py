@@ -217,10 +217,10 @@ def num_descriptors():
 async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):
     monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
     before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
+    for _ in range(20):
         with pytest.raises(StartError):
             await LocalLauncher().launch("add", "log_add")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) < before + 10  # others may open some meanwhile
 
 
 @pytest.mark.parametrize(
