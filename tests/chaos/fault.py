@@ -17,9 +17,9 @@ from tests.chaos.recovery import is_quiet, never_right
 from tests.chaos.server import Server, Site, wait_until_gone
 
 MIB = 1 << 20
-BOUND = 15.0  # seconds after which a request counts as hung, a servable as lost
-END_BOUND = 30.0  # seconds after which a server that is to end counts as hung
-HELD_BOUND = 5.0  # seconds beyond which a request beside the fault counts as held up
+BOUND = 30.0  # seconds after which a request counts as hung, a servable as lost
+END_BOUND = 60.0  # seconds after which a server that is to end counts as hung
+HELD_BOUND = 10.0  # seconds beyond which a request beside the fault counts as held up
 
 
 @dataclass(slots=True)

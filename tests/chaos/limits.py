@@ -3,9 +3,12 @@
 Each holds inside of a `with` block.
 """
 
+import functools
 import os
 import resource
 import secrets
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,10 +17,34 @@ from tests.chaos.server import FAKETIME
 from tests.e2e.harness import eventually
 
 _GROUPS = Path("/sys/fs/cgroup")
+
+
+@functools.cache
+def _can_mount() -> bool:
+    """Whether this process may mount; root in a container may not."""
+    with tempfile.TemporaryDirectory() as place:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", place]
+        if subprocess.run(mount, check=False, capture_output=True).returncode:
+            return False
+        subprocess.run(["umount", place], check=True)
+        return True
+
+
+def _can_group() -> bool:
+    """Whether this process may make control groups of version 1."""
+    group = _GROUPS / "pids" / f"chaos-{secrets.token_hex(4)}"
+    try:
+        group.mkdir()
+        group.rmdir()
+    except OSError:
+        return False
+    return (_GROUPS / "memory").is_dir()
+
+
 _NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "": ("nothing", lambda: True),
-    "cgroup": ("memory and pids control groups", lambda: os.access(_GROUPS / "pids", os.W_OK)),
-    "mount": ("root, to mount a small file system", lambda: os.geteuid() == 0),
+    "cgroup": ("memory and pids control groups", _can_group),
+    "mount": ("root, to mount a small file system", _can_mount),
     "faketime": ("libfaketime", lambda: bool(FAKETIME)),
 }
 
