@@ -92,7 +92,7 @@ def _must(name: str, whom: str, state: str) -> Must:
     if name in DEADLY and state == "during streams":
         codes |= {CUT}  # a stream that has begun is not repeated
     if name == "SIGSTOP":
-        codes |= {503, CUT}
+        codes |= {500, 503, CUT}  # 500: the stage ran for longer than it may
     return Must(frozenset(codes), ends=ends, gone=frozenset(gone))
 
 
