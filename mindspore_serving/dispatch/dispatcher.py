@@ -29,6 +29,7 @@ from mindspore_serving.ipc.messages import Call as WorkerCall
 from mindspore_serving.ipc.messages import MethodReport
 
 DEFAULT_LIMIT = 10_000
+NEAR = 60.0  # seconds; a deadline further away gets its timer later: most requests end before
 
 
 class Dispatcher:
@@ -42,6 +43,7 @@ class Dispatcher:
         self._batches = BatchScheduler(self._deliver)
         self._streams = StreamBalancer(self._deliver)
         self._requests: dict[PendingRequest, Method | None] = {}  # None: no method was found
+        self._is_sweeping = False
 
     @property
     def num_in_flight(self) -> int:
@@ -110,9 +112,29 @@ class Dispatcher:
     def _start(self, request: PendingRequest, method: Method, timeout: float | None) -> None:
         if timeout is not None:
             request.deadline = request.started + timeout
-            timer = self._loop.call_later(timeout, self._expire, request, timeout)
-            request.stop_timer = timer.cancel
+            if timeout <= NEAR:
+                self._arm(request, timeout, timeout)
+            elif not self._is_sweeping:
+                self._is_sweeping = True
+                self._loop.call_later(NEAR / 2, self._sweep)
         method.put(request.parts, request.started)
+
+    def _arm(self, request: PendingRequest, seconds: float, timeout: float) -> None:
+        """Have `request` expire in so many seconds, of the `timeout` it was given."""
+        timer = self._loop.call_later(seconds, self._expire, request, timeout)
+        request.stop_timer = timer.cancel
+
+    def _sweep(self) -> None:
+        """Give timers to the requests whose deadlines have come near."""
+        now = self._now()
+        for request in self._requests:
+            if request.deadline is not None and request.stop_timer is None:
+                left = request.deadline - now
+                if left <= NEAR:
+                    self._arm(request, max(0.0, left), request.deadline - request.started)
+        self._is_sweeping = bool(self._requests)
+        if self._is_sweeping:
+            self._loop.call_later(NEAR / 2, self._sweep)
 
     def _expire(self, request: PendingRequest, timeout: float) -> None:
         request.fail(DeadlineExceeded(f"no answer within {timeout:g} seconds"))

@@ -25,7 +25,7 @@ import ctypes, signal, subprocess, sys, threading
 MIB = 1 << 20
 
 while os.path.exists("hold"):
-    time.sleep(0.01)
+    wait(0.01)
 
 def method(function):
     def graph(x):
@@ -36,8 +36,8 @@ def method(function):
 )
 # One stage a method, of its name; a method has the input x and the output y.
 STAGES = {
-    "nap": "time.sleep(float(x))\nreturn x",
-    "count": 'for n in range(int(x)):\n    time.sleep(0.02)\n    yield "%d " % n',
+    "nap": "wait(float(x))\nreturn x",
+    "count": 'for n in range(int(x)):\n    wait(0.02)\n    yield "%d " % n',
     "pour": 'while True:\n    yield "x" * 65536',
     "loop": "while True:\n    pass",
     "hold_gil": "ctypes.PyDLL(None).usleep(int(float(x) * 1e6))\nreturn x",
@@ -50,7 +50,7 @@ STAGES = {
     "leave_child": 'return subprocess.Popen(["sleep", "600"]).pid',
     "leave_fork": (
         "pid = os.fork()\nif pid:\n    return pid\nif x:\n    os.setsid()\n"
-        "while True:\n    time.sleep(600)"
+        "while True:\n    wait(600)"
     ),
     "leave_thread": "threading.Thread(target=time.sleep, args=[600]).start()\nreturn x",
     "allocate": "held = bytearray(int(x) * MIB)\nheld[::4096] = bytes(len(held[::4096]))\nreturn x",

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch import dispatcher
 from mindspore_serving.errors import (
     Code,
     DeadlineExceeded,
@@ -160,6 +161,17 @@ async def test_no_answer_in_time_is_reported_and_the_worker_is_sent_a_cancellati
     assert str(served.failure()) == "no answer within 0.01 seconds"
     assert len(worker.held) == 1
     assert worker.cancelled == worker.held
+
+
+async def test_a_deadline_that_is_far_away_is_kept_too(serve, monkeypatch):
+    monkeypatch.setattr(dispatcher, "NEAR", 0.01)
+    served = serve(Worker())
+    far = served.submit(timeout=0.05)
+    served.submit(timeout=3600)
+    assert far.stop_timer is None
+    await until(lambda: served.replies[0])
+    assert str(served.failure()) == "no answer within 0.05 seconds"
+    assert served.replies[1] is None
 
 
 async def test_an_answer_in_time_stops_the_clock(serve):
