@@ -78,7 +78,12 @@ def make_app(
             Route("/{path:path}", classic, methods=_VERBS),
         ]
     )
-    gate = Gate(app, keys or Keys(), sites) if keys or sites else app
+    return _guarded(app, keys or Keys(), sites)
+
+
+def _guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
+    """`app` for those who may ask."""
+    gate = Gate(app, keys, sites) if keys or sites else app
     if sites is None or not sites.allow_origins:
         return gate
     return CORSMiddleware(
