@@ -1,11 +1,15 @@
 """The streamed way: a request goes at once to the worker with the fewest open streams.
 
+What a worker computed when it died goes to another one a request at a time: the next when that has
+given output.
+
 For methods whose requests do not wait for each other in a worker, such as those of language
 models, whose engines schedule them: no queue, no window, no delay.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
@@ -46,11 +50,13 @@ class StreamedMethod(ServedMethod):
         self.admission = Admission(STAYING_SHARED)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
+        self._suspects: deque[RequestPart] = deque()  # a worker may have died of them
+        self._suspect: RequestPart | None = None  # that a worker has, and has not replied to
         self._num_open = 0  # requests
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
         self.admission.check_shared(self._num_open + 1, timeout, now)
@@ -70,6 +76,13 @@ class StreamedMethod(ServedMethod):
             patience.left(seconds, now)
         elif patience.is_known:
             patience.stayed(seconds, now)
+        if self._suspect is not None and self._suspect.request is request:
+            self.on_suspect_replied(self._suspect)
+
+    def on_suspect_replied(self, part: RequestPart) -> None:
+        if part is self._suspect:
+            self._suspect = None
+            asyncio.get_running_loop().call_soon(self._put_waiting)
 
     def add_worker(self, link: Link) -> None:
         self._balancer.num_open.setdefault(link, 0)
@@ -91,13 +104,26 @@ class StreamedMethod(ServedMethod):
 
     def put_back(self, part: RequestPart) -> None:
         """Take `part` again; other workers may be lost in the same turn."""
-        self._waiting.append(part)
+        if part.is_alone:
+            self._suspects.append(part)
+        else:
+            self._waiting.append(part)
         asyncio.get_running_loop().call_soon(self._put_waiting)
 
     def take_waiting(self) -> list[RequestPart]:
         """What waits, taken out."""
-        parts, self._waiting = self._waiting, []
+        parts, self._waiting = [*self._waiting, *self._suspects], []
+        self._suspects.clear()
         return parts
 
     def _put_waiting(self) -> None:
-        self.put(self.take_waiting(), time.monotonic())
+        parts, self._waiting = self._waiting, []
+        now = time.monotonic()
+        self.put(parts, now)
+        if self._suspect is not None and self._suspect.request.is_done:
+            self._suspect = None
+        while self.workers and self._suspects and self._suspect is None:
+            part = self._suspects.popleft()
+            if not part.request.is_done:
+                self._suspect = part
+                self.put([part], now)
