@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.admission import SHORTEST, STAYING_SHARED, Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart, WorkerLink
@@ -42,6 +43,7 @@ class StreamedMethod(ServedMethod):
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
+        self.admission = Admission(STAYING_SHARED)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
         self._num_open = 0  # requests
@@ -51,17 +53,23 @@ class StreamedMethod(ServedMethod):
         return len(self._waiting)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        self.admission.check_shared(self._num_open + 1, timeout)
+        self.admission.check_shared(self._num_open + 1, timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         if not request.num_open:
             return  # it was refused before it was counted
-        num_open = (self._num_open + request.num_open) / 2
+        first, last = request.num_open, self._num_open
         self._num_open -= 1
+        seconds, patience = (request.first_output or now) - request.started, self.admission.patience
         is_late = code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and not request.first_output
-        if code == Code.OK or is_late:
-            seconds = (request.first_output or now) - request.started
-            self.admission.shared.ended(seconds, num_open, is_late=is_late)
+        if is_late:
+            self.admission.shared.ended(seconds, (first + last) / 2, is_late=True)
+        elif code == Code.OK:  # an engine that has too many lets the latest wait for the others
+            self.admission.shared.ended(seconds, min(first, last))
+        if code == Code.CANCELLED and is_late and seconds >= SHORTEST:
+            patience.left(seconds, now)
+        elif patience.is_known:
+            patience.stayed(seconds, now)
 
     def add_worker(self, link: Link) -> None:
         self._balancer.num_open.setdefault(link, 0)
