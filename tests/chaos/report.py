@@ -90,8 +90,10 @@ def write(rows: Sequence[str]) -> None:
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    where = f"On {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}:"
-    text = "\n".join((BEGIN, where, "", *HEAD, *rows, END))
+    num_bad = sum("does not hold" in row for row in rows)
+    where = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    title = f"{len(rows)} of {len(FAULTS)} faults were done on {where}; {num_bad} do not hold:"
+    text = "\n".join((BEGIN, title, "", *HEAD, *rows, END))
     PAGE.write_text(before + text + after)
 
 
