@@ -65,7 +65,7 @@ def _leave(classic: float, language: float, *, reads: bool = False) -> Step:
                 stream = raw.connect(server)
                 stream.sendall(whole[: int(len(whole) * share)])
                 if reads:
-                    assert raw.first_line(stream) == 200
+                    assert (code := raw.first_line(stream)) == 200, code
                 raw.reset(stream)
 
     return leave
@@ -153,7 +153,7 @@ def _never_read(scene: Scene) -> None:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         stream.connect(("127.0.0.1", scene.server.http))
         stream.sendall(whole)
-        assert raw.first_line(stream) == 200
+        assert (code := raw.first_line(stream)) == 200, code
     eventually(lambda: not states.running(scene.server, "toy"), 30, "the streams are ended")
 
 
