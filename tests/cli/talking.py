@@ -11,7 +11,7 @@ from tests.cli.commands import SERVING, Command
 from tests.ports import free_port
 
 MODEL = "chatty"
-CONTEXT = 4096  # tokens; at temperature 0 an answer is as long as fits, seconds of it
+CONTEXT = 65536  # tokens; at temperature 0 an answer is as long as fits, half a minute of it
 
 
 @dataclass(frozen=True, slots=True)

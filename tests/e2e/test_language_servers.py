@@ -19,13 +19,13 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 7000, "parameters": '{"ignore_eos": true}'}
+LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory, context=8192)
+    chatty.build(directory, context=65536)
     write_servable(directory, "plain", PLAIN)
     return directory
 
