@@ -36,7 +36,8 @@ def talking(directory: Path, *options: str) -> Iterator[Talking]:
 
     write_words(directory)
     chatty.build(directory, MODEL, context=CONTEXT)
-    with serving(directory, MODEL, "words", *options) as running:
+    cache = ("--llm-option", "kv_cache_memory=64e6")
+    with serving(directory, MODEL, "words", *cache, *options) as running:
         yield running
 
 
