@@ -26,7 +26,8 @@ from tests.llm import chatty
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-# The model of `chatty`; it stops while the file "hold" is there, once it runs three requests.
+# The model of `chatty`.  While the file "hold" is there, it waits for three requests, and stops in
+# the middle of them.
 SOURCE = """
 from pathlib import Path
 from mindspore_serving.llm.engine.engine import Engine
@@ -36,7 +37,9 @@ llm = register.declare_llm("../chatty", dtype="f32", kv_cache_memory=64 << 20)
 Engine.step_now = Engine.step
 
 def step(self):
-    if hold.exists() and self.stats().num_running == 3:
+    numbers = self.stats()
+    is_early = numbers.num_running + numbers.num_waiting < 3
+    if hold.exists() and (is_early or numbers.num_generated_tokens > 60):
         self.started = []
         time.sleep(0.002)
         return []
@@ -49,7 +52,7 @@ def generate(prompt, parameters):
     return register.add_stage(llm, prompt, parameters, outputs_count=1)
 """
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
-LONG = 7000
+LONG = 60_000  # tokens: half a minute of them, far more than any test waits for
 NAMES = {"one": {"num_parallel_workers": 2}, "two": {"device_ids": (0, 1)}}
 JSON = {"Content-Type": "application/json"}
 
@@ -57,7 +60,7 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("many")
-    chatty.build(directory, context=8192)
+    chatty.build(directory, context=65536)
     write_servable(directory, "held", SOURCE)
     return directory
 
@@ -80,6 +83,15 @@ def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.s
     )
     stream.sendall(head + sent)
     return stream
+
+
+def begin_of(stream: socket.socket) -> None:
+    """What comes until there is a piece of the answer."""
+    answer = b""
+    while b"data:" not in answer:
+        received = stream.recv(1 << 16)
+        assert received, answer
+        answer += received
 
 
 def rest_of(stream: socket.socket) -> bytes:
@@ -110,6 +122,8 @@ def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
     assert len(pids) == 4
     assert [row(calls, name)["num_workers"] for name in NAMES] == [2, 2]
     streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
+    for stream in streams["one"] + streams["two"]:
+        begin_of(stream)
     eventually(lambda: [running_of(calls, name) for name in NAMES] == [6, 6])
     os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
     eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
@@ -168,7 +182,8 @@ def check_refusals(calls: Calls, words: str) -> None:
 
 def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
     streams = [start(full, "chatty", seed=i) for i in range(2)]
-    eventually(lambda: running_of(full, "chatty") == 2)
+    for stream in streams:
+        begin_of(stream)
     waiting = [start(full, "chatty", count=2) for _ in range(2)]
     eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 2)
     check_refusals(full, "2 requests wait already, at most 2 may")
@@ -198,6 +213,8 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
 
 SCRIPT = """
 from mindspore_serving import server
+from mindspore_serving.server.master import context
+context.set_shutdown_timeout(600)  # for what runs
 options = {{"dtype": "f32", "kv_cache_memory": 64 << 20}}
 server.start_servables(server.ServableStartConfig({directory!r}, "chatty", llm_options=options))
 server.start_grpc_server("127.0.0.1:{grpc}")
