@@ -69,6 +69,7 @@ class Dispatcher:
                 method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method
+            pending.prefix = request.prefix
             pending.parts = method.cut_body(pending, request.codec, request.body)
             if request.is_stream:
                 pending.make_stream()

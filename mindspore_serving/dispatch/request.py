@@ -4,7 +4,7 @@ Knows no method, queue or worker; no I/O and no clock.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -64,6 +64,7 @@ class PendingRequest:
     on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
     started: float
     deadline: float | None = None
+    prefix: Iterable[str | Sequence[int]] = ()  # of a prompt
     is_accepted: bool = False  # of a stream: a worker has said so
     first_output: float = 0.0  # of a stream, when it came; 0 before
     num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it

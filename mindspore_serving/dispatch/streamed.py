@@ -1,4 +1,5 @@
-"""The streamed way: a request goes at once to the worker with the fewest open streams.
+"""The streamed way: a request goes at once to the worker with the fewest open streams, or, if it
+has a prompt, to one that had the beginning of it, unless that has far more than others.
 
 What a worker computed when it died goes to another one a request at a time: the next when that has
 given output.
@@ -16,9 +17,13 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.admission import SHORTEST, STAYING_SHARED, Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
+from mindspore_serving.dispatch.prefixes import PrefixMap, hashes
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart, WorkerLink
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.messages import MethodReport
+
+OVERLOADED = 2.0  # times as many open streams as the worker with the fewest has, and
+SPARE = 4  # ... so many more: then another computes the beginning of a prompt as well
 
 
 class StreamBalancer:
@@ -50,6 +55,7 @@ class StreamedMethod(ServedMethod):
         self.admission = Admission(STAYING_SHARED)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
+        self._prefixes = PrefixMap()
         self._suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self._suspect: RequestPart | None = None  # that a worker has, and has not replied to
         self._num_open = 0  # requests
@@ -98,9 +104,30 @@ class StreamedMethod(ServedMethod):
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:
-                link = min(self.workers, key=self._balancer.num_open.__getitem__)
+                link = self._choose(part.request)
                 self._balancer.send(part, link, now)
                 self._make_last(link)
+
+    def remove_worker(self, link: Link) -> None:
+        super().remove_worker(link)
+        self._prefixes.remove(link)
+
+    def _choose(self, request: PendingRequest) -> Link:
+        num_open = self._balancer.num_open
+        least = min(self.workers, key=num_open.__getitem__)
+        prefix, request.prefix = request.prefix, ()  # which may be large
+        if len(self.workers) == 1 or not (pieces := hashes(prefix)):
+            return least
+        holders = self._prefixes.find(pieces, self.workers)
+        link = min(
+            (one for one in self.workers if one in holders),
+            key=num_open.__getitem__,
+            default=least,
+        )
+        if num_open[link] > OVERLOADED * num_open[least] + SPARE:
+            link = least
+        self._prefixes.add(pieces, link)
+        return link
 
     def put_back(self, part: RequestPart) -> None:
         """Take `part` again; other workers may be lost in the same turn."""

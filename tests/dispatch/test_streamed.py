@@ -58,6 +58,39 @@ async def test_among_equal_workers_the_one_that_waited_longest_is_next():
         served.answer(worker)
 
 
+LONG = "You answer in verse. " * 100
+
+
+async def test_a_prompt_goes_where_its_beginning_was():
+    served = serve(first := Worker(), second := Worker(), third := Worker())
+    for worker, text in ((first, "a"), (second, "b"), (third, "c")):
+        served.submit(prefix=[text, LONG])
+        assert len(worker.held) == 1
+    for count in range(2, 5):
+        served.submit(prefix=[LONG[:300], LONG])
+        served.submit(prefix=["b", LONG, "and more"])
+        assert len(second.held) >= count
+    assert len(first.held) + len(third.held) == 5
+
+
+async def test_a_prompt_goes_elsewhere_when_its_worker_has_far_more_than_others():
+    served = serve(first := Worker(), second := Worker())
+    for _ in range(7):
+        served.submit(prefix=[LONG])
+    assert [len(first.held), len(second.held)] == [5, 2]
+    served.submit(prefix=[LONG])  # both have it by now: the one with fewer
+    assert [len(first.held), len(second.held)] == [5, 3]
+
+
+async def test_a_prompt_that_no_worker_had_goes_to_the_one_with_the_fewest_streams():
+    served = serve(first := Worker(), second := Worker())
+    served.submit(prefix=["a", LONG])
+    served.submit(prefix=["b", LONG])
+    served.submit(prefix=["short"])
+    served.submit(prefix=["short"])
+    assert [len(first.held), len(second.held)] == [2, 2]
+
+
 async def test_a_stream_is_open_until_its_last_answer():
     served = serve(worker := Worker())
     served.submit(is_stream=True)
