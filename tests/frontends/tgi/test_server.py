@@ -252,7 +252,7 @@ def open_stream(calls: Calls, path: str = "/generate_stream") -> socket.socket:
         f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
+    stream = calls.connect()
     stream.sendall((head + body).encode())
     return stream
 
