@@ -21,7 +21,11 @@ class Shared:
         if server is None or fault.is_start or server.site != fault.site:
             self.close()
             server = self._server = self._start(fault)
-        result = run(fault, server)
+        try:
+            result = run(fault, server)
+        except BaseException:  # nobody knows in which state it is
+            self.close()
+            raise
         if result.problems or fault.must.ends or not _is_whole(server):
             self.close()
         return result
