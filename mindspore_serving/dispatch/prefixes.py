@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from mindspore_serving.dispatch.request import WorkerLink
 
-PIECE = 256  # characters, or token ids; the end of a text may make it longer
+PIECE = 256  # characters; the end of a text may make it longer
+TOKEN = 4  # characters that a token id counts as
 MOST_PIECES = 128
 MOST_ENTRIES = 1 << 16
 
@@ -23,10 +24,11 @@ def hashes(texts: Texts) -> list[int]:
     found: list[int] = []
     last = length = 0
     for text in texts:
-        for start in range(0, len(text), PIECE):
-            piece = text[start : start + PIECE]
+        width = 1 if isinstance(text, str) else TOKEN
+        for start in range(0, len(text), PIECE // width):
+            piece = text[start : start + PIECE // width]
             last = hash((last, piece if isinstance(piece, str) else tuple(piece)))
-            length += len(piece)
+            length += len(piece) * width
             if length >= PIECE:
                 found.append(last)
                 length = 0

@@ -271,3 +271,20 @@ def test_a_second_signal_ends_streams_at_once(scripted):
     for stream in streams:
         assert b"[DONE]" not in rest_of(stream)
     eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_prompt_that_comes_again_goes_to_the_worker_that_has_computed_it(calls):
+    for number in range(4):  # a prompt of its own each, so that both workers have some
+        prompt = f"{number} " + "the sea and the sky " * 40
+        body = json.dumps({"model": "two", "prompt": prompt, "max_tokens": 1}).encode()
+        for is_first in (True, False):
+            queries, hits = cache_numbers(calls)
+            assert calls.http_call("POST", "/v1/completions", body)[0] == 200
+            eventually(lambda queries=queries: cache_numbers(calls)[0] > queries)
+            assert (cache_numbers(calls)[1] == hits) == is_first
+
+
+def cache_numbers(calls: Calls) -> tuple[int, int]:
+    """How many tokens of prompts were looked for in the caches of "two", and how many found."""
+    found = row(calls, "two").get("engine", {})
+    return found.get("num_cache_queries", 0), found.get("num_cache_hits", 0)
