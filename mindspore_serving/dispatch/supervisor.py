@@ -1,52 +1,18 @@
 """Keeps one worker running: start, watch, restart with back-off, by the operator's policy.
 
-`Backoff` decides; `WorkerSupervisor` is the loop around it.
+`core.backoff` decides; `WorkerSupervisor` is the loop around it.
 """
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from mindspore_serving import log
+from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.loading import exit_text
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
-
-QUICK = 10.0  # seconds; a worker that dies earlier after its start died quickly
-MOST_QUICK_DEATHS = 5  # in a row, until nobody waits for the next start
-_FIRST_DELAY, _MOST_DELAY = 0.25, 30.0
-
-
-@dataclass(slots=True)
-class Backoff:
-    """When to restart: at once after a first death, later after each quick one in a row.
-
-    `policy` is "always" (restart for ever), "limited" (give up after MOST_QUICK_DEATHS) or "never".
-    """
-
-    policy: str = "always"
-    num_quick: int = 0
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether it has died so often that nobody should wait for the next start."""
-        return self.num_quick >= MOST_QUICK_DEATHS
-
-    def died(self, ran_for: float) -> float | None:
-        """Seconds to wait before the restart; None to give up.  `ran_for` is in seconds."""
-        if self.policy == "never":
-            return None
-        if ran_for >= QUICK:
-            self.num_quick = 0
-            return 0.0
-        self.num_quick += 1
-        if self.is_failing and self.policy == "limited":
-            return None
-        if self.num_quick == 1:
-            return 0.0
-        return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** min(self.num_quick - 2, 16)))
 
 
 class WorkerSupervisor:
@@ -69,7 +35,7 @@ class WorkerSupervisor:
         self.link: Link | None = None
         self._start = start
         self._on_change = on_change
-        self._backoff = Backoff(policy)
+        self._backoff = backoff.Backoff(policy)
         self._next_start = 0.0  # by the loop's clock
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -158,7 +124,7 @@ class WorkerSupervisor:
             try:
                 link = await self._start()
             except ResourceShortage as error:  # it has not died: there is no room for it now
-                delay = min(_MOST_DELAY, max(_FIRST_DELAY, 2 * delay))
+                delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
                 log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
             except ServingError as error:
                 self.reason = str(error)
