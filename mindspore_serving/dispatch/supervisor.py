@@ -11,14 +11,15 @@ from contextlib import suppress
 from mindspore_serving import log
 from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.loading import exit_text
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
+from mindspore_serving.isolation.spawning import exit_text
 
 
 class WorkerSupervisor:
     """One replica that is to run: its worker now, and the next one when that dies.
 
-    `on_change` is called when a worker runs, or runs no more, or later than was expected.
+    `on_change` is called when a worker runs, or runs no more, or later than was expected.  Without
+    `is_awaited`, nobody waits for a restart: it takes as long as others want.
     """
 
     def __init__(
@@ -27,6 +28,8 @@ class WorkerSupervisor:
         start: Callable[[], Awaitable[Link]],
         on_change: "Callable[[WorkerSupervisor], None]",
         policy: str = "always",
+        *,
+        is_awaited: bool = True,
     ) -> None:
         self.title = title  # "servable name:add, device id:0"
         self.state = "new"
@@ -36,6 +39,7 @@ class WorkerSupervisor:
         self._start = start
         self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
+        self._is_awaited = is_awaited
         self._next_start = 0.0  # by the loop's clock
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -48,7 +52,8 @@ class WorkerSupervisor:
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
-        is_failing = self.state == "restarting" and self._backoff.is_failing
+        is_failing = self._backoff.is_failing or not self._is_awaited
+        is_failing = is_failing and self.state == "restarting"
         if not self.is_wanted or self.state == "gone" or is_failing:
             return None
         return self.next_start_in()
