@@ -19,7 +19,7 @@ from mindspore_serving.distributed.messages import (
     Stop,
     ToPeer,
 )
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc.channel import BlockingChannel
 
 CONNECTING = 5.0  # seconds for one try
@@ -45,9 +45,9 @@ class GangConnection(BlockingChannel[ToPeer]):
         """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
         try:
             self.send(message)
+            self._expect(Accepted)
         except OSError as error:
-            raise StartError(f"the worker has ended the connection: {error}") from error
-        self._expect(Accepted)
+            raise StartError(str(error)) from error
 
     def receive(self, *, wait: bool) -> list[ToPeer]:
         kept, self._kept = self._kept, []
@@ -70,7 +70,8 @@ class GangConnection(BlockingChannel[ToPeer]):
         return plan
 
     def _expect(self, kind: type[ToPeer]) -> ToPeer:
-        """The next message, which is of this kind.  Raises StartError."""
+        """The next message, which is of this kind.  Raises StartError, or OSError if the worker
+        has ended the connection."""
         end = time.monotonic() + ANSWERING
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLIN)
@@ -83,23 +84,17 @@ class GangConnection(BlockingChannel[ToPeer]):
                         return message
                     raise _unexpected(message)
                 poll.poll(left * 1000)
-        except (EOFError, OSError) as error:
-            reason = f": {error}" if isinstance(error, OSError) else ""
-            raise StartError(f"the worker has ended the connection{reason}") from None
-        except (msgspec.DecodeError, ServingError) as error:
-            raise (
-                error
-                if isinstance(error, StartError)
-                else StartError(
-                    f"what listens there is no worker of a distributed servable: {error}"
-                )
-            ) from error
+        except EOFError:
+            raise ConnectionError("the worker has ended the connection") from None
+        except (msgspec.DecodeError, TooLarge) as error:
+            text = f"what listens there is no worker of a distributed servable: {error}"
+            raise StartError(text) from error
         raise StartError(f"the worker has not answered within {ANSWERING:g} s")
 
 
 def connect(address: str) -> GangConnection:
-    """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, StartError
-    if we are refused."""
+    """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, or no
+    longer, and StartError if we are refused."""
     host, _, port = address.rpartition(":")
     stream = socket.create_connection((host.strip("[]"), int(port)), CONNECTING)
     try:
