@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
@@ -18,6 +20,16 @@ class BatchPolicy:
 
     max_wait: float = 0.0
     preferred_size: int = 0
+
+
+class GangOptions(msgspec.Struct, frozen=True):
+    """Of a distributed servable: its rank table as text, where agents connect to ("ip:port"), how
+    long to wait for them (seconds, 0 for ever), and how long one may be silent (0 for ever)."""
+
+    rank_table: str
+    address: str
+    wait_seconds: float
+    heartbeat_timeout: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,7 @@ class Deployment:
     step_timeout: float = 300.0  # seconds
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
+    gang: GangOptions | None = None  # of a distributed servable
 
     @property
     def name(self) -> str:

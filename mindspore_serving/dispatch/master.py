@@ -114,7 +114,9 @@ class Master:
     ) -> WorkerSupervisor:
         """Of a worker that owns a device, or of an extra one."""
         name, version = deployment.servable_name, deployment.version
-        if device_id is not None:
+        if deployment.gang is not None:
+            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
+        elif device_id is not None:
             title = f"servable name:{name}, device id:{device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
         else:
@@ -133,7 +135,11 @@ class Master:
             return link
 
         supervisor = WorkerSupervisor(
-            title, start, lambda _: self._on_change(deployment), deployment.restart_policy
+            title,
+            start,
+            lambda _: self._on_change(deployment),
+            deployment.restart_policy,
+            is_awaited=deployment.gang is None,
         )
         self._supervisors_of(deployment).append(supervisor)
         return supervisor
@@ -212,7 +218,8 @@ class Master:
     def on_lost(self, link: Link) -> None:
         self._unregister(link)
         self._links.pop(link, None)
-        self.dispatcher.on_lost(link, "the worker process that had the request died")
+        reason = link.why_ended or "the worker process that had the request died"
+        self.dispatcher.on_lost(link, reason)
 
     def _unregister(self, link: Link) -> None:
         service = self._services.pop(link, None)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.core import backoff
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Request
-from mindspore_serving.dispatch import supervisor
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
 from mindspore_serving.frontends.replies import infer
@@ -230,7 +230,7 @@ async def test_a_request_that_kills_every_worker_is_answered_with_the_news(serve
 
 
 async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, monkeypatch):
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
     reply = await server.ask("dying", {"x": 1})  # in two workers
     assert reply.failure.code == Code.WORKER_UNAVAILABLE
@@ -240,17 +240,17 @@ async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, 
     (readiness,) = server.master.control.readiness()
     assert (readiness.name, readiness.is_ready) == ("tiny", False)
     assert "restarted (exit status 3)" in readiness.reason
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.01)
 
 
 async def test_a_worker_that_dies_again_and_again_is_not_waited_for(server, monkeypatch):
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(supervisor, "_MOST_DELAY", 60.0)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(backoff, "MOST_DELAY", 60.0)
     await server.deploy(server.deployment(num_parallel_workers=1))
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 7.0)  # doubled from the second on
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 7.0)  # doubled from the second on
     server.write("tiny", "os._exit(4)")
     os.kill(int((await server.outputs("pid", {"x": 0}))[0]["y"]), signal.SIGKILL)
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
     pending = await server.ask("twice", {"x": 1})
     assert isinstance(pending.failure, ServableUnavailable)
     assert pending.failure.retry_after is not None
