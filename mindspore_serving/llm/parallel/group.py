@@ -116,25 +116,30 @@ class Group:
     def _receive(self, rank: int, peer: socket.socket) -> bytes:
         """The next tag of `rank`."""
         for _ in range(SPINS):
-            try:
-                return self._checked(rank, peer.recv(_TAG.size, socket.MSG_DONTWAIT))
-            except BlockingIOError:
-                os.sched_yield()
+            tag = self._read(rank, peer, socket.MSG_DONTWAIT)
+            if tag is not None:
+                return tag
+            os.sched_yield()
         beats, silent = -1, 0.0
-        while True:
-            try:
-                return self._checked(rank, peer.recv(_TAG.size))
-            except BlockingIOError:  # LOOK_SECONDS have passed
-                now = int(self._beats[rank])
-                silent = silent + LOOK_SECONDS if now == beats else 0.0
-                beats = now
+        while (tag := self._read(rank, peer, 0)) is None:  # LOOK_SECONDS have passed
+            now = int(self._beats[rank])
+            silent = silent + LOOK_SECONDS if now == beats else 0.0
+            beats = now
             if 0 < self.patience <= silent:
                 raise RunnerLost(f"rank {rank} of {self.size} gave no heartbeat for {silent:g} s")
+        return tag
 
-    def _checked(self, rank: int, message: bytes) -> bytes:
-        if not message:
+    def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:
+        """None if nothing has come."""
+        try:
+            tag = peer.recv(_TAG.size, flags)
+        except BlockingIOError:
+            return None
+        except OSError:  # it had not read all that was sent
+            tag = b""
+        if not tag:
             raise RunnerLost(f"rank {rank} of {self.size} has ended")
-        return message
+        return tag
 
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_SECONDS):

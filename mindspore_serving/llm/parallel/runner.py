@@ -59,11 +59,10 @@ class ParallelRunner:
         try:
             self._send(step)
             return compute_own(step)
-        except RunnerLost as error:
-            raise self._lose(str(error)) from error
-        except ServingError as error:
-            if self._group.num_exchanges == 0:
-                raise  # refused, and so by the others
+        except Exception as error:
+            is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
+            if is_refused and self._group.num_exchanges == 0:
+                raise  # and so it is by the others
             raise self._lose(str(error)) from error
 
     def _send(self, step: Step) -> None:
