@@ -1,15 +1,14 @@
 """Ranks of one model as threads of this process: fast to start, the same exchanges."""
 
 import os
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import combinations
 from pathlib import Path
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
@@ -17,10 +16,7 @@ from mindspore_serving.llm.step import Logits, Step, Vectors
 @contextmanager
 def groups(size: int) -> Iterator[list[Group]]:
     """The places of `size` ranks, closed in the end."""
-    peers: list[dict[int, socket.socket]] = [{} for _ in range(size)]
-    for low, high in combinations(range(size), 2):
-        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        peers[low][high], peers[high][low] = pair
+    peers = connect_ranks(size)
     memory = create_memory(size)
     made = [Group(rank, peers[rank], memory) for rank in range(size)]
     os.close(memory)

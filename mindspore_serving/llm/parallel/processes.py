@@ -83,6 +83,15 @@ def end_ranks(processes: list[RankProcess]) -> str:
     return cause
 
 
+def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
+    """For each rank its sockets to the others, by their numbers."""
+    sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for low, high in combinations(range(size), 2):
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets[low][high], sockets[high][low] = pair
+    return sockets
+
+
 def start_ranks(size: int) -> tuple[Group, list[RankProcess]]:
     """The group of `size` ranks, of which this process is rank 0, and the processes of the others.
 
@@ -91,11 +100,9 @@ def start_ranks(size: int) -> tuple[Group, list[RankProcess]]:
     with ExitStack() as passing, ExitStack() as failing:
         memory = create_memory(size)
         passing.callback(os.close, memory)
-        sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
-        for low, high in combinations(range(size), 2):
-            pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            sockets[low][high], sockets[high][low] = pair
-            for rank, end in zip((low, high), pair, strict=True):
+        sockets = connect_ranks(size)
+        for rank, peers in enumerate(sockets):
+            for end in peers.values():
                 (passing if rank else failing).callback(end.close)
         processes: list[RankProcess] = []
         for rank in range(1, size):
