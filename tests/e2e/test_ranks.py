@@ -51,7 +51,7 @@ def ranks_of(pid: int) -> list[int]:
 
 def is_rank(pid: int) -> bool:
     try:
-        return b"mindspore_serving.llm.parallel" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"mindspore_serving.llm.runtimes.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -15,7 +15,7 @@ from mindspore_serving.isolation.spawning import command, environment, exit_text
 from mindspore_serving.llm.parallel.group import Group, create_memory
 from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
 
-MODULE = "mindspore_serving.llm.parallel"
+MODULE = "mindspore_serving.llm.runtimes.rank"
 END_SECONDS = 5.0  # for a rank to end by itself once it is to
 CAUSE_SECONDS = 1.0  # for the kernel to say how a rank has ended
 CONTROL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loaded
