@@ -33,6 +33,20 @@ class GangOptions(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """Between which bounds the number of workers follows that of the requests.
+
+    One worker for `requests_per_worker` requests in flight, at once when there are more, and fewer
+    when fewer would have done for `scale_down_delay` seconds.
+    """
+
+    min_workers: int
+    max_workers: int
+    requests_per_worker: int = 8
+    scale_down_delay: float = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One version of one servable.  `version` 0 means the newest directory found at start."""
 
@@ -42,6 +56,7 @@ class Deployment:
     device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
     device_ids: tuple[int, ...] = ()
     num_parallel_workers: int = 0
+    scaling: Scaling | None = None  # None: always as many workers as the two above say
     dec_key: bytes | None = field(default=None, repr=False)
     dec_mode: str = "AES-GCM"
     batching: BatchPolicy = BatchPolicy()

@@ -41,6 +41,7 @@ class WorkerSupervisor:
         self._backoff = backoff.Backoff(policy)
         self._is_awaited = is_awaited
         self._next_start = 0.0  # by the loop's clock
+        self.is_added = False  # by autoscaling: nobody waits for its start
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -80,6 +81,15 @@ class WorkerSupervisor:
         if self.state in ("ready", "starting"):
             self.state = "leaving"
             self._on_change(self)
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether its first worker starts, which was added to others."""
+        return self.is_added and self.state in ("new", "starting")
+
+    def num_parts(self) -> int:
+        """How many parts of requests its worker has."""
+        return 0 if self.link is None else len(self.link.parts)
 
     async def stop(self, grace: float) -> None:
         """End the worker: ask, wait at most `grace` seconds, then kill."""

@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "RESTful server start success"  # printed by the last thing that every server script does
-START_SECONDS, STOP_SECONDS, SCRIPT_SECONDS = 120, 20, 240
+START_SECONDS, STOP_SECONDS, SCRIPT_SECONDS = 120, 60, 240
 
 
 def environment() -> dict[str, str]:
