@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import Launcher
+from mindspore_serving.cluster.base import Launcher, Needs
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
@@ -113,7 +113,8 @@ class Master:
             log_name = f"log_{name}_extra{extra}_version{version}"
 
         async def start() -> Link:
-            launched = await self._launcher.launch(title, log_name)
+            needs = Needs(name, deployment.device_type, device_id, deployment.node_labels)
+            launched = await self._launcher.launch(title, log_name, needs)
             owns_models = device_id is not None or not deployment.device_ids
             link = Link(launched, title, self, owns_models=owns_models)
             self._links[link] = supervisor
@@ -166,7 +167,8 @@ class Master:
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""
         self._unregister(link)
-        self._links[link].leave()
+        if not link.process.is_moving:
+            self._links[link].leave()
         if link.is_ready:
             link.ask_to_exit()
         else:
@@ -255,7 +257,7 @@ class Master:
         return found
 
     def observe(self) -> list[dict[str, Any]]:
-        return [status.observe(service) for service in self.registry]
+        return [status.observe(one, self._supervisors_of(one.deployment)) for one in self.registry]
 
     def describe(self) -> list[dict[str, Any]]:
         return [status.describe(service) for service in self.registry]
