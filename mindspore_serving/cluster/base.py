@@ -16,13 +16,15 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 class Needs:
     """What a worker needs of the machine that it runs on.
 
-    `device_type` is "none" for any; `labels` are those that the machine must have.
+    `device_type` is "none" for any; `labels` are those that its machine must have.
     """
 
     servable: str = ""
     device_type: str = "none"
     device_id: int | None = None  # of a worker that owns one
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_here: bool = False  # it has to run on the master's machine
+    patience: float = 0.0  # seconds that it may wait for a place
 
 
 ANYTHING = Needs()

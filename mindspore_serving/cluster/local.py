@@ -92,7 +92,7 @@ class LocalLauncher:
         """As `Launcher.launch`, with more `options` of the worker's command line."""
         with ExitStack() as inherited, ExitStack() as ours:
             try:
-                log = WorkerLog(_log_path(log_name))
+                log = WorkerLog(log_path(log_name))
                 inherited.callback(log.close_writer)
                 ours.callback(log.close)
                 arguments = ["--name", name, *options]
@@ -149,7 +149,7 @@ def _spawn(
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=_environment(),
+        env=environment(),
     )
     try:
         return child, os.pidfd_open(child.pid)
@@ -159,7 +159,7 @@ def _spawn(
         raise
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours, with this package findable even if it was not installed, and memory in huge pages."""
     environment = dict(os.environ)
     tunables = environment.get("GLIBC_TUNABLES", "")
@@ -174,8 +174,8 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _log_path(log_name: str) -> Path | None:
-    """The worker's log file; None where no directory can be made."""
+def log_path(log_name: str) -> Path | None:
+    """The log file of a worker or an agent; None where no directory can be made."""
     directory = Path(LOG_DIRECTORY)
     try:
         directory.mkdir(exist_ok=True)

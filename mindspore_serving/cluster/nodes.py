@@ -33,6 +33,8 @@ class Machine:
 
     def problem(self, needs: Needs) -> str:
         """Why it cannot run such a worker now; "" if it can."""
+        if needs.is_here and self.name:
+            return "it is not the master's machine"
         if self.is_leaving:
             return "it is leaving"
         if self.slots is not None and len(self.workers) >= self.slots:

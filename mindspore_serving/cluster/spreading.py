@@ -12,15 +12,12 @@ from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, 
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
 from mindspore_serving.errors import InvalidInputs, ResourceShortage
 
-PATIENCE = 300.0  # seconds that a worker waits for a place, before its start has failed
-
 
 class SpreadingLauncher:
-    """A launcher over several machines, this one first.  `patience` is in seconds."""
+    """A launcher over several machines, this one first."""
 
     def __init__(self, local: Launcher) -> None:
         self.here = Machine("")
-        self.patience = 0.0  # until nodes may join
         self._launchers = {self.here: local}
         self._is_closed = False
         self._changed = asyncio.Event()
@@ -65,7 +62,7 @@ class SpreadingLauncher:
 
     async def _wait_for_place(self, name: str, needs: Needs) -> Machine:
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.patience
+        end = loop.time() + needs.patience
         is_first = True
         while (machine := choose(needs, self._launchers)) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"

@@ -3,12 +3,12 @@
 Knows nothing of other workers, nor whether this one is still wanted.
 """
 
-import signal
-
+from mindspore_serving.cluster.base import Needs
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
+from mindspore_serving.isolation.spawning import exit_text
 
 _TAIL = 800  # characters of the worker's log that an error shows
 
@@ -29,6 +29,18 @@ async def load(link: Link, setup: Setup) -> Ready:
         raise StartError(text) from error
 
 
+def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> Needs:
+    """What a worker needs of a machine, for which it waits at most `patience` seconds."""
+    return Needs(
+        deployment.servable_name,
+        deployment.device_type,
+        device_id,
+        deployment.node_labels,
+        is_here=deployment.gang is not None,  # its agents connect to an address of this machine
+        patience=patience,
+    )
+
+
 def setup_of(
     deployment: Deployment, device_id: int | None, models: dict[str, ModelReport] | None
 ) -> Setup:
@@ -45,11 +57,5 @@ def setup_of(
         deployment.enable_lite,
         models or {},
         dict(deployment.llm_options),
+        deployment.gang,
     )
-
-
-def exit_text(status: int) -> str:
-    """How a process ended, by its exit status (negative: a signal)."""
-    if status < 0:
-        return f"ended by signal {signal.Signals(-status).name}"
-    return f"exit status {status}"

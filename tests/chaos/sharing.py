@@ -40,9 +40,13 @@ class Shared:
         directory = self._place / str(self._count)
         directory.mkdir()
         server = Server(fault.site, directory, is_held=fault.is_start)
-        if not fault.is_start:
-            server.wait_until_started()
-            warm_up(server)
+        try:
+            if not fault.is_start:
+                server.wait_until_started()
+                warm_up(server)
+        except BaseException:
+            server.close()
+            raise
         return server
 
 

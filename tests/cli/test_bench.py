@@ -235,9 +235,8 @@ def test_latencies_count_from_when_a_request_was_due(faulty: Threads) -> None:
 
     async def work() -> list[Outcome]:
         to = target(faulty.server_address[1])
-        prompts = (Prompt("good", 5) for number in range(4) if number != 1 or hold_up(0.3))
         arrivals = [0.0, 0.1, 0.2, 0.3]
-        done = await bench_load.at_times(to, prompts, arrivals, "", lambda _: None)
+        done = await bench_load.at_times(to, held_up(0.3), arrivals, "", lambda _: None)
         to.connections.close()
         return sorted(done.outcomes, key=lambda one: one.due)
 
@@ -246,8 +245,12 @@ def test_latencies_count_from_when_a_request_was_due(faulty: Threads) -> None:
     assert held.ended - held.due >= 0.3
 
 
-def hold_up(seconds: float) -> bool:
-    return not threading.Event().wait(seconds)
+def held_up(seconds: float) -> Iterator[Prompt]:
+    """Four prompts, before the second of which nothing else runs for `seconds`."""
+    for number in range(4):
+        if number == 1:
+            threading.Event().wait(seconds)
+        yield Prompt("good", 5)
 
 
 def test_a_dialect_of_a_classic_method_sends_its_body_as_it_is() -> None:

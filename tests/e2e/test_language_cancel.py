@@ -5,7 +5,6 @@ once, and the others go on.
 import json
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,7 +141,7 @@ class Client:
             return
         sent = json.dumps({**body, **more}).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self.stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
+        self.stream = calls.connect()
         self.stream.sendall(f"{head}Content-Length: {len(sent)}\r\n\r\n".encode() + sent)
 
     def read(self, count: int = 1) -> bytes:

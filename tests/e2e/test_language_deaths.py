@@ -25,8 +25,10 @@ from mindspore_serving.llm.engine.engine import Engine
 
 here = Path(__file__).parent
 POISON, SLOW = 77, 88
-params = SamplingParams(max_tokens=400, ignore_eos=True)
-llm = register.declare_llm("../chatty", dtype="f32", max_num_seqs=2, params=params)
+params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # half a minute of them
+llm = register.declare_llm(
+    "../chatty", dtype="f32", max_num_seqs=2, kv_cache_memory=64 << 20, params=params
+)
 Engine.read_now = Engine._read
 
 def wait_while(name):
@@ -56,7 +58,7 @@ POISON, SLOW, FINE = [77, 9], [88, 9], [66, 9]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    chatty.build(tmp_path)
+    chatty.build(tmp_path, context=65536)
     write_servable(tmp_path, "frail", SOURCE)
     return tmp_path
 

@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.e2e.harness import (
     Calls,
+    Script,
     children,
     config,
     eventually,
@@ -77,7 +79,7 @@ def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.s
     """A stream of a completion that has begun to be asked for."""
     body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
     sent = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
+    stream = calls.connect()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
         sent
     )
@@ -222,11 +224,18 @@ server.start_restful_server("127.0.0.1:{http}")
 """
 
 
-def test_a_server_that_is_told_to_end_lets_streams_finish(place, run_script):
-    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
-    port = calls.grpc.partition(":")[2]
-    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
-    script.says("RESTful server start success")
+@pytest.fixture
+def scripted(place: Path, run_script: Callable[..., Script]) -> Iterator[tuple[Script, Calls]]:
+    """SCRIPT, which has started, and how to call it."""
+    with closing(Calls(f"127.0.0.1:{free_port()}", free_port())) as calls:
+        port = calls.grpc.partition(":")[2]
+        script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
+        script.says("RESTful server start success")
+        yield script, calls
+
+
+def test_a_server_that_is_told_to_end_lets_streams_finish(scripted):
+    script, calls = scripted
     pids = workers(script.pid)
     stream = start(calls, "chatty", count=600)
     pieces = calls.client("chatty", "generate").infer_stream(
@@ -244,14 +253,10 @@ def test_a_server_that_is_told_to_end_lets_streams_finish(place, run_script):
     assert "Traceback" not in script.text
     assert not any(map(is_alive, pids))
     assert not children(script.pid)
-    calls.close()
 
 
-def test_a_second_signal_ends_streams_at_once(place, run_script):
-    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
-    port = calls.grpc.partition(":")[2]
-    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
-    script.says("RESTful server start success")
+def test_a_second_signal_ends_streams_at_once(scripted):
+    script, calls = scripted
     pids = workers(script.pid)
     streams = [start(calls, "chatty", seed=i) for i in range(4)]
     for stream in streams:

@@ -63,19 +63,17 @@ def test_one_connection_too_many_is_answered_503_until_another_ends(background, 
 
 def test_connections_wait_while_there_are_no_descriptors_and_are_served_then(web):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    stream = socket.socket()
-    held = socket.socket()
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (held.fileno() + 1, hard))
-        with pytest.raises(OSError, match="Too many open files"), socket.socket():
-            pass
-        stream.connect(("127.0.0.1", web.port))
-        stream.sendall(GET)
-        web.turn()
-        assert not web.server.shared.connections
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with stream, held:
+    with socket.socket() as stream, socket.socket() as held:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (held.fileno() + 1, hard))
+            with pytest.raises(OSError, match="Too many open files"), socket.socket():
+                pass
+            stream.connect(("127.0.0.1", web.port))
+            stream.sendall(GET)
+            web.turn()
+            assert not web.server.shared.connections
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         stream.settimeout(PATIENCE)
         assert stream.recv(1 << 16).startswith(b"HTTP/1.1 200")
 
