@@ -17,6 +17,7 @@ from pathlib import Path
 import mindspore_serving
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.cluster.worker_log import WorkerLog
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
@@ -170,6 +171,7 @@ def environment() -> dict[str, str]:
     if not root.endswith(("site-packages", "dist-packages")):
         old = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = root + (os.pathsep + old if old else "")
+    environment.pop(TOKEN, None)  # what a servable does not need
     environment["PYTHONUNBUFFERED"] = "1"
     return environment
 
