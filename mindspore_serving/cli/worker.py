@@ -16,6 +16,7 @@ from mindspore_serving.cluster.node_messages import Join, check_offer
 from mindspore_serving.cluster.node_token import read_token
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
+from mindspore_serving.server.lifetime import REPEAT
 
 
 def run(settings: WorkerSettings) -> int:
@@ -59,23 +60,26 @@ def joined(offer: Join, home: Home) -> str:
 
 
 async def _run(node: Node, settings: WorkerSettings) -> None:
-    """The first signal lets workers finish, a second one ends them at once."""
+    """The first signal lets workers finish, a later one ends them at once."""
     running = asyncio.ensure_future(node.run(settings.join_timeout))
-    leaving: list[asyncio.Task[None]] = []
+    loop, leaving = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    began = 0.0
 
     async def leave() -> None:
         await node.leave(settings.shutdown_timeout)
         running.cancel()
 
     def on_signal() -> None:
-        if leaving:
+        nonlocal began
+        if leaving and loop.time() - began > REPEAT:
             running.cancel()
-        else:
+        elif not leaving:
+            began = loop.time()
             _say("Leaving: the workers finish what they have.")
             leaving.append(asyncio.ensure_future(leave()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        loop.add_signal_handler(number, on_signal)
     try:
         await running
     except asyncio.CancelledError:

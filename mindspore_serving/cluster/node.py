@@ -108,7 +108,10 @@ class Node:
             answer = await asyncio.wait_for(_first_answer(connection), ANSWER_SECONDS)
         except (asyncio.TimeoutError, *FAILURES) as error:
             why = connection.why_lost(error) or f"no answer within {ANSWER_SECONDS:g} s"
-            raise CannotReach(f"the master did not let this node in ({why})") from error
+            raise CannotReach(
+                f"the master did not let this node in ({why}); see its log, it may demand a "
+                "certificate (--tls-cert)"
+            ) from error
         if isinstance(answer, Refused):
             raise StartError(f"the master refused this node: {answer.text}")
 

@@ -23,6 +23,11 @@ class SpreadingLauncher:
         self._changed = asyncio.Event()
         self._watches: set[asyncio.Task[None]] = set()
 
+    @property
+    def machines(self) -> list[Machine]:
+        """This one, then the nodes in the order in which they joined."""
+        return list(self._launchers)
+
     def join(self, machine: Machine, launcher: Launcher) -> None:
         """Raises InvalidInputs if there is a machine of that name."""
         if any(one.name == machine.name for one in self._launchers):

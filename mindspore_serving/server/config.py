@@ -106,13 +106,13 @@ class ServableStartConfig:
         heartbeat_timeout: float = 10,
         stage_timeout: float = 0,
         step_timeout: float = 300,
-        node_labels: Mapping[str, str] | None = None,
         alias: str = "",
         llm_options: Mapping[str, Any] | None = None,
         max_workers: int = 0,
         min_workers: int = 1,
         requests_per_worker: int = 8,
         scale_down_delay: float = 60,
+        node_labels: Mapping[str, str] | None = None,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
