@@ -89,11 +89,11 @@ class Connection:
         """Whether what is sent now does not wait behind much else."""
         return self.writer.transport.get_write_buffer_size() < BUFFER
 
-    async def keep_alive(self, silence: float = SILENCE_SECONDS) -> None:
-        """Send signs of life, and abort after `silence` seconds without one from the other end."""
+    async def keep_alive(self) -> None:
+        """Send signs of life, and abort when there is none from the other end."""
         loop = asyncio.get_running_loop()
         silent_for, last, count = 0.0, loop.time(), self._num_received
-        while silent_for < silence:
+        while silent_for < SILENCE_SECONDS:
             if self.has_room:
                 self.send(Ping())
             await asyncio.sleep(PING_SECONDS)
@@ -102,7 +102,7 @@ class Connection:
             last = loop.time()
             if self._num_received != count:
                 silent_for, count = 0.0, self._num_received
-        self.abort(f"no sign of life for {silence:g} s")
+        self.abort(f"no sign of life for {SILENCE_SECONDS:g} s")
 
     def abort(self, why: str = "") -> None:
         """End it now, with what was not sent."""
@@ -119,14 +119,16 @@ class Connection:
         """Say why, and end it.  What the other end still sends is read, as the kernel would else
         throw away what it has not read of ours."""
         self.send(message)
-        with suppress(asyncio.TimeoutError, *FAILURES):
-            await asyncio.wait_for(self.reader.readexactly(BUFFER), PING_SECONDS)
-        await self.close()
+        try:
+            with suppress(asyncio.TimeoutError, *FAILURES):
+                await asyncio.wait_for(self.reader.readexactly(BUFFER), PING_SECONDS)
+        finally:
+            await self.close()
 
     async def close(self, seconds: float = PING_SECONDS) -> None:
         """End it when all is sent, within `seconds`."""
         try:
-            self.writer.close()
+            self.writer.close()  # at once, also if we are cancelled
             await asyncio.wait_for(self.writer.wait_closed(), seconds)
         except (OSError, asyncio.TimeoutError):
             self.writer.transport.abort()

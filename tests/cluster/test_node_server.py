@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import struct
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -53,10 +53,16 @@ async def serving(token: str = TOKEN):
         yield launcher, listener.getsockname()[1]
     finally:
         await server.close()
+        while _dialled:
+            _dialled.pop().abort()
+
+
+_dialled: list[Connection] = []
 
 
 async def dial(port: int, first: bytes) -> Connection:
     connection = await connect("127.0.0.1", port, None, PATIENCE)
+    _dialled.append(connection)
     connection.writer.write(first)
     return connection
 
@@ -70,11 +76,10 @@ async def answer(connection: Connection) -> object:
 
 
 async def is_closed(connection: Connection) -> bool:
-    """Whether the server ends it, without a word."""
-    try:
-        return not await asyncio.wait_for(connection.reader.read(), PATIENCE)
-    except ConnectionError:
-        return True
+    """Whether the server ends it, perhaps with a word."""
+    with suppress(ConnectionError):
+        await asyncio.wait_for(connection.reader.read(), PATIENCE)
+    return True
 
 
 async def test_a_node_with_the_token_joins():
@@ -175,6 +180,7 @@ async def until_joined(port: int) -> Connection:
 
 async def test_a_node_that_says_nothing_any_more_is_lost(monkeypatch):
     monkeypatch.setattr(node_connection, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(node_connection, "SILENCE_SECONDS", 0.2)
     async with serving() as (launcher, port):
         await join(port)
         await until(lambda: choices(launcher) == ["a"])
