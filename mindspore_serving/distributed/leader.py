@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mindspore_serving import log
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
+    MOST_TENSORS,
     Accepted,
     Beat,
     GaveUp,
@@ -34,7 +35,7 @@ from mindspore_serving.errors import (
     TooLarge,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.channel import FRAME_LIMIT, encode
+from mindspore_serving.ipc.channel import encode
 
 MOST_UNKNOWN = 256  # connections that have not proved the token
 GREETING = 10.0  # seconds that they have for it
@@ -146,8 +147,8 @@ class Leader:
     async def predict(self, subgraph: int, inputs: bytes) -> bytes:
         """The encoded outputs of the last rank.  Raises StageFailed if a rank could not run it,
         WorkerUnavailable if the gang is lost."""
-        if len(inputs) > FRAME_LIMIT - 64:
-            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {FRAME_LIMIT - 64} fit")
+        if len(inputs) > MOST_TENSORS:
+            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MOST_TENSORS} are sent")
         await self._slots.acquire()
         if self._end:
             self._slots.release()  # the next one is to see it too
