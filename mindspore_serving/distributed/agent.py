@@ -15,9 +15,17 @@ from mindspore_serving.backends.base import LoadedModel, ModelSource
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Beat, Join, Ran, Run, Stop, to_reports
+from mindspore_serving.distributed.messages import (
+    MOST_TENSORS,
+    Beat,
+    Join,
+    Ran,
+    Run,
+    Stop,
+    to_reports,
+)
 from mindspore_serving.distributed.setup import AgentSetup
-from mindspore_serving.errors import ServingError, StageFailed, StartError
+from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
 from mindspore_serving.ipc.messages import to_fault
 from mindspore_serving.isolation.lifeline import end_group
 from mindspore_serving.wire import native
@@ -56,7 +64,7 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
         while True:
             for message in connection.receive(wait=True):
                 if isinstance(message, Run):
-                    connection.send(_run(models, message))
+                    connection.send(run(models, message))
                 elif isinstance(message, Stop):
                     for model in models:
                         model.close()
@@ -64,16 +72,20 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
     end_group()
 
 
-def _run(models: Sequence[LoadedModel], run: Run) -> Ran:
+def run(models: Sequence[LoadedModel], asked: Run) -> Ran:
+    """The answer; whatever the model raises is one."""
     try:
-        inputs: Any = native.decode_values(bytearray(run.inputs)) if run.inputs else ()
-        outputs = models[run.subgraph].run(list(inputs))
-        return Ran(run.id, native.encode_values(outputs) if run.returns else b"")
+        inputs: Any = native.decode_values(bytearray(asked.inputs)) if asked.inputs else ()
+        results = models[asked.subgraph].run(list(inputs))
+        outputs = native.encode_values(results) if asked.returns else b""
+        if len(outputs) > MOST_TENSORS:
+            raise TooLarge(f"outputs of {len(outputs)} bytes, at most {MOST_TENSORS} are sent")
+        return Ran(asked.id, outputs)
     except ServingError as error:
-        return Ran(run.id, b"", to_fault(error))
+        return Ran(asked.id, b"", to_fault(error))
     except Exception as error:
         log.error("a prediction failed", exc_info=True)
-        return Ran(run.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
+        return Ran(asked.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
 
 
 def _live(connection: GangConnection) -> None:

@@ -7,14 +7,13 @@ script that calls `distributed.startup_agents`.
 import os
 import select
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from mindspore_serving import log
 from mindspore_serving.core.backoff import Backoff
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.connecting import GangConnection, Stopped, connect
+from mindspore_serving.distributed.connecting import GangConnection, Refusal, Stopped, connect
 from mindspore_serving.distributed.launching import AgentProcess
 from mindspore_serving.distributed.messages import GaveUp, Refused, Stop, Take
 from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
@@ -30,25 +29,26 @@ class Agents:
     """The processes of this machine's ranks, and their script's connection to the worker."""
 
     def __init__(self, options: AgentOptions, connection: GangConnection, stop: int) -> None:
-        """Start them.  `stop` is a descriptor that is readable when all should end.  Raises
-        ServingError or OSError; the connection is left open then."""
+        """`stop` is a descriptor that is readable when all should end."""
+        self.ranks: list[Rank] = []
+        self._options = options
         self._connection = connection
         self._stop = stop
         self._processes: list[AgentProcess] = []
-        plan = connection.plan
+        self._table: Path | None = None
+
+    def launch(self) -> None:
+        """Start the processes.  Raises ServingError or OSError; `end` is to be called then too."""
+        options, plan = self._options, self._connection.plan
         ranks = rank_table.parse(plan.rank_table)
         self.ranks = choose_ranks(ranks, options)
-        connection.ask(Take([rank.number for rank in self.ranks]))
+        self._connection.ask(Take([rank.number for rank in self.ranks]))
         self._table = _write_table(plan.rank_table, len(ranks))
-        try:
-            for place, rank in enumerate(self.ranks):
-                groups = options.group_files[place] if options.group_files else ()
-                variables = environment(rank, ranks, str(self._table), groups, options.start_port)
-                setup = _setup(options, plan.servable, rank, options.model_files[place])
-                self._processes.append(AgentProcess(setup, variables))
-        except OSError:
-            self.end()
-            raise
+        for place, rank in enumerate(self.ranks):
+            groups = options.group_files[place] if options.group_files else ()
+            variables = environment(rank, ranks, str(self._table), groups, options.start_port)
+            setup = _setup(options, plan.servable, rank, options.model_files[place])
+            self._processes.append(AgentProcess(setup, variables))
 
     def wait(self, *, for_end: bool) -> None:
         """Wait until all have joined the gang, or with `for_end` until one of them or the worker
@@ -73,11 +73,11 @@ class Agents:
                 if process.pidfd in ready:
                     raise StartError(f"the agent of rank {process.rank} {process.end_text()}")
 
-    def give_up(self, reason: str) -> None:
-        """Tell the worker that the agents cannot start."""
-        numbers = ", ".join(str(rank.number) for rank in self.ranks)
-        with suppress(OSError):
-            self._connection.send(GaveUp(f"agents of ranks {numbers} cannot start: {reason}"))
+    def give_up(self, error: Exception) -> None:
+        """Tell the worker that the agents cannot start, unless it is the worker that says so."""
+        if not isinstance(error, Refusal | Stopped):
+            with suppress(OSError):
+                self._connection.send(GaveUp(f"agents cannot start: {error}"))
 
     def end(self) -> None:
         """Kill all; close the connection."""
@@ -86,7 +86,8 @@ class Agents:
         for process in self._processes:
             process.close()
         self._connection.close()
-        self._table.unlink(missing_ok=True)
+        if self._table is not None:
+            self._table.unlink(missing_ok=True)
 
     def _read(self, process: AgentProcess) -> None:
         with suppress(EOFError):  # it has died; its pidfd tells
@@ -101,7 +102,7 @@ class Agents:
                 if isinstance(message, Stop):
                     raise Stopped("the servable is stopped")
                 if isinstance(message, Refused):
-                    raise StartError(f"the worker refuses: {message.text}")
+                    raise Refusal(f"the worker refuses: {message.text}")
         except EOFError:
             raise StartError("the worker has ended the connection") from None
 
@@ -117,20 +118,18 @@ class AgentSupervisor:
     def start(self) -> list[Rank]:
         """Find the worker, start the agents, wait until all have joined.  Raises StartError, or
         another ServingError; nothing is left running then."""
-        with self._as_start_errors():
-            connection = self._find_worker()
-            try:
-                self._agents = Agents(self._options, connection, self._stop)
-            except Exception:
-                connection.close()
-                raise
-            try:
-                self._agents.wait(for_end=False)
-            except StartError as error:
-                self._agents.give_up(str(error))
-                self._agents.end()
-                raise
-        return self._agents.ranks
+        agents = Agents(self._options, self._find_worker(), self._stop)
+        try:
+            agents.launch()
+            agents.wait(for_end=False)
+        except (ServingError, OSError) as error:
+            agents.give_up(error)
+            agents.end()
+            if isinstance(error, OSError):
+                raise StartError(f"agents cannot be started: {error}") from error
+            raise
+        self._agents = agents
+        return agents.ranks
 
     def supervise(self) -> None:
         """Start the agents again when their gang has ended, until it is over for good."""
@@ -169,11 +168,13 @@ class AgentSupervisor:
         except StartError as error:
             log.error("Failed to start agents again: %s", error)
             return None
+        agents = Agents(self._options, connection, self._stop)
         try:
-            self._agents = Agents(self._options, connection, self._stop)
+            agents.launch()
         except (ServingError, OSError) as error:
-            connection.close()
+            agents.end()
             return str(error)
+        self._agents = agents
         return None
 
     def _find_worker(self) -> GangConnection:
@@ -195,13 +196,6 @@ class AgentSupervisor:
         poll = select.poll()
         poll.register(self._stop, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
-
-    @contextmanager
-    def _as_start_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StartError(f"agents cannot be started: {error}") from error
 
 
 def _setup(options: AgentOptions, servable: str, rank: Rank, files: tuple[str, ...]) -> AgentSetup:

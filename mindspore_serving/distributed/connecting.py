@@ -30,6 +30,10 @@ class Stopped(StartError):
     """The servable is stopped for good."""
 
 
+class Refusal(StartError):
+    """The worker does not want us; others may still come."""
+
+
 class GangConnection(BlockingChannel[ToPeer]):
     """A connection that has greeted: `plan` is what the worker answered."""
 
@@ -108,7 +112,7 @@ def connect(address: str) -> GangConnection:
 
 def _unexpected(message: ToPeer) -> StartError:
     if isinstance(message, Refused):
-        return StartError(f"the worker refuses: {message.text}")
+        return Refusal(f"the worker refuses: {message.text}")
     if isinstance(message, Stop):
         return Stopped("the servable is stopped")
     return StartError(f"the worker sent {type(message).__name__} out of turn")

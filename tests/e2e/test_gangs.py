@@ -157,6 +157,32 @@ def test_the_names_of_1_1_still_work(scripts):
     assert made.ask(1, 2) == ANSWER
 
 
+MODEL_THAT_WAITS = """
+import os, time
+def model(hidden):
+    x = hidden
+    NOTE
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    return x
+"""
+
+
+def test_with_a_pipeline_the_stages_work_on_different_requests_at_once(scripts, pool):
+    made = scripts(8, spec="2, enable_pipeline_infer=True")
+    note = "    open({name!r} + str(x[0, 0]), 'w').close()\n"
+    made.write("first.py", "def model(x):\n" + note.format(name="first") + "    return x\n")
+    made.write("second.py", MODEL_THAT_WAITS.replace("NOTE", note.format(name="second").strip()))
+    made.start_agents(["first.py"] * 4 + ["second.py"] * 4)
+    made.start_server().says("it serves")
+    asked = [pool.submit(made.ask, -1)]
+    eventually((made.directory / "second-1.0").exists)  # the first request is in the second stage
+    asked.append(pool.submit(made.ask, -2))
+    eventually((made.directory / "first-2.0").exists)  # the second one in the first
+    made.go()
+    assert [one.result(PATIENCE) for one in asked] == [[[-1.0] * 2], [[-2.0] * 2]]
+
+
 # --- what dies ------------------------------------------------------------------------------------
 
 
@@ -280,6 +306,24 @@ def test_a_server_whose_agents_do_not_come_says_which(scripts):
     server = scripts().start_server("wait_agents_time_in_seconds=1")
     assert server.status() == 1
     assert "agents of ranks 0, 1 have not joined within 1 s" in server.text
+
+
+def test_a_server_that_waits_for_agents_ends_by_a_signal(scripts):
+    made = scripts()
+    server = made.start_server()
+    wrong = {"SERVING_DISTRIBUTED_TOKEN": "guessed"}
+    made.start_agents(environment=wrong).says("the worker refuses: wrong token")  # it listens
+    server.send(signal.SIGINT)
+    assert server.status() != 0
+    assert processes_in(made.directory) == []
+
+
+def test_too_few_files_for_the_ranks_of_a_machine_end_both_scripts_with_the_reason(scripts):
+    made = scripts()
+    server, agents = made.start_server(), made.start_agents(["model.py"])
+    assert (server.status(), agents.status()) == (1, 1)
+    for text in (agents.text, server.text):
+        assert "Card count 2 described rank table does not equal to model files size 1" in text
 
 
 def test_agents_without_a_server_say_so(scripts):
