@@ -60,27 +60,31 @@ class RankProcess:
     def kill(self) -> None:
         """End it now, with all that it has started."""
         self._control.close()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
+        if self._child.returncode is None:  # else its number may be another's by now
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
 
-def end_ranks(processes: list[RankProcess]) -> str:
-    """Kill them all; which one ended first, and how, as the end of a sentence."""
+def find_cause(processes: list[RankProcess]) -> str:
+    """Which rank has ended, and how, as the end of a sentence; "" if none does so soon."""
     until = time.monotonic() + CAUSE_SECONDS
-    cause = ""
-    while not cause and time.monotonic() < until:
-        found = ((process.rank, process.problem()) for process in processes)
-        cause = next((f"; rank {rank}: {problem}" for rank, problem in found if problem), "")
-        if not cause:
-            time.sleep(0.01)
+    while time.monotonic() < until:
+        for process in processes:
+            if problem := process.problem():
+                return f"; rank {process.rank}: {problem}"
+        time.sleep(0.01)
+    return ""
+
+
+def end_ranks(processes: list[RankProcess]) -> None:
+    """Kill them all."""
     for process in processes:
         process.kill()
     processes.clear()
-    return cause
 
 
 def connect_ranks(size: int) -> list[dict[int, socket.socket]]:

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.messages import Load, compute, encode
-from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, start_ranks
+from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, find_cause, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
 
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
@@ -47,9 +47,7 @@ class ParallelRunner:
 
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
-        for process in self._processes:
-            process.kill()
-        self._processes.clear()
+        end_ranks(self._processes)
         self._group.close()
         self._own.close()
 
@@ -77,7 +75,8 @@ class ParallelRunner:
 
     def _lose(self, text: str) -> RunnerLost:
         """End all ranks; what is raised from now on."""
-        self._lost = RunnerLost(f"the ranks are ended: {text}{end_ranks(self._processes)}")
+        self._lost = RunnerLost(f"the ranks are ended: {text}{find_cause(self._processes)}")
+        end_ranks(self._processes)
         return self._lost
 
 
@@ -104,10 +103,12 @@ def open_ranks(
             if problem:
                 raise StartError(f"rank {process.rank} of {size} cannot load: {problem}")
     except BaseException as error:
-        found = end_ranks(processes)
+        is_lost = isinstance(error, RunnerLost | OSError)
+        cause = find_cause(processes) if is_lost else ""
+        end_ranks(processes)
         group.close()
-        if isinstance(error, RunnerLost | OSError):
-            raise StartError(f"the model cannot be loaded over ranks: {error}{found}") from error
+        if is_lost:
+            raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise
     group.patience = PATIENCE
     return ParallelRunner(own, group, processes)
