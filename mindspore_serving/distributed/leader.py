@@ -39,9 +39,17 @@ class Leader:
     complete gang has lost a rank: everything is answered and closed then."""
 
     def __init__(
-        self, gang: Gang, plan: Plan, secret: bytes, timeout: float, on_broken: OnBroken
+        self,
+        gang: Gang,
+        plan: Plan,
+        secret: bytes,
+        on_broken: OnBroken,
+        *,
+        timeout: float,
+        limit: float,
     ) -> None:
-        """A rank without a sign of life for `timeout` seconds is lost; 0 for never."""
+        """A rank without a sign of life for `timeout` seconds is lost, and one that works on a
+        prediction for `limit` seconds; 0 for never."""
         self.gang = gang
         self._plan = plan
         self._secret = secret
@@ -50,7 +58,7 @@ class Leader:
         self._peers: set[Peer] = set()
         self._agents: dict[int, Peer] = {}
         self._end = ""  # why there is no gang any more
-        self.predictions = Predictions(gang, self._agents, self._break)
+        self.predictions = Predictions(gang, self._agents, self._break, limit)
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
