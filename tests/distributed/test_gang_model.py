@@ -520,7 +520,7 @@ def test_a_listener_that_is_no_worker_is_one_error(monkeypatch):
     monkeypatch.setattr(connecting, "ANSWERING", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(StartError, match="has not answered within"):
+        with pytest.raises(TimeoutError, match="has not answered within"):
             connect(address)
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(connect, address)
