@@ -15,7 +15,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "log", "metrics", "aio"}),
     frozenset({"core"}),
     frozenset({"proto"}),
-    frozenset({"wire", "ipc", "servable", "isolation"}),
+    frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),
     frozenset({"batching"}),
     frozenset({"backends", "cluster"}),
     frozenset({"distributed"}),

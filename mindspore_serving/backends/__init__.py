@@ -2,7 +2,7 @@
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.backends.devices import Availability, available, choose_device
-from mindspore_serving.backends.formats import open_backend
+from mindspore_serving.backends.formats import open_backend, resolve
 
 __all__ = [
     "Availability",
@@ -11,4 +11,5 @@ __all__ = [
     "available",
     "choose_device",
     "open_backend",
+    "resolve",
 ]

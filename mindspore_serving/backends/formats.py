@@ -43,6 +43,12 @@ FORMATS = {
         ("mindspore",),
         (("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), ("cpu", "")),
     ),
+    "mindir_openvino": Format(
+        "mindspore_serving.backends.mindir_openvino:MindirOpenvinoBackend",
+        "openvino",
+        "lite",
+        ("openvino",),
+    ),
     "mindir_lite": Format(
         "mindspore_serving.backends.mindir_lite:MindirLiteBackend",
         "mindspore_lite",
@@ -74,6 +80,22 @@ FORMATS = {
         builds=(("ascend", ""), ("gpu", ""), ("cpu", "")),
     ),
 }
+
+
+BACKENDS = {("mindir", "mindspore"): "mindir", ("mindir", "openvino"): "mindir_openvino"}
+"""(format, backend) as a model declares them -> the row that runs it."""
+
+
+def resolve(name: str, backend: str = "") -> str:
+    """The row that runs a model declared as format `name`, with `backend` if it names one.
+
+    Without one, MindIR is run by MindSpore where that is installed: it has every operator and
+    device.  Else by OpenVINO, if that is.
+    """
+    if backend:
+        return BACKENDS[name, backend]
+    is_taken = name != "mindir" or name in _entry_points() or _folder("mindspore") is not None
+    return name if is_taken or _folder("openvino") is None else "mindir_openvino"
 
 
 def open_backend(source: ModelSource) -> Backend:

@@ -1,15 +1,13 @@
-"""The signature of a MindIR file, read from its protobuf; MindSpore is not imported for it.
+"""What a MindIR file tells without being run: its signature and its operators.
 
-The message classes come from MindSpore's own generated file, loaded by its path.  Knows no device.
+MindSpore is not imported for it.  Knows no device.
 """
 
-import importlib.util
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+import mmap
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -18,29 +16,16 @@ from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.source import element_error, load_error
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StartError
+from mindspore_serving.mindir import wire
+from mindspore_serving.mindir.attributes import BFLOAT16, NUMPY
+from mindspore_serving.mindir.messages import Attribute, Graph, Kind, Model, Tensor, ValueType
 
-# TensorProto.DataType of mind_ir.proto; what numpy has no type for is missing.
-_NUMPY = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    17: "float64",
-}
-_BFLOAT16 = 16
 _COLLECTIVES = ("Barrier", "Broadcast", "Receive", "Reduce", "Send")
 _COLLECTIVE_FAMILIES = (
     *("AllGather", "AllReduce", "AlltoAll", "CollectiveGather", "CollectiveScatter"),
     *("NeighborExchange", "ReduceScatter", "InnerComm", "DistComm"),
 )
+_MAX_INPUT = 1 << 31  # bytes of one input: a request cannot be larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +35,8 @@ class GraphFile:
     signature: Signature
     operators: frozenset[str]
     is_encrypted: bool
+    model: Model = field(repr=False)
+    graph: Graph = field(repr=False)
 
     @property
     def has_convolution(self) -> bool:
@@ -73,95 +60,97 @@ class GraphFile:
 def read_graph_file(source: ModelSource, path: str) -> GraphFile:
     """Read the file at `path`, decrypted with the key of `source`.
 
-    Inputs are named as the cell's parameters; outputs output0, output1...  Raises StartError.
+    Inputs are named as the cell's parameters; outputs output0, output1...  Weights in it are views
+    of the mapped file.  Raises StartError.
     """
-    content = Path(path).read_bytes()
-    is_encrypted = crypto.is_encrypted(content)
-    if is_encrypted and source.dec_key is None:
-        raise load_error(source, path, "the file is encrypted, pass its key as dec_key")
-    if source.dec_key is not None:
-        try:
-            content = crypto.decrypt(content, source.dec_key, source.dec_mode)
-        except StartError as error:
-            raise load_error(source, path, error) from error
-    model = _parse(source, path, content)
-    inputs = tuple(_input(source, path, i, entry) for i, entry in enumerate(model.graph.input))
-    signature = Signature(inputs, _outputs(model.graph.output))
-    return GraphFile(signature, _operators(model), is_encrypted)
-
-
-def _parse(source: ModelSource, path: str, content: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
-    model = _messages().ModelProto()
     try:
-        model.ParseFromString(content)
-    except DecodeError as error:
-        raise load_error(source, path, "the file is damaged, cut off or not MindIR") from error
-    if not model.HasField("graph") or not model.graph.output:
-        raise load_error(source, path, "there is no graph in it: not MindIR, or cut off")
-    return model
+        content = map_file(path)
+        is_encrypted = crypto.is_encrypted(bytes(content[:4]))
+        if is_encrypted and source.dec_key is None:
+            raise StartError("the file is encrypted, pass its key as dec_key")
+        model = wire.read(Model, plain(source, content))
+        graph = model.graph
+        if graph is None or not graph.output:
+            raise wire.damaged("there is no graph in it")
+    except StartError as error:
+        raise load_error(source, path, error) from error
+    inputs = tuple(_input(source, path, i, entry) for i, entry in enumerate(graph.input))
+    signature = Signature(inputs, _outputs(graph.output))
+    return GraphFile(signature, _operators(model), is_encrypted, model, graph)
 
 
-@cache
-def _messages() -> Any:
-    loaded = sys.modules.get("mindspore.train.mind_ir_pb2")
-    if loaded is not None:
-        return loaded
-    package = importlib.util.find_spec("mindspore")
-    if package is None or package.origin is None:
-        raise ImportError("No module named 'mindspore'")
-    path = Path(package.origin).parent / "train" / "mind_ir_pb2.py"
-    spec = importlib.util.spec_from_file_location("mindspore_serving_mind_ir", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ImportError(f"the installed mindspore has no {path.name}")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # an older protobuf says so with an error class of its own
-        raise ImportError(f"the message classes of MindIR cannot be loaded: {error}") from error
-    return module
+def map_file(path: str) -> memoryview:
+    """The content of a file that is not empty, mapped: pages are read when they are needed."""
+    with open(path, "rb") as file:
+        # Private and writable, as OpenVINO takes no arrays that are read-only; nothing is written.
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
 
-def _input(source: ModelSource, path: str, index: int, entry: Any) -> TensorSpec:
+def plain(source: ModelSource, content: memoryview) -> memoryview:
+    """`content` decrypted, if `source` has a key.  Raises StartError."""
+    if source.dec_key is None:
+        return content
+    return memoryview(bytearray(crypto.decrypt(bytes(content), source.dec_key, source.dec_mode)))
+
+
+def read_beside(source: ModelSource, path: str, location: str) -> memoryview:
+    """The file `location`, which the model at `path` names as the place of its weights.
+
+    Raises StartError: not below the model's directory, or not there.
+    """
+    root = os.path.realpath(os.path.dirname(path))
+    place = os.path.realpath(os.path.join(root, location))
+    if os.path.isabs(location) or os.path.commonpath([root, place]) != root:
+        raise StartError(f"its weights are in '{location}', which is outside of its directory")
+    if not os.path.isfile(place) or not os.path.getsize(place):
+        raise StartError(f"its weights are in '{location}', which does not exist or is empty")
+    content = map_file(place)
+    return plain(source, content) if crypto.is_encrypted(bytes(content[:4])) else content
+
+
+def _input(source: ModelSource, path: str, index: int, entry: ValueType) -> TensorSpec:
     name = entry.name.rsplit(":", 1)[-1] or f"input{index}"
-    spec = _tensor(name, entry.tensor[0], _NUMPY) if len(entry.tensor) == 1 else None
+    spec = _tensor(name, entry.tensor[0], NUMPY) if len(entry.tensor) == 1 else None
     if spec is None:
         kind = entry.denotation or "unknown"
         if entry.tensor:
-            kind = "bfloat16" if entry.tensor[0].data_type == _BFLOAT16 else kind
+            kind = "bfloat16" if entry.tensor[0].data_type == BFLOAT16 else kind
         raise element_error(source, path, index, name=name, kind=kind)
+    size = prod(spec.shape or (0,)) * (spec.dtype.itemsize if spec.dtype is not None else 1)
+    if size > _MAX_INPUT:
+        text = f"input {index} '{name}' of shape {spec.shape} has {size} bytes, accepted are "
+        raise load_error(source, path, f"{text}{_MAX_INPUT}")
     return spec
 
 
-def _outputs(entries: Any) -> tuple[TensorSpec, ...]:
+def _outputs(entries: Iterable[ValueType]) -> tuple[TensorSpec, ...]:
     """One entry with a tensor, one with a tuple of them, or one that tells nothing."""
-    tensors: list[Any] = []
+    tensors: list[Tensor] = []
     for entry in entries:
         if entry.tensor:
             tensors.extend(entry.tensor)
-        elif not _flatten(entry.attr_info, tensors):
+        elif entry.attr_info is None or not _flatten(entry.attr_info, tensors):
             return ()
-    kinds = {**_NUMPY, _BFLOAT16: "float32"}  # the backend answers so
+    kinds = {**NUMPY, BFLOAT16: "float32"}  # the backend answers so
     specs = [_tensor(f"output{i}", tensor, kinds) for i, tensor in enumerate(tensors)]
     known = [spec for spec in specs if spec is not None]
     return tuple(known) if len(known) == len(specs) else ()
 
 
-def _flatten(attribute: Any, tensors: list[Any]) -> bool:
+def _flatten(attribute: Attribute, tensors: list[Tensor]) -> bool:
     """Gather the tensors of a possibly nested tuple; False if anything else is in it."""
-    if attribute.seq_info.is_dyn_len or not attribute.values:
+    is_open = attribute.seq_info is not None and attribute.seq_info.is_dyn_len
+    if is_open or not attribute.values:
         return False
     for value in attribute.values:
-        kind = value.AttributeType.Name(value.type)
-        if kind == "TENSORS" and len(value.tensors) == 1:
+        if value.type == Kind.TENSORS and len(value.tensors) == 1:
             tensors.append(value.tensors[0])
-        elif kind not in ("TUPLE", "LIST") or not _flatten(value, tensors):
+        elif value.type not in (Kind.TUPLE, Kind.LIST) or not _flatten(value, tensors):
             return False
     return True
 
 
-def _tensor(name: str, tensor: Any, kinds: Mapping[int, str]) -> TensorSpec | None:
+def _tensor(name: str, tensor: Tensor, kinds: Mapping[int, str]) -> TensorSpec | None:
     """None for an element type that is not in `kinds`."""
     kind = kinds.get(tensor.data_type)
     if kind is None:
@@ -171,9 +160,9 @@ def _tensor(name: str, tensor: Any, kinds: Mapping[int, str]) -> TensorSpec | No
     return TensorSpec(name, np.dtype(kind), shape)
 
 
-def _operators(model: Any) -> frozenset[str]:
+def _operators(model: Model) -> frozenset[str]:
     """Names like "Conv2D"; a node says "REF::Conv2D:4", which points to such a primitive."""
     found = {primitive.op_type for primitive in model.primitives}
-    for graph in (model.graph, *model.functions):
+    for graph in (*([model.graph] if model.graph else ()), *model.functions):
         found.update(node.op_type for node in graph.node)
     return frozenset(name.removeprefix("REF::").split(":")[0] for name in found)

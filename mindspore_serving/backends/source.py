@@ -37,9 +37,10 @@ def check_files(source: ModelSource) -> None:
 
 def load_error(source: ModelSource, path: str, cause: object) -> StartError:
     """The error for a `path` that cannot be loaded, with the runtime's words or our own."""
+    details = cause if isinstance(cause, StartError) else words(cause)
     return StartError(
         f"Load model failed, model file: '{path}', model format: {source.spec.format}, "
-        f"load error details: {words(cause)}"
+        f"load error details: {details}"
     )
 
 

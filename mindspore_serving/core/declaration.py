@@ -17,7 +17,8 @@ class ModelSpec:
 
     `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
     for a model that is a Python function or class.  `format` is lower case: "mindir", "om",
-    "mindir_lite", "onnx", "pytorch", "python" or what another package registered.
+    "mindir_lite", "onnx", "pytorch", "python" or what another package registered.  `backend` is
+    what runs it where there is a choice: "mindspore" or "openvino" for "mindir"; "" chooses.
     """
 
     key: str
@@ -28,6 +29,7 @@ class ModelSpec:
     without_batch_dim_inputs: tuple[int, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     config_file: str | None = None
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)

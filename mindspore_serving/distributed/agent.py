@@ -104,7 +104,7 @@ def _load_file(setup: AgentSetup, path: str) -> LoadedModel:
         raise StartError(
             f"Model file '{path}' has a name that ends with none of {', '.join(FORMATS)}"
         )
-    name = FORMATS[suffix]
+    name = backends.resolve(FORMATS[suffix])
     source = ModelSource(
         spec=ModelSpec(path, name, (path,), _factory(path) if name == "python" else None),
         paths=(path,),

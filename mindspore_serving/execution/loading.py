@@ -55,6 +55,8 @@ def load(
         setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
     )
     _check_start(declaration, setup)
+    for key, spec in declaration.models.items():
+        declaration.models[key] = replace(spec, format=backends.resolve(spec.format, spec.backend))
     formats = sorted({spec.format for spec in declaration.models.values()})
     host = Host(declaration, version, setup.device_type)
     host.models = dict(setup.models)
@@ -115,7 +117,7 @@ def _check_device(setup: Setup, host: Host) -> None:
 
 def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
     root = (setup.servable_directory, setup.servable_name)
-    if setup.enable_lite and spec.format == "mindir":
+    if setup.enable_lite and spec.format == "mindir" and not spec.backend:
         spec = replace(spec, format="mindir_lite")
     source = ModelSource(
         spec=spec,

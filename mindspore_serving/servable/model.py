@@ -28,6 +28,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
 
 _FORMATS = ("om", "mindir", "mindir_lite", "onnx", "pytorch", "python")
+_MINDIR_BACKENDS = ("mindspore", "openvino")
 _runner: Runner | None = None
 
 
@@ -120,6 +121,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     without_batch_dim_inputs: int | Sequence[int] | None = None,
     context: Context | None = None,
     config_file: str | None = None,
+    backend: str | None = None,
 ) -> Model:
     """Declare a model in servable_config.py; every worker that needs it loads it at start.
 
@@ -134,6 +136,8 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
         context: Threads, and options per kind of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
+        backend: What runs a MindIR file: "mindspore" or "openvino".  Default: MindSpore where it is
+            installed, else OpenVINO.
 
     Returns the model, to be given to `add_stage` or called.
 
@@ -156,6 +160,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         without_batch_dim_inputs=without,
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
+        backend=_checked_backend(backend, name),
     )
     return Model(key)
 
@@ -169,6 +174,17 @@ def _checked_format(model_format: object) -> str:
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
         f"case ignored, or {', '.join(['ONNX', 'PyTorch', 'Python', *sorted(others)])}, but given "
         f"'{given}'"
+    )
+
+
+def _checked_backend(backend: object, name: str) -> str:
+    if backend is None:
+        return ""
+    if name == "mindir" and backend in _MINDIR_BACKENDS:
+        return str(backend)
+    raise InvalidInputs(
+        f"Parameter 'backend' can only be {' or '.join(_MINDIR_BACKENDS)}, with model format "
+        f"MindIR, but given {backend!r} with model format {name}"
     )
 
 

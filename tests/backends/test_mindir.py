@@ -258,9 +258,9 @@ def test_the_signature_is_read_without_importing_mindspore(mindir):
 
 
 def test_outputs_missing_in_the_file_are_seen_by_running_it(mindir, opened, tmp_path):
-    from mindspore_serving.backends.mindir_signature import _messages
+    from mindspore.train import mind_ir_pb2
 
-    model = _messages().ModelProto()
+    model = mind_ir_pb2.ModelProto()
     model.ParseFromString((mindir / "two_open.mindir").read_bytes())
     model.graph.output[0].ClearField("attr_info")
     path = tmp_path / "untold.mindir"

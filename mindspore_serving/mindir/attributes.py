@@ -1,0 +1,135 @@
+"""Attributes and tensors of a file to Python values and arrays.  Knows no operator."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.mindir.messages import Attribute, Kind, Tensor
+from mindspore_serving.mindir.values import MONAD, Array, Constant, Value
+from mindspore_serving.mindir.wire import damaged
+
+# TensorProto.DataType; what numpy has no type for is missing.
+NUMPY = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    17: "float64",
+}
+BFLOAT16 = 16
+_MAX_DEPTH = 50
+_INTS = (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64) + (
+    (Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64)
+)
+
+ReadFile = Callable[[str], memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Reads values; `read_file` gives the content of a file by its path beside the model's."""
+
+    read_file: ReadFile
+
+    def of(self, attribute: Attribute, depth: int = 0) -> Value:
+        """The value of `attribute`.  Raises StartError: damaged, or a kind that is not read."""
+        kind = attribute.type
+        if depth > _MAX_DEPTH:
+            raise damaged(f"tuples are nested more than {_MAX_DEPTH} deep")
+        if kind in (Kind.TUPLE, Kind.LIST):
+            return tuple(self.of(value, depth + 1) for value in attribute.values)
+        if kind in (Kind.TENSOR, Kind.TENSORS):
+            return self._tensors(attribute)
+        if kind in (Kind.UMONAD, Kind.IOMONAD):
+            return MONAD
+        if kind in _SCALARS:
+            return _SCALARS[Kind(kind)](attribute)
+        if kind == Kind.UNDEFINED:
+            return _of_unsaid_kind(attribute)
+        raise StartError(f"an attribute of kind {kind} ('{attribute.name}') is not read")
+
+    def tensor(self, tensor: Tensor) -> Constant:
+        """The content of `tensor`.  Raises StartError if its bytes are not what its shape needs."""
+        is_bfloat16 = tensor.data_type == BFLOAT16
+        kind = "uint16" if is_bfloat16 else NUMPY.get(tensor.data_type)
+        if kind is None or tensor.compression_type:
+            what = f"data type {tensor.data_type}" if kind is None else "compression"
+            raise StartError(f"tensor '{tensor.name}' has {what}, which is not read")
+        raw = self._bytes(tensor)
+        dtype = np.dtype(kind)
+        size = prod(tensor.dims) if all(dim >= 0 for dim in tensor.dims) else -1
+        if size * dtype.itemsize != len(raw):
+            raise damaged(
+                f"tensor '{tensor.name}' of shape {tuple(tensor.dims)} and type "
+                f"{'bfloat16' if is_bfloat16 else kind} has {len(raw)} bytes"
+            )
+        return Constant(_array(raw, dtype).reshape(tensor.dims), is_bfloat16)
+
+    def _bytes(self, tensor: Tensor) -> memoryview:
+        place = tensor.external_data
+        if place is None or not place.location:
+            return tensor.raw_data
+        content = self.read_file(place.location)
+        if place.offset < 0 or place.length < 0 or place.offset + place.length > len(content):
+            raise damaged(
+                f"weight '{tensor.name}' is bytes {place.offset} to {place.offset + place.length} "
+                f"of '{place.location}', which has {len(content)}"
+            )
+        return content[place.offset : place.offset + place.length]
+
+    def _tensors(self, attribute: Attribute) -> Value:
+        tensors = attribute.tensors or ([attribute.t] if attribute.t is not None else [])
+        if len(tensors) != 1:
+            raise damaged(f"attribute '{attribute.name}' has {len(tensors)} tensors, not one")
+        return self.tensor(tensors[0])
+
+
+def _array(raw: memoryview, dtype: "np.dtype[np.generic]") -> Array:
+    return np.frombuffer(raw, dtype) if len(raw) else np.zeros(0, dtype)
+
+
+def _text(attribute: Attribute) -> str:
+    try:
+        return str(attribute.strings[0] if attribute.strings else attribute.s, "utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged(f"attribute '{attribute.name}' is no text") from error
+
+
+def _int(attribute: Attribute) -> int:
+    return attribute.ints[0] if attribute.ints else attribute.i
+
+
+def _float(attribute: Attribute) -> float:
+    return attribute.floats[0] if attribute.floats else attribute.f
+
+
+def _double(attribute: Attribute) -> float:
+    return attribute.doubles[0] if attribute.doubles else attribute.d
+
+
+def _of_unsaid_kind(attribute: Attribute) -> Value:
+    """Older files write lists of numbers without a kind."""
+    return tuple(attribute.ints) or tuple(attribute.floats) or None
+
+
+_SCALARS: dict[Kind, Callable[[Attribute], Value]] = {
+    **dict.fromkeys(_INTS, _int),
+    Kind.FLOAT: _float,
+    Kind.FLOAT16: _float,
+    Kind.BFLOAT16: _float,
+    Kind.DOUBLE: _double,
+    Kind.BOOL: lambda attribute: bool(_int(attribute)),
+    Kind.STRING: _text,
+    Kind.NONE: lambda _: None,
+}

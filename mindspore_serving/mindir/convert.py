@@ -1,0 +1,216 @@
+"""Builds an OpenVINO model of a MindIR program: a walk over its calls.
+
+What an operator becomes is a row of `operators`; loops and branches are built by `control`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.mindir import control, tensors
+from mindspore_serving.mindir.attributes import BFLOAT16, NUMPY
+from mindspore_serving.mindir.flow import Flow, flow_of
+from mindspore_serving.mindir.messages import Graph, ValueType
+from mindspore_serving.mindir.operators import OPERATORS, WRITERS
+from mindspore_serving.mindir.program import RETURN, Call, Program
+from mindspore_serving.mindir.tensors import Unsupported
+from mindspore_serving.mindir.values import (
+    MONAD,
+    Choice,
+    Function,
+    Outcome,
+    Value,
+    Variable,
+    leaves,
+)
+
+_MAX_BYTES = 1 << 33  # of one value whose shape is known: more is a mistake or an attack
+_MAX_DEPTH = 200  # graphs inside graphs
+
+
+def missing_operators(program: Program) -> dict[str, list[str]]:
+    """Operators that have no row, each with the places where it stands."""
+    found: dict[str, list[str]] = {}
+    for call in program.calls():
+        if call.operator and call.operator not in OPERATORS and call.operator not in _STRUCTURE:
+            found.setdefault(call.operator, []).append(call.place)
+    return found
+
+
+def convert(program: Program, graph: Graph) -> ov.Model:
+    """The model of `program`, with the inputs of `graph`, its main graph as it was read.
+
+    Outputs are the results without their tuples, in order; bfloat16 becomes float32.  Raises
+    StartError: arguments that an operator is not converted with, graphs that call in circles.
+    """
+    parameters = [_parameter(entry) for entry in graph.input]
+    walk = _Walk(program, flow_of(program), _variables(program))
+    outcome = walk.run(program.main.name, [one.output(0) for one in parameters], ())
+    values = [
+        value for value in leaves(outcome.ways[RETURN]) if value is not MONAD and value is not None
+    ]
+    results = [_result(value, number) for number, value in enumerate(values)]
+    sinks = [
+        op.assign(tensors.tensor(one.current).get_node(), one.name)
+        for one in walk.variables.values()
+        if one.is_written
+    ]
+    return ov.Model(results, sinks, parameters, "mindir")
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One program being converted; a `control.Walk`."""
+
+    program: Program
+    flow: Flow
+    variables: dict[str, Variable]
+    depth: int = 0
+
+    def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
+        """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
+        if name in stops:
+            return Outcome({name: tuple(arguments)})
+        if self.depth > _MAX_DEPTH:
+            raise StartError(f"graph '{name}' calls itself in a way that is no loop")
+        self.depth += 1
+        try:
+            if self.flow.is_loop(name, stops):
+                return control.loop(self, name, tuple(arguments), stops)
+            return self.body(name, arguments, stops)
+        finally:
+            self.depth -= 1
+
+    def body(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
+        """The calls of graph `name`, and then the one that it ends in."""
+        body = self.program.graphs[name]
+        if len(arguments) != len(body.inputs):
+            raise StartError(
+                f"graph '{name}' has {len(body.inputs)} inputs, but is called with {len(arguments)}"
+            )
+        scope: dict[str, Value] = dict(zip(body.inputs, arguments, strict=True))
+        calls, tail = body.parted()
+        for call in calls:
+            scope[call.name] = self._value(call, scope)
+        if tail is not None:
+            return self._called(tail, scope, stops)
+        return Outcome({RETURN: tuple(self._known(output, scope) for output in body.outputs)})
+
+    def _value(self, call: Call, scope: Mapping[str, Value]) -> Value:
+        if call.operator == "UpdateState":
+            return MONAD
+        if not call.operator:
+            (value, *_) = self._called(call, scope, ()).ways[RETURN]
+            return value
+        inputs = [self._known(name, scope) for name in call.inputs]
+        convert = _STRUCTURE.get(call.operator) or OPERATORS.get(call.operator)
+        if convert is None:
+            raise tensors.refused(call.place, call.operator, "there is no such operator")
+        try:
+            if call.operator in _STRUCTURE:
+                return convert(*inputs)
+            value = tensors.apply(convert, inputs, call.attributes or {})
+            _check_sizes(value)
+        except (Unsupported, RuntimeError, TypeError, ValueError, IndexError) as error:
+            raise tensors.refused(call.place, call.operator, error) from error
+        return value
+
+    def _called(self, call: Call, scope: Mapping[str, Value], stops: tuple[str, ...]) -> Outcome:
+        arguments = [self._known(name, scope) for name in call.inputs]
+        if call.graph:
+            return self.run(call.graph, arguments, stops)
+        try:
+            return control.choose(self, self._known(call.node, scope), arguments, stops)
+        except Unsupported as error:
+            raise tensors.refused(call.place, "Switch", error) from error
+
+    def _known(self, name: str, scope: Mapping[str, Value]) -> Value:
+        for values in (scope, self.program.constants, self.variables):
+            if name in values:
+                return values[name]
+        if name in self.program.graphs:
+            return Function(name)
+        raise StartError(f"'{name}' is used in a graph that does not define it")
+
+
+def _partial(function: Function, *arguments: Value) -> Function:
+    return Function(function.graph, (*function.bound, *arguments))
+
+
+def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
+    if isinstance(then, Function | Choice):
+        return Choice(condition, then, otherwise)
+    return op.select(*(tensors.tensor(value) for value in (condition, then, otherwise))).output(0)
+
+
+def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
+    """Counted from the end where `index` is negative."""
+    *others, chosen = functions
+    number = tensors.cast(tensors.tensor(index), ov.Type.i64)
+    for place, function in reversed(list(enumerate(others))):
+        is_it = op.equal(
+            op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(place)
+        )
+        chosen = Choice(is_it.output(0), function, chosen)
+    return chosen
+
+
+_STRUCTURE = {
+    "Partial": _partial,
+    "Switch": _switch,
+    "SwitchLayer": _switch_layer,
+    "UpdateState": None,
+}
+
+
+def _parameter(entry: ValueType) -> Any:
+    """The model's input for `entry`, which is one tensor of a type that numpy has or bfloat16."""
+    tensor = entry.tensor[0]
+    kind = (
+        ov.Type.bf16 if tensor.data_type == BFLOAT16 else ov.Type(np.dtype(NUMPY[tensor.data_type]))
+    )
+    is_open = any(dim < -1 for dim in tensor.dims)
+    shape = ov.PartialShape.dynamic() if is_open else ov.PartialShape(list(tensor.dims))
+    parameter = op.parameter(shape, kind)
+    name = entry.name.rsplit(":", 1)[-1]
+    parameter.friendly_name = name
+    parameter.output(0).get_tensor().set_names({name})
+    return parameter
+
+
+def _result(value: Value, number: int) -> Any:
+    output = tensors.tensor(value)
+    if output.get_element_type() == ov.Type.bf16:
+        output = tensors.cast(output, ov.Type.f32)
+    result = op.result(output)
+    result.output(0).get_tensor().add_names({f"output{number}"})
+    return result
+
+
+def _variables(program: Program) -> dict[str, Variable]:
+    """Every weight; those that a call writes read what the last run left."""
+    written = {call.inputs[0] for call in program.calls() if call.operator in WRITERS}
+    found = {}
+    for name, constant in program.weights.items():
+        current: Value = constant
+        if name in written:
+            current = op.read_value(tensors.tensor(constant), name).output(0)
+        found[name] = Variable(name, current, name in written)
+    return found
+
+
+def _check_sizes(value: Value) -> None:
+    for leaf in leaves(value):
+        if not isinstance(leaf, ov.Output):
+            continue
+        shape = leaf.get_partial_shape()
+        if shape.is_static:
+            size = prod(shape.to_shape()) * leaf.get_element_type().size
+            if size > _MAX_BYTES:
+                raise Unsupported(f"a tensor of {size} bytes, at most {_MAX_BYTES} are accepted")

@@ -1,0 +1,271 @@
+"""Operators of two tensors, element by element; shapes are broadcast as numpy does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.convolution import check_channels_first
+from mindspore_serving.mindir.operators.types import as_float, common, is_float
+from mindspore_serving.mindir.tensors import (
+    Float,
+    Int,
+    Operator,
+    Tensor,
+    cast,
+    like,
+    rank,
+    tensor,
+)
+from mindspore_serving.mindir.values import Value
+
+Build = Callable[[Any, Any], Any]
+
+
+def _plain(build: Build) -> Operator:
+    def convert(input: Value, other: Value) -> Any:
+        return build(*common(input, other))
+
+    return convert
+
+
+def _of_floats(build: Build) -> Operator:
+    def convert(input: Value, other: Value) -> Any:
+        first, second = common(input, other)
+        return build(as_float(first), as_float(second))
+
+    return convert
+
+
+def _of_booleans(build: Build) -> Operator:
+    def convert(x: Tensor, y: Tensor) -> Any:
+        return build(cast(x, ov.Type.boolean), cast(y, ov.Type.boolean))
+
+    return convert
+
+
+def floor_div(first: Any, second: Any) -> Any:
+    if is_float(first):
+        return op.floor(op.divide(first, second))
+    # Whole numbers: the quotient rounded to zero, less one where signs differ and a rest is left.
+    rest = op.floor_mod(first, second)
+    return op.divide(op.subtract(first, rest), second)
+
+
+def _trunc_div(first: Any, second: Any) -> Any:
+    if is_float(first):
+        quotient = op.divide(first, second)
+        return op.multiply(op.sign(quotient), op.floor(op.abs(quotient)))
+    return op.divide(op.subtract(first, op.mod(first, second)), second)
+
+
+def _with_alpha(build: Build) -> Operator:
+    def convert(input: Value, other: Value, alpha: Float = 1.0) -> Any:
+        first, second = common(input, other)
+        if alpha != 1:
+            second = op.multiply(second, like(alpha, second)).output(0)
+        return build(first, second)
+
+    return convert
+
+
+def _div_mode(input: Value, other: Value, rounding_mode: Int | None = None) -> Any:
+    """`rounding_mode`: None, 1 to negative infinity, 2 to zero."""
+    first, second = common(input, other)
+    if rounding_mode is None:
+        return op.divide(as_float(first), as_float(second))
+    return _trunc_div(first, second) if rounding_mode == 2 else floor_div(first, second)
+
+
+def _power(first: Any, second: Any) -> Any:
+    return op.power(first, second)
+
+
+def _div_no_nan(first: Any, second: Any) -> Any:
+    is_zero = op.equal(second, like(0, second))
+    safe = op.select(is_zero, like(1, second), second)
+    return op.select(is_zero, like(0, first), op.divide(first, safe))
+
+
+def _zero_where_first_is(build: Build) -> Build:
+    def convert(first: Any, second: Any) -> Any:
+        return op.select(op.equal(first, like(0, first)), like(0, first), build(first, second))
+
+    return convert
+
+
+def _xlogy(first: Any, second: Any) -> Any:
+    return op.multiply(first, op.log(second))
+
+
+def _atan2(first: Any, second: Any) -> Any:
+    """By the half-angle formula, which keeps the quadrant; 0 and pi on the axis itself."""
+    length = op.sqrt(op.add(op.multiply(first, first), op.multiply(second, second)))
+    angle = op.multiply(op.atan(op.divide(first, op.add(length, second))), like(2.0, first))
+    is_axis = op.equal(first, like(0.0, first))
+    on_axis = op.select(
+        op.less(second, like(0.0, second)), like(3.141592653589793, first), like(0.0, first)
+    )
+    return op.select(is_axis, on_axis, angle)
+
+
+def _logaddexp(first: Any, second: Any) -> Any:
+    most = op.maximum(first, second)
+    difference = op.negative(op.abs(op.subtract(first, second)))
+    return op.add(most, op.log(op.add(op.exp(difference), like(1.0, first))))
+
+
+def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
+    """Adds to axis 1."""
+    check_channels_first(data_format)
+    if rank(input_x) > 2:
+        shape = [1, -1, *[1] * (rank(input_x) - 2)]
+        bias = op.reshape(bias, op.constant(shape), False).output(0)
+    return op.add(input_x, bias)
+
+
+def _lerp(input: Tensor, end: Tensor, weight: Value) -> Any:
+    _, factor = common(input, weight)
+    return op.add(input, op.multiply(factor, op.subtract(end, input)))
+
+
+def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
+    product, factor = common(op.multiply(tensor1, tensor2).output(0), value)
+    return op.add(input, op.multiply(product, factor))
+
+
+def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
+    quotient, factor = common(op.divide(tensor1, tensor2).output(0), value)
+    return op.add(input, op.multiply(quotient, factor))
+
+
+def _add_n(x: Value) -> Any:
+    first, *rest = x
+    total = tensor(first)
+    for part in rest:
+        total = op.add(total, tensor(part)).output(0)
+    return total
+
+
+def _clamp(input: Tensor, min: Value = None, max: Value = None) -> Any:
+    if min is not None:
+        input, low = common(input, min)
+        input = op.maximum(input, low).output(0)
+    if max is not None:
+        input, high = common(input, max)
+        input = op.minimum(input, high).output(0)
+    return input
+
+
+def _is_close(input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8) -> Any:
+    space = op.add(like(atol, other), op.multiply(like(rtol, other), op.abs(other)))
+    return op.less_equal(op.abs(op.subtract(input, other)), space)
+
+
+def _masked_fill(input_x: Tensor, mask: Tensor, value: Value) -> Any:
+    _, filling = common(input_x, value)
+    return op.select(
+        cast(mask, ov.Type.boolean), cast(filling, input_x.get_element_type()), input_x
+    )
+
+
+def _select(condition: Tensor, input: Value, other: Value) -> Any:
+    first, second = common(input, other)
+    return op.select(cast(condition, ov.Type.boolean), first, second)
+
+
+def _bitwise(logical: Build, bitwise: Build) -> Build:
+    def convert(first: Any, second: Any) -> Any:
+        is_logical = first.get_element_type() == ov.Type.boolean
+        return (logical if is_logical else bitwise)(first, second)
+
+    return convert
+
+
+_ADD, _SUB, _MUL, _DIV = op.add, op.subtract, op.multiply, op.divide
+_PLAIN: dict[str, Build] = {
+    "Add": _ADD,
+    "AddV2": _ADD,
+    "BitwiseAnd": _bitwise(op.logical_and, op.bitwise_and),
+    "BitwiseAndScalar": _bitwise(op.logical_and, op.bitwise_and),
+    "BitwiseAndTensor": _bitwise(op.logical_and, op.bitwise_and),
+    "BitwiseOr": _bitwise(op.logical_or, op.bitwise_or),
+    "BitwiseOrScalar": _bitwise(op.logical_or, op.bitwise_or),
+    "BitwiseOrTensor": _bitwise(op.logical_or, op.bitwise_or),
+    "BitwiseXor": _bitwise(op.logical_xor, op.bitwise_xor),
+    "BitwiseXorScalar": _bitwise(op.logical_xor, op.bitwise_xor),
+    "BitwiseXorTensor": _bitwise(op.logical_xor, op.bitwise_xor),
+    "DivNoNan": _div_no_nan,
+    "EqScalar": op.equal,
+    "Equal": op.equal,
+    "FloorDiv": floor_div,
+    "FloorDivScalar": floor_div,
+    "FloorMod": op.floor_mod,
+    "FmodScalar": op.mod,
+    "FmodTensor": op.mod,
+    "Greater": op.greater,
+    "GreaterEqual": op.greater_equal,
+    "GreaterEqualScalar": op.greater_equal,
+    "LeftShift": op.bitwise_left_shift,
+    "Less": op.less,
+    "LessEqual": op.less_equal,
+    "LessScalar": op.less,
+    "Maximum": op.maximum,
+    "Minimum": op.minimum,
+    "Mod": op.mod,
+    "Mul": _MUL,
+    "Muls": _MUL,
+    "NotEqual": op.not_equal,
+    "Pow": _power,
+    "PowScalarTensor": _power,
+    "PowTensorScalar": _power,
+    "RemainderScalarTensor": op.floor_mod,
+    "RemainderTensorScalar": op.floor_mod,
+    "RemainderTensorTensor": op.floor_mod,
+    "RightShift": op.bitwise_right_shift,
+    "SquaredDifference": op.squared_difference,
+    "Sub": _SUB,
+    "TruncateDiv": _trunc_div,
+    "TruncateMod": op.mod,
+}
+_FLOATS: dict[str, Build] = {
+    "Atan2": _atan2,
+    "Atan2Ext": _atan2,
+    "Div": _DIV,
+    "Divs": _DIV,
+    "LogAddExp": _logaddexp,
+    "RealDiv": _DIV,
+    "Xdivy": _zero_where_first_is(_DIV),
+    "Xlogy": _zero_where_first_is(_xlogy),
+}
+
+
+OPERATORS: dict[str, Operator] = {
+    **{name: _plain(build) for name, build in _PLAIN.items()},
+    **{name: _of_floats(build) for name, build in _FLOATS.items()},
+    "AddExt": _with_alpha(_ADD),
+    "AddN": _add_n,
+    "AddScalar": _with_alpha(_ADD),
+    "Addcdiv": _addcdiv,
+    "AddcdivExt": _addcdiv,
+    "Addcmul": _addcmul,
+    "AddcmulExt": _addcmul,
+    "BiasAdd": _bias_add,
+    "ClampScalar": _clamp,
+    "ClampTensor": _clamp,
+    "DivMod": _div_mode,
+    "DivMods": _div_mode,
+    "IsClose": _is_close,
+    "Lerp": _lerp,
+    "LerpScalar": _lerp,
+    "LogicalAnd": _of_booleans(op.logical_and),
+    "LogicalOr": _of_booleans(op.logical_or),
+    "LogicalXor": _of_booleans(op.logical_xor),
+    "MaskedFill": _masked_fill,
+    "MaskedFillScalar": _masked_fill,
+    "Select": _select,
+    "SelectV2": _select,
+    "SubExt": _with_alpha(_SUB),
+    "SubScalar": _with_alpha(_SUB),
+}

@@ -1,0 +1,211 @@
+"""Convolutions, forward and transposed, of one to three dimensions."""
+
+from typing import Any
+
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.tensors import (
+    Int,
+    Ints,
+    Operator,
+    Tensor,
+    Unsupported,
+    dims,
+    ints_of,
+    rank,
+    reshape,
+)
+from mindspore_serving.mindir.values import Value
+
+SAME, VALID = "same", "valid"
+_MODES = {0: "pad", 1: SAME, 2: VALID}
+
+
+def padding_mode(mode: Value) -> str:
+    """ "same", "valid" or "pad", which files write as text or as a number."""
+    name = _MODES.get(mode) if isinstance(mode, int) else str(mode).lower()
+    if name not in _MODES.values():
+        raise Unsupported(f"pad_mode {mode!r}")
+    return str(name)
+
+
+def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
+    """The last `count` of numbers, which may begin with batch and channel, or be one for all."""
+    return list(numbers * count if len(numbers) == 1 else numbers[-count:])
+
+
+def pairs(pads: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
+    """Pads written as (begin, end) by axis, or one for both, or one for all."""
+    if len(pads) == 2 * count:
+        return list(pads[::2]), list(pads[1::2])
+    return (both := spatial(pads, count)), both
+
+
+def check_channels_first(data_format: Value) -> None:
+    """Raises Unsupported for a layout that MindSpore has on other devices only."""
+    if data_format not in (None, 0, "NCHW", "NCDHW", "NCL"):
+        raise Unsupported(f"data_format {data_format!r}, accepted is channels first")
+
+
+def _convolve(
+    x: Any,
+    weight: Any,
+    padding: tuple[str, tuple[list[int], list[int]]],
+    steps: list[list[int]],
+    groups: int,
+) -> Any:
+    """`steps` are strides and dilations; "same" puts the odd one behind."""
+    mode, (begin, end) = padding
+    auto = {SAME: "same_upper", VALID: "valid"}.get(mode, "explicit")
+    strides, dilations = steps
+    if groups == 1:
+        return op.convolution(x, weight, strides, begin, end, dilations, auto)
+    out, *rest = dims(weight)
+    weight = reshape(weight, (groups, out // groups, *rest))
+    return op.group_convolution(x, weight, strides, begin, end, dilations, auto)
+
+
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    pad_mode: Value,
+    pad: Ints,
+    steps: tuple[Ints, Ints],
+    groups: int,
+) -> Any:
+    count = rank(weight) - 2
+    strides, dilations = (spatial(one, count) for one in steps)
+    mode = padding_mode(pad_mode)
+    begin, end = pairs(pad, count) if mode == "pad" else ([0] * count, [0] * count)
+    return _convolve(x, weight, (mode, (begin, end)), [strides, dilations], groups)
+
+
+def _conv2d(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    pad_mode: Value = VALID,
+    pad: Ints = (0,),
+    stride: Ints = (1,),
+    dilation: Ints = (1,),
+    groups: Int = 1,
+    format: Value = None,
+) -> Any:
+    check_channels_first(format)
+    return _conv(x, weight, pad_mode, pad, (stride, dilation), groups)
+
+
+def _conv3d(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    pad_mode: Value = VALID,
+    pad: Ints = (0,),
+    strides: Ints = (1,),
+    dilations: Ints = (1,),
+    groups: Int = 1,
+    format: Value = None,
+) -> Any:
+    check_channels_first(format)
+    return _conv(x, weight, pad_mode, pad, (strides, dilations), groups)
+
+
+def _depthwise(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    pad_mode: Value = VALID,
+    pad: Ints = (0,),
+    stride: Ints = (1,),
+    dilation: Ints = (1,),
+) -> Any:
+    """The weight is (1, channels, height, width)."""
+    _, channels, *rest = dims(weight)
+    weight = reshape(weight, (channels, 1, *rest))
+    return _conv(x, weight, pad_mode, pad, (stride, dilation), channels)
+
+
+def conv_ext(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1,),
+    padding: Ints = (0,),
+    dilation: Ints = (1,),
+    groups: Int = 1,
+) -> Any:
+    count = rank(weight) - 2
+    return _batched(
+        x,
+        count,
+        lambda batch: with_bias(
+            _convolve(
+                batch,
+                weight,
+                ("pad", pairs_of_one(padding, count)),
+                [spatial(stride, count), spatial(dilation, count)],
+                groups,
+            ),
+            bias,
+            count,
+        ),
+    )
+
+
+def _conv_padding(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = (1,),
+    padding: Value = VALID,
+    dilation: Ints = (1,),
+    groups: Int = 1,
+) -> Any:
+    count = rank(weight) - 2
+    none = ([0] * count, [0] * count)
+    return _batched(
+        x,
+        count,
+        lambda batch: with_bias(
+            _convolve(
+                batch,
+                weight,
+                (padding_mode(padding), none),
+                [spatial(stride, count), spatial(dilation, count)],
+                groups,
+            ),
+            bias,
+            count,
+        ),
+    )
+
+
+def pairs_of_one(padding: tuple[int, ...], count: int) -> tuple[list[int], list[int]]:
+    """The same before and behind, one for each axis or one for all."""
+    both = spatial(padding, count)
+    return both, both
+
+
+def _batched(x: Any, count: int, build: Any) -> Any:
+    """`build` of `x` with a batch of one where it has none."""
+    if rank(x) == count + 2:
+        return build(x)
+    y = build(op.unsqueeze(x, ints_of([0])).output(0))
+    return op.squeeze(y, ints_of([0]))
+
+
+def with_bias(y: Any, bias: Any, count: int) -> Any:
+    return y if bias is None else op.add(y, reshape(bias, (1, -1, *[1] * count)))
+
+
+OPERATORS: dict[str, Operator] = {
+    "Conv1DExt": conv_ext,
+    "Conv1DPadding": _conv_padding,
+    "Conv2D": _conv2d,
+    "Conv2DExt": conv_ext,
+    "Conv2DPadding": _conv_padding,
+    "Conv3D": _conv3d,
+    "Conv3DExt": conv_ext,
+    "Conv3DPadding": _conv_padding,
+    "DepthwiseConv2dNative": _depthwise,
+}

@@ -1,0 +1,80 @@
+"""Operators of numbers that Python computed with, such as sizes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.binary import Build, floor_div
+from mindspore_serving.mindir.operators.types import as_float, common
+from mindspore_serving.mindir.tensors import (
+    Int,
+    Operator,
+    Unsupported,
+    cast,
+    known,
+    tensor,
+)
+from mindspore_serving.mindir.values import Value, is_number
+
+
+def _scalar(numbers: Callable[[Any, Any], Any], build: Build) -> Operator:
+    """An operator of two numbers, such as sizes: known where both are."""
+
+    def convert(x: Value, y: Value) -> Any:
+        if is_number(x) and is_number(y):
+            return numbers(x, y)
+        return build(*common(x, y))
+
+    return convert
+
+
+def _scalar_cast(input_x: Value, input_y: Int) -> Any:
+    """A number as another type of Python: 30 is bool, 31 to 35 are int, 41 to 44 float."""
+    array = known(input_x)
+    kind = bool if input_y == 30 else int if input_y < 41 else float
+    if array is not None and array.size == 1:
+        return kind(array.ravel()[0])
+    if kind is bool:
+        raise Unsupported("a boolean that depends on the data")
+    return cast(tensor(input_x), ov.Type.i64 if kind is int else ov.Type.f32)
+
+
+_NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], Build]] = {
+    "ScalarAdd": (lambda x, y: x + y, op.add),
+    "ScalarDiv": (lambda x, y: x / y, lambda x, y: op.divide(as_float(x), as_float(y))),
+    "ScalarEq": (lambda x, y: x == y, op.equal),
+    "ScalarFloorDiv": (lambda x, y: x // y, floor_div),
+    "ScalarGe": (lambda x, y: x >= y, op.greater_equal),
+    "ScalarGt": (lambda x, y: x > y, op.greater),
+    "ScalarLe": (lambda x, y: x <= y, op.less_equal),
+    "ScalarLt": (lambda x, y: x < y, op.less),
+    "ScalarMax": (max, op.maximum),
+    "ScalarMin": (min, op.minimum),
+    "ScalarMod": (lambda x, y: x % y, op.floor_mod),
+    "ScalarMul": (lambda x, y: x * y, op.multiply),
+    "ScalarPow": (lambda x, y: x**y, op.power),
+    "ScalarSub": (lambda x, y: x - y, op.subtract),
+}
+
+
+def _scalar_negative(x: Value) -> Any:
+    return -x if is_number(x) else op.negative(tensor(x))
+
+
+def _not(x: Value) -> Any:
+    return not x if is_number(x) else op.logical_not(cast(tensor(x), ov.Type.boolean))
+
+
+def _scalar_bool(x: Value) -> Any:
+    return bool(x) if is_number(x) else cast(tensor(x), ov.Type.boolean)
+
+
+OPERATORS: dict[str, Operator] = {
+    **{name: _scalar(*row) for name, row in _NUMBERS.items()},
+    "ScalarBool": _scalar_bool,
+    "ScalarCast": _scalar_cast,
+    "ScalarUsub": _scalar_negative,
+    "bool_not": _not,
+}

@@ -1,0 +1,284 @@
+"""Pooling: windows, and windows that adapt to a size."""
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.convolution import (
+    check_channels_first,
+    padding_mode,
+    pairs,
+    pairs_of_one,
+    spatial,
+)
+from mindspore_serving.mindir.tensors import (
+    Bool,
+    Int,
+    Ints,
+    Operator,
+    Tensor,
+    Unsupported,
+    cast,
+    ints_of,
+    like,
+    rank,
+    size_of,
+)
+from mindspore_serving.mindir.values import Value, read
+
+Window = tuple[list[int], list[int], list[int], list[int]]  # kernel, strides, begin, end
+
+
+def _window(
+    x: Any, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[list[int], list[int]]
+) -> Window:
+    count = rank(x) - 2
+    return spatial(kernel, count), spatial(strides or kernel, count), *pads
+
+
+def _auto(mode: str) -> str:
+    return {"same": "same_upper", "valid": "valid"}.get(mode, "explicit")
+
+
+def _max(
+    x: Any,
+    window: Window,
+    auto: str = "explicit",
+    rounding: str = "floor",
+    dilation: list[int] | None = None,
+) -> Any:
+    kernel, strides, begin, end = window
+    one = dilation or [1] * len(kernel)
+    return op.max_pool(x, strides, one, begin, end, kernel, rounding, auto, "i64", 2)
+
+
+def _average(
+    x: Any, window: Window, auto: str, rounding: str = "floor", excludes: bool = True
+) -> Any:
+    kernel, strides, begin, end = window
+    return op.avg_pool(x, strides, begin, end, kernel, excludes, rounding, auto)
+
+
+def _none(x: Any) -> tuple[list[int], list[int]]:
+    count = rank(x) - 2
+    return [0] * count, [0] * count
+
+
+def _max_pool(
+    x: Tensor,
+    kernel_size: Ints = (1,),
+    strides: Ints = (1,),
+    pad_mode: Value = "valid",
+    format: Value = None,
+) -> Any:
+    check_channels_first(format)
+    window = _window(x, kernel_size, strides, _none(x))
+    return _max(x, window, _auto(padding_mode(pad_mode))).output(0)
+
+
+def _max_pool_3d(
+    x: Tensor,
+    *,
+    kernel_size: Ints,
+    strides: Ints,
+    pad_mode: Value = "valid",
+    pad_list: Ints = (0,),
+    ceil_mode: Value = None,
+) -> Any:
+    mode = padding_mode(pad_mode)
+    pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
+    rounding = "ceil_torch" if ceil_mode else "floor"
+    return _max(x, _window(x, kernel_size, strides, pads), _auto(mode), rounding).output(0)
+
+
+def _max_pool_with_places(kind: Any) -> Operator:
+    def convert(
+        x: Tensor,
+        kernel_size: Ints,
+        strides: Ints | None = None,
+        pads: Ints = (0,),
+        dilation: Ints = (1,),
+        ceil_mode: Bool = False,
+    ) -> Any:
+        count = rank(x) - 2
+        window = _window(x, kernel_size, strides or (), pairs_of_one(pads, count))
+        rounding = "ceil_torch" if ceil_mode else "floor"
+        node = _max(x, window, "explicit", rounding, spatial(dilation, count))
+        return node.output(0), cast(node.output(1), kind)
+
+    return convert
+
+
+def _func_max_pool(
+    x: Tensor,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = (0,),
+    dilation: Ints = (1,),
+    ceil_mode: Bool = False,
+    return_indices: Bool = False,
+) -> Any:
+    if return_indices:
+        raise Unsupported("return_indices")
+    places = _max_pool_with_places(ov.Type.i64)
+    return places(x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+
+
+def _avg_pool(
+    x: Tensor,
+    kernel_size: Ints = (1,),
+    strides: Ints = (1,),
+    pad_mode: Value = "valid",
+    format: Value = None,
+) -> Any:
+    check_channels_first(format)
+    window = _window(x, kernel_size, strides, _none(x))
+    return _average(x, window, _auto(padding_mode(pad_mode)))
+
+
+def _avg_pool_3d(
+    x: Tensor,
+    *,
+    kernel_size: Ints,
+    strides: Ints,
+    pad_mode: Value = "valid",
+    pad_list: Ints = (0,),
+    ceil_mode: Bool = False,
+    count_include_pad: Bool = True,
+    divisor_override: Int = 0,
+) -> Any:
+    mode = padding_mode(pad_mode)
+    pads = pairs(pad_list, 3) if mode == "pad" else _none(x)
+    window = _window(x, kernel_size, strides, pads)
+    rounding = "ceil_torch" if ceil_mode else "floor"
+    return _divided(
+        _average(x, window, _auto(mode), rounding, not count_include_pad), window, divisor_override
+    )
+
+
+def _avg_pool_ext(
+    x: Tensor,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = (0,),
+    ceil_mode: Bool = False,
+    count_include_pad: Bool = True,
+    divisor_override: Int | None = None,
+) -> Any:
+    count = len(kernel_size) if len(kernel_size) > 1 else rank(x) - 2
+    window = _window(x, kernel_size, stride or (), pairs_of_one(padding, count))
+    rounding = "ceil_torch" if ceil_mode else "floor"
+    y = _average(x, window, "explicit", rounding, not count_include_pad)
+    return _divided(y, window, divisor_override or 0)
+
+
+def _avg_pool_1d(
+    x: Tensor,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = (0,),
+    ceil_mode: Bool = False,
+    count_include_pad: Bool = True,
+) -> Any:
+    if rank(x) == 2:
+        batch = op.unsqueeze(x, ints_of([0])).output(0)
+        y = _avg_pool_ext(batch, kernel_size, stride, padding, ceil_mode, count_include_pad)
+        return op.squeeze(y, ints_of([0]))
+    return _avg_pool_ext(x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def _divided(y: Any, window: Window, divisor: int) -> Any:
+    """The sum of a window by `divisor`, if one is given in place of the window's size."""
+    if not divisor:
+        return y
+    size = 1
+    for length in window[0]:
+        size *= length
+    return op.multiply(y, like(size / divisor, y.output(0)))
+
+
+def _adaptive(count: int, build: Callable[[Any, Any], Any]) -> Operator:
+    """`build` gets the input with batch and channels, and the sizes; None keeps a size."""
+
+    def convert(x: Tensor, output_size: Value) -> Any:
+        given = read(output_size)
+        wanted = given if isinstance(given, tuple) else (given,) * count
+        wanted = wanted * count if len(wanted) == 1 else wanted
+        sizes = [_wanted(x, size, axis - count) for axis, size in enumerate(wanted)]
+        target = op.concat(sizes, 0).output(0)
+        if rank(x) == count + 2:
+            return build(x, target)
+        y = build(op.unsqueeze(x, ints_of([0])).output(0), target)
+        return op.squeeze(y, ints_of([0]))
+
+    return convert
+
+
+def _wanted(x: Any, size: Value, axis: int) -> Any:
+    return size_of(x, axis) if size in (None, -1) else ints_of([int(size)])
+
+
+def _adaptive_avg(x: Any, sizes: Any) -> Any:
+    if _are_all_one(sizes):
+        return op.reduce_mean(x, ints_of(list(range(2, rank(x)))), True)
+    return op.adaptive_avg_pool(x, sizes)
+
+
+def _are_all_one(sizes: Any) -> bool:
+    inputs = [one.get_source_output().get_node() for one in sizes.get_node().inputs()]
+    return all(
+        node.get_type_name() == "Constant" and (node.get_data() == 1).all() for node in inputs
+    )
+
+
+def _adaptive_max_1d(x: Tensor, output_size: Int) -> Any:
+    node = op.adaptive_max_pool(x, ints_of([output_size]))
+    return node.output(0), node.output(1)
+
+
+def _adaptive_max_2d(x: Tensor, output_size: Value) -> Any:
+    given = read(output_size)
+    wanted = given if isinstance(given, tuple) else (given, given)
+    sizes = op.concat([_wanted(x, size, axis - 2) for axis, size in enumerate(wanted)], 0)
+    is_single = rank(x) == 3
+    batch = op.unsqueeze(x, ints_of([0])).output(0) if is_single else x
+    node = op.adaptive_max_pool(batch, sizes)
+    if not is_single:
+        return node.output(0), node.output(1)
+    return tuple(op.squeeze(one, ints_of([0])).output(0) for one in node.outputs())
+
+
+def _lrn(
+    x: Tensor,
+    *,
+    depth_radius: Int = 5,
+    bias: Value = 1.0,
+    alpha: Value = 1.0,
+    beta: Value = 0.5,
+) -> Any:
+    size = 2 * depth_radius + 1
+    return op.lrn(x, ints_of([1]), alpha * size, beta, bias, size)
+
+
+OPERATORS: dict[str, Operator] = {
+    "AdaptiveAvgPool1D": _adaptive(1, _adaptive_avg),
+    "AdaptiveAvgPool2D": _adaptive(2, _adaptive_avg),
+    "AdaptiveAvgPool2DExt": _adaptive(2, _adaptive_avg),
+    "AdaptiveAvgPool3D": _adaptive(3, _adaptive_avg),
+    "AdaptiveAvgPool3DExt": _adaptive(3, _adaptive_avg),
+    "AdaptiveMaxPool1D": _adaptive_max_1d,
+    "AdaptiveMaxPool2D": _adaptive_max_2d,
+    "AvgPool": _avg_pool,
+    "AvgPool1D": _avg_pool_1d,
+    "AvgPool2D": _avg_pool_ext,
+    "AvgPool3D": _avg_pool_3d,
+    "AvgPool3DExt": _avg_pool_ext,
+    "FuncMaxPool2D": _func_max_pool,
+    "LRN": _lrn,
+    "MaxPool": _max_pool,
+    "MaxPool3D": _max_pool_3d,
+    "MaxPoolWithIndices": _max_pool_with_places(ov.Type.i64),
+    "MaxPoolWithMask": _max_pool_with_places(ov.Type.i64),
+}

@@ -1,0 +1,227 @@
+"""Operators over axes: sums, extremes, counts, positions, sorting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import openvino as ov
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.types import as_float, element_type, is_float
+from mindspore_serving.mindir.tensors import (
+    Bool,
+    Float,
+    Int,
+    Ints,
+    Operator,
+    Tensor,
+    cast,
+    ints_of,
+    like,
+    rank,
+)
+
+Build = Callable[[Any, Any, bool], Any]
+
+
+def _axes(x: Any, axis: tuple[int, ...] | None) -> Any:
+    """All of them for None and for ()."""
+    return ints_of(axis or range(rank(x)))
+
+
+def _reduce(build: Build) -> Operator:
+    def convert(x: Tensor, axis: Ints | None = None, keep_dims: Bool = False) -> Any:
+        return build(x, _axes(x, axis), keep_dims)
+
+    return convert
+
+
+def _reduce_bools(build: Build) -> Operator:
+    def convert(x: Tensor, axis: Ints | None = None, keep_dims: Bool = False) -> Any:
+        return build(cast(x, ov.Type.boolean), _axes(x, axis), keep_dims)
+
+    return convert
+
+
+def _reduce_to(build: Build, needs_floats: bool = False) -> Operator:
+    """With the type of the result as last input; small integers add up to int64."""
+
+    def convert(
+        x: Tensor, dim: Ints | None = None, keepdim: Bool = False, dtype: Int | None = None
+    ) -> Any:
+        if dtype is not None:
+            x = cast(x, element_type(dtype))
+        elif not is_float(x):
+            x = as_float(x) if needs_floats else cast(x, ov.Type.i64)
+        return build(x, _axes(x, dim), keepdim)
+
+    return convert
+
+
+def _all_of(build: Build) -> Operator:
+    def convert(x: Tensor) -> Any:
+        return build(x, _axes(x, None), False)
+
+    return convert
+
+
+def _cum_sum(x: Tensor, axis: Int, exclusive: Bool = False, reverse: Bool = False) -> Any:
+    return op.cumsum(x, op.constant(axis), exclusive, reverse)
+
+
+def _cum_sum_ext(x: Tensor, dim: Int, dtype: Int | None = None) -> Any:
+    kind = element_type(dtype) if dtype is not None else None
+    if kind is None and not is_float(x):
+        kind = ov.Type.i64
+    return op.cumsum(x if kind is None else cast(x, kind), op.constant(dim))
+
+
+def _log_sum_exp(x: Tensor, dim: Ints | None = None, keepdim: Bool = False) -> Any:
+    return _log_sum(as_float(x), _axes(x, dim), keepdim)
+
+
+def _log_sum(x: Any, axes: Any, keep: bool) -> Any:
+    most = op.reduce_max(x, axes, True)
+    total = op.log(op.reduce_sum(op.exp(op.subtract(x, most)), axes, True))
+    result = op.add(total, most).output(0)
+    return result if keep else op.squeeze(result, axes)
+
+
+def _variance(
+    x: Any, dim: tuple[int, ...] | None, correction: float, keep: bool
+) -> tuple[Any, Any]:
+    """(variance, mean)."""
+    axes = _axes(x, dim)
+    mean = op.reduce_mean(x, axes, True).output(0)
+    squares = op.reduce_sum(op.squared_difference(x, mean), axes, keep)
+    sizes = op.gather(op.shape_of(x, ov.Type.i64), axes, ints_of([0]))
+    count = cast(op.reduce_prod(sizes, ints_of([0]), False).output(0), x.get_element_type())
+    divisor = op.maximum(op.subtract(count, like(correction, x)), like(0, x))
+    return op.divide(squares, divisor).output(0), mean if keep else op.squeeze(mean, axes)
+
+
+def _var(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
+    return _variance(x, dim, correction, keepdim)[0]
+
+
+def _std(x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False) -> Any:
+    return op.sqrt(_variance(x, dim, correction, keepdim)[0])
+
+
+def _var_mean(
+    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
+) -> Any:
+    return _variance(x, dim, correction, keepdim)
+
+
+def _std_mean(
+    x: Tensor, dim: Ints | None = None, correction: Int = 1, keepdim: Bool = False
+) -> Any:
+    variance, mean = _variance(x, dim, correction, keepdim)
+    return op.sqrt(variance), mean
+
+
+def _reduce_std(
+    x: Tensor, axis: Ints | None = None, unbiased: Bool = True, keep_dims: Bool = False
+) -> Any:
+    variance, mean = _variance(x, axis, int(unbiased), keep_dims)
+    return op.sqrt(variance), mean
+
+
+def _norm(
+    x: Tensor,
+    ord: Float = 2.0,
+    dim: Ints | None = None,
+    keepdim: Bool = False,
+    dtype: Int | None = None,
+) -> Any:
+    if dtype is not None:
+        x = cast(x, element_type(dtype))
+    return _lp(x, ord, _axes(x, dim), keepdim)
+
+
+def _lp_norm(
+    x: Tensor, axis: Ints, p: Float = 2.0, keep_dims: Bool = False, epsilon: Float = 1e-12
+) -> Any:
+    return _lp(x, p, _axes(x, axis), keep_dims)
+
+
+def _lp(x: Any, p: float, axes: Any, keep: bool) -> Any:
+    size = op.abs(x)
+    if p == float("inf"):
+        return op.reduce_max(size, axes, keep)
+    if p == float("-inf"):
+        return op.reduce_min(size, axes, keep)
+    if p == 0:
+        return op.reduce_sum(
+            cast(op.not_equal(x, like(0, x)).output(0), x.get_element_type()), axes, keep
+        )
+    if p == 1:
+        return op.reduce_sum(size, axes, keep)
+    if p == 2:
+        return op.reduce_l2(x, axes, keep)
+    total = op.reduce_sum(op.power(size, like(p, x)), axes, keep)
+    return op.power(total, like(1 / p, x))
+
+
+def _count_non_zero(x: Tensor, dim: Ints | None = None) -> Any:
+    ones = cast(op.not_equal(x, like(0, x)).output(0), ov.Type.i64)
+    return op.reduce_sum(ones, _axes(x, dim), False)
+
+
+def _softmax(x: Tensor, axis: Ints = (-1,)) -> Any:
+    if len(axis) == 1:
+        return op.softmax(x, axis[0] % rank(x))
+    axes = _axes(x, axis)
+    weights = op.exp(op.subtract(x, op.reduce_max(x, axes, True)))
+    return op.divide(weights, op.reduce_sum(weights, axes, True))
+
+
+def _log_softmax(x: Tensor, axis: Int = -1) -> Any:
+    return op.log_softmax(x, axis % rank(x))
+
+
+def _log_softmax_ext(x: Tensor, dim: Int | None = None, dtype: Int | None = None) -> Any:
+    if dtype is not None:
+        x = cast(x, element_type(dtype))
+    if dim is None:
+        dim = 0 if rank(x) in (0, 1, 3) else 1
+    return op.log_softmax(x, dim % rank(x))
+
+
+def _l2_normalize(x: Tensor, axis: Ints = (0,), epsilon: Float = 1e-4) -> Any:
+    squares = op.reduce_sum(op.multiply(x, x), _axes(x, axis), True)
+    return op.divide(x, op.sqrt(op.maximum(squares, like(epsilon, x))))
+
+
+_SUM, _MEAN, _MAX, _MIN = op.reduce_sum, op.reduce_mean, op.reduce_max, op.reduce_min
+
+OPERATORS: dict[str, Operator] = {
+    "CountNonZero": _count_non_zero,
+    "CumSum": _cum_sum,
+    "CumsumExt": _cum_sum_ext,
+    "L2Normalize": _l2_normalize,
+    "LinalgVectorNorm": _norm,
+    "LogSoftmax": _log_softmax,
+    "LogSoftmaxExt": _log_softmax_ext,
+    "LogSumExp": _log_sum_exp,
+    "LpNorm": _lp_norm,
+    "Max": _all_of(_MAX),
+    "MeanExt": _reduce_to(_MEAN, needs_floats=True),
+    "Min": _all_of(_MIN),
+    "Norm": _norm,
+    "ProdExt": _reduce_to(op.reduce_prod),
+    "ReduceAll": _reduce_bools(op.reduce_logical_and),
+    "ReduceAny": _reduce_bools(op.reduce_logical_or),
+    "ReduceMax": _reduce(_MAX),
+    "ReduceMean": _reduce(_MEAN),
+    "ReduceMin": _reduce(_MIN),
+    "ReduceProd": _reduce(op.reduce_prod),
+    "ReduceStd": _reduce_std,
+    "ReduceSum": _reduce(_SUM),
+    "Softmax": _softmax,
+    "Std": _std,
+    "StdMean": _std_mean,
+    "SumExt": _reduce_to(_SUM),
+    "Var": _var,
+    "VarMean": _var_mean,
+}

@@ -1,0 +1,156 @@
+"""A MindIR model as graphs of calls: references resolved, constants and weights as values.
+
+Checks that every name is defined before it is used, so that a walk in order ends.  Knows no
+operator.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mindspore_serving.mindir.attributes import Values
+from mindspore_serving.mindir.messages import Graph, Model, Node, Primitive
+from mindspore_serving.mindir.values import Constant, Value
+from mindspore_serving.mindir.wire import damaged
+
+_REFERENCE = "REF::"
+RETURN = ""
+"""Stands among names of graphs for the return to the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node: `name` is its result's.  It calls an operator, a graph, or what a node gave.
+
+    `place` is its full name in the network, such as "Default/backbone-ResNet/Conv2D-op3".
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    place: str
+    operator: str = ""
+    attributes: Mapping[str, Value] | None = None
+    graph: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A graph: names of its inputs, its calls in order, the names that it returns."""
+
+    name: str
+    inputs: tuple[str, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[str, ...]
+
+    def parted(self) -> tuple[list[Call], Call | None]:
+        """The calls, and apart the call of a graph whose result is this graph's own, if any.
+
+        What only keeps the order of effects behind that call is in neither.
+        """
+        by_name = {call.name: call for call in self.calls}
+        behind = set()
+        call = by_name.get(self.outputs[0]) if len(self.outputs) == 1 else None
+        while call is not None and call.operator == "Depend":
+            behind.add(call.name)
+            call = by_name.get(call.inputs[0])
+        if call is None or call.operator:
+            return list(self.calls), None
+        behind.add(call.name)
+        return [one for one in self.calls if one.name not in behind], call
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All graphs of a file by name; `main` is the one that is called."""
+
+    main: Body
+    graphs: Mapping[str, Body]
+    constants: Mapping[str, Value]
+    weights: Mapping[str, Constant]
+
+    def calls(self) -> Iterator[Call]:
+        for body in self.graphs.values():
+            yield from body.calls
+
+
+def make_program(model: Model, values: Values) -> Program:
+    """The program of `model`.  Raises StartError: a name that is not defined, or twice."""
+    if model.graph is None:
+        raise damaged("there is no graph in it")
+    graphs = [model.graph, *model.functions]
+    primitives = {primitive.name: primitive for primitive in model.primitives}
+    names = {graph.name for graph in graphs}
+    if len(names) != len(graphs):
+        raise damaged("two graphs have the same name")
+    reader = _Reader(values, primitives, names)
+    bodies = {graph.name: reader.body(graph) for graph in graphs}
+    weights = {tensor.name: values.tensor(tensor) for graph in graphs for tensor in graph.parameter}
+    program = Program(bodies[model.graph.name], bodies, reader.constants, weights)
+    for body in bodies.values():
+        _check_order(body, program)
+    return program
+
+
+class _Reader:
+    def __init__(
+        self, values: Values, primitives: Mapping[str, Primitive], graphs: set[str]
+    ) -> None:
+        self._values = values
+        self._primitives = primitives
+        self._graphs = graphs
+        self._attributes: dict[str, dict[str, Value]] = {}
+        self.constants: dict[str, Value] = {}
+
+    def body(self, graph: Graph) -> Body:
+        calls = [call for node in graph.node if (call := self._call(node)) is not None]
+        inputs = tuple(entry.name for entry in graph.input)
+        return Body(graph.name, inputs, tuple(calls), tuple(entry.name for entry in graph.output))
+
+    def _call(self, node: Node) -> Call | None:
+        """None for a constant, which is kept: graphs use those of each other."""
+        if len(node.output) != 1:
+            raise damaged(f"node '{node.name}' has {len(node.output)} results, not one")
+        name = node.output[0]
+        if node.op_type == "Constant":
+            if len(node.attribute) != 1:
+                raise damaged(f"constant '{name}' has {len(node.attribute)} values, not one")
+            self.constants[name] = self._values.of(node.attribute[0])
+            return None
+        inputs, place = tuple(node.input), node.domain or node.name
+        target = node.op_type.removeprefix(_REFERENCE)
+        if target == node.op_type:
+            attributes = {entry.name: self._values.of(entry) for entry in node.attribute}
+            return Call(name, inputs, place, operator=target, attributes=attributes)
+        if target in self._primitives:
+            operator = self._primitives[target].op_type
+            return Call(
+                name, inputs, place, operator=operator, attributes=self._attributes_of(target)
+            )
+        if target in self._graphs:
+            return Call(name, inputs, place, graph=target)
+        return Call(name, inputs, place, node=target)
+
+    def _attributes_of(self, primitive: str) -> dict[str, Value]:
+        found = self._attributes.get(primitive)
+        if found is None:
+            entries = self._primitives[primitive].attribute
+            found = {entry.name: self._values.of(entry) for entry in entries}
+            self._attributes[primitive] = found
+        return found
+
+
+def _check_order(body: Body, program: Program) -> None:
+    known = {*body.inputs, *program.constants, *program.weights, *program.graphs}
+    for call in body.calls:
+        needed = (*call.inputs, call.node) if call.node else call.inputs
+        for name in needed:
+            if name not in known:
+                raise damaged(
+                    f"'{call.place}' uses '{name}', which is not defined before it: "
+                    "a missing name, or a cycle"
+                )
+        if call.name in known:
+            raise damaged(f"two values have the name '{call.name}'")
+        known.add(call.name)
+    if not body.outputs or not known.issuperset(body.outputs):
+        raise damaged(f"graph '{body.name}' does not define what it returns")

@@ -1,0 +1,255 @@
+"""Values as OpenVINO outputs, shapes and numbers: what operators take.
+
+An operator is a function.  The annotation of a parameter says how its argument is read: `Tensor`,
+`Shape`, `Ints`, `Int`, `Float`, `Bool`, `Text`, or `Value` for the value as it is.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+import openvino as ov
+from openvino import opset16 as op
+from openvino.op import Constant as Node
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.mindir.values import MONAD, Constant, Value, is_number, read
+
+
+class Unsupported(Exception):
+    """Arguments that an operator is not converted with; the text says which."""
+
+
+def tensor(value: Value) -> Any:
+    """`value` as an output.  Numbers are int64, float32 or boolean; tuples become 1-D tensors."""
+    value = read(value)
+    if isinstance(value, ov.Output):
+        return value
+    if isinstance(value, Constant):
+        return _constant(value)
+    if isinstance(value, bool):
+        return scalar(value, ov.Type.boolean)
+    if is_number(value):
+        return scalar(value, ov.Type.f32 if isinstance(value, float) else ov.Type.i64)
+    if isinstance(value, tuple) and value:
+        return _stacked(value)
+    raise Unsupported(f"{_shown(value)} in place of a tensor")
+
+
+def scalar(value: float, kind: Any) -> Any:
+    """A tensor of rank 0 of OpenVINO type `kind`."""
+    return Node(kind, ov.Shape([]), [value]).output(0)
+
+
+def ints_of(values: Sequence[int]) -> Any:
+    """A 1-D int64 tensor that is known."""
+    return Node(ov.Type.i64, ov.Shape([len(values)]), list(values)).output(0)
+
+
+def known(value: Value) -> np.ndarray[Any, Any] | None:
+    """The content of a tensor or number where it is known, else None."""
+    value = read(value)
+    if isinstance(value, Constant):
+        return None if value.is_bfloat16 else value.array
+    if isinstance(value, ov.Output):
+        node = value.get_node()
+        return node.get_data() if node.get_type_name() == "Constant" else None
+    return np.array(value) if is_number(value) else None
+
+
+def _to_shape(value: Value) -> Any:
+    """Sizes or axes as a 1-D int64 tensor; they may depend on the data."""
+    if is_number(value):
+        return ints_of([int(value)])
+    value = read(value)
+    if isinstance(value, tuple):
+        if all(isinstance(part, int) for part in value):
+            return ints_of(value)
+        return _stacked(value)
+    return op.reshape(cast(tensor(value), ov.Type.i64), ints_of([-1]), False).output(0)
+
+
+def _to_ints(value: Value) -> tuple[int, ...]:
+    value = read(value)
+    parts = value if isinstance(value, tuple) else (value,)
+    found: list[int] = []
+    for part in parts:
+        array = known(part)
+        if array is None:
+            raise Unsupported(f"{_shown(part)} in place of integers that are known at the start")
+        found.extend(int(number) for number in array.ravel())
+    return tuple(found)
+
+
+def _to_int(value: Value) -> int:
+    numbers = _to_ints(value)
+    if len(numbers) != 1:
+        raise Unsupported(f"{len(numbers)} integers in place of one")
+    return numbers[0]
+
+
+def _to_float(value: Value) -> float:
+    array = known(value)
+    if array is None or array.size != 1:
+        raise Unsupported(f"{_shown(value)} in place of a number that is known at the start")
+    return float(array.ravel()[0])
+
+
+def _to_text(value: Value) -> str:
+    if not isinstance(value, str):
+        raise Unsupported(f"{_shown(value)} in place of a text")
+    return value
+
+
+Tensor: TypeAlias = Annotated[Any, tensor]
+Shape: TypeAlias = Annotated[Any, _to_shape]
+Ints: TypeAlias = Annotated[tuple[int, ...], _to_ints]
+Int: TypeAlias = Annotated[int, _to_int]
+Float: TypeAlias = Annotated[float, _to_float]
+Bool: TypeAlias = Annotated[bool, lambda value: bool(_to_int(value))]
+Text: TypeAlias = Annotated[str, _to_text]
+
+Operator: TypeAlias = Callable[..., Value]
+
+
+def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Value]) -> Value:
+    """Call `operator`: inputs by position, then attributes by name where it has such a parameter.
+
+    Nodes that it returns become their outputs.
+    """
+    inputs = list(inputs)
+    while inputs and inputs[-1] is MONAD:
+        inputs.pop()
+    parameters, rest = _parameters(operator)
+    if len(inputs) > len(parameters) and rest is None:
+        raise Unsupported(f"{len(inputs)} inputs, at most {len(parameters)} are known")
+    arguments = {
+        name: _converted(convert, value)
+        for (name, convert), value in zip(parameters.items(), inputs, strict=False)
+    }
+    more = [_converted(rest, value) for value in inputs[len(parameters) :]] if rest else []
+    for name, convert in parameters.items():
+        if name not in arguments and name in attributes:
+            arguments[name] = _converted(convert, attributes[name])
+    if more:
+        return _outputs(operator(*arguments.values(), *more))
+    try:
+        inspect.signature(operator).bind(**arguments)
+    except TypeError as error:
+        raise Unsupported(str(error)) from error
+    return _outputs(operator(**arguments))
+
+
+def cast(value: Any, kind: Any) -> Any:
+    """`value` as OpenVINO type `kind`."""
+    return value if value.get_element_type() == kind else op.convert(value, kind).output(0)
+
+
+def rank(value: Any) -> int:
+    """The number of dimensions.  Raises Unsupported where it is open."""
+    length = value.get_partial_shape().rank
+    if length.is_dynamic:
+        raise Unsupported("a tensor whose number of dimensions is open")
+    return int(length.get_length())
+
+
+def dims(value: Any) -> tuple[int, ...]:
+    """The sizes, -1 where one is open."""
+    rank(value)
+    return tuple(-1 if d.is_dynamic else d.get_length() for d in value.get_partial_shape())
+
+
+def size_of(value: Any, axis: int) -> Any:
+    """The size of one axis as a 1-D tensor of one int64, also where it is open."""
+    size = dims(value)[axis]
+    if size >= 0:
+        return ints_of([size])
+    sizes = op.shape_of(value, ov.Type.i64)
+    return op.gather(sizes, ints_of([axis % rank(value)]), ints_of([0])).output(0)
+
+
+def sizes_of(value: Any) -> Any:
+    """All sizes as a 1-D int64 tensor."""
+    return op.shape_of(value, ov.Type.i64).output(0)
+
+
+def reshape(value: Any, shape: Any) -> Any:
+    """`value` with the sizes `shape`, a 1-D tensor or known sizes; 0 is a size like any other."""
+    target = shape if isinstance(shape, ov.Output) else ints_of(shape)
+    return op.reshape(value, target, False).output(0)
+
+
+def like(number: float, value: Any) -> Any:
+    """A known number as a tensor of the type of `value`."""
+    return scalar(number, value.get_element_type())
+
+
+@cache
+def _parameters(
+    operator: Operator,
+) -> tuple[dict[str, Callable[[Value], Any] | None], Callable[[Value], Any] | None]:
+    found, rest = {}, None
+    for name, parameter in inspect.signature(operator).parameters.items():
+        convert = _converter(parameter.annotation)
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            rest = convert or _as_it_is
+        else:
+            found[name] = convert
+    return found, rest
+
+
+def _converter(annotation: Any) -> Callable[[Value], Any] | None:
+    """Of `Tensor`, or of `Tensor | None`; None for a value that is taken as it is."""
+    for part in (annotation, *getattr(annotation, "__args__", ())):
+        metadata = getattr(part, "__metadata__", None)
+        if metadata:
+            convert: Callable[[Value], Any] = metadata[0]
+            return convert
+    return None
+
+
+def _as_it_is(value: Value) -> Value:
+    return value
+
+
+def _converted(convert: Callable[[Value], Any] | None, value: Value) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def _outputs(result: Value) -> Value:
+    if isinstance(result, tuple | list):
+        return tuple(_outputs(part) for part in result)
+    if isinstance(result, ov.Node):
+        outputs = result.outputs()
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    return result
+
+
+def _constant(value: Constant) -> Any:
+    array = value.array
+    kind = ov.Type.bf16 if value.is_bfloat16 else ov.Type(array.dtype)
+    content = ov.Tensor(array, ov.Shape(list(array.shape)), kind)
+    return Node(content, shared_memory=True).output(0)
+
+
+def _stacked(parts: tuple[Value, ...]) -> Any:
+    """Numbers, of which some may depend on the data, as one 1-D tensor."""
+    outputs = [tensor(part) for part in parts]
+    kinds = {output.get_element_type() for output in outputs}
+    if any(rank(output) for output in outputs) and len(outputs) > 1:
+        outputs = [op.reshape(output, ints_of([-1]), False).output(0) for output in outputs]
+    kind = outputs[0].get_element_type() if len(kinds) == 1 else ov.Type.i64
+    rows = [reshape(cast(output, kind), (-1,)) for output in outputs]
+    return rows[0] if len(rows) == 1 else op.concat(rows, 0).output(0)
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, ov.Output):
+        return "a tensor that depends on the data"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+def refused(place: str, operator: str, why: object) -> StartError:
+    return StartError(f"operator {operator} at '{place}' cannot be converted: {why}")

@@ -1,0 +1,138 @@
+"""The protobuf wire format: bytes to the fields of a message.  Knows no message.
+
+Bytes fields are views of what is read, so a mapped file is not copied.  Nothing is allocated by
+what a length field claims.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from mindspore_serving.errors import StartError
+
+T = TypeVar("T")
+_MAX_DEPTH = 100  # messages inside messages
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NUMBERS = {"float": (_FIXED32, struct.Struct("<f")), "double": (_FIXED64, struct.Struct("<d"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: the attribute's name and what it is.
+
+    `kind` is "int" (a varint, signed as int64), "float", "double", "text", "bytes" or the class of
+    a message, which has its own table `FIELDS` by field number.
+    """
+
+    name: str
+    kind: Any
+    is_repeated: bool = False
+
+
+def read(message: type[T], view: memoryview, depth: int = 0) -> T:
+    """A `message` with what `view` says; fields that its table does not have are skipped.
+
+    Raises StartError: bytes that are no such message.
+    """
+    if depth > _MAX_DEPTH:
+        raise damaged(f"messages are nested more than {_MAX_DEPTH} deep")
+    table: Mapping[int, Field] = message.FIELDS  # type: ignore[attr-defined]
+    result = message()
+    for number, wire_type, value in _fields(view):
+        field = table.get(number)
+        if field is None:
+            continue
+        values = _values(field, wire_type, value, depth)
+        if field.is_repeated:
+            getattr(result, field.name).extend(values)
+        elif values:
+            setattr(result, field.name, values[-1])
+    return result
+
+
+def is_empty(message: Any) -> bool:
+    """Whether no field of `message` was set."""
+    return all(not getattr(message, field.name) for field in fields(message))
+
+
+def damaged(why: str) -> StartError:
+    return StartError(f"the file is damaged, cut off or not MindIR: {why}")
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, int, Any]]:
+    """(field number, wire type, value): an int for numbers, a view for bytes."""
+    at, end = 0, len(view)
+    while at < end:
+        key, at = _varint(view, at)
+        wire_type = key & 7
+        if wire_type == _VARINT:
+            value, at = _varint(view, at)
+            yield key >> 3, wire_type, value
+            continue
+        if wire_type == _BYTES:
+            length, at = _varint(view, at)
+        elif wire_type in (_FIXED32, _FIXED64):
+            length = 4 if wire_type == _FIXED32 else 8
+        else:
+            raise damaged(f"no field can start at byte {at} of a message")
+        if length > end - at:
+            raise damaged(f"{length} bytes announced, {end - at} left")
+        yield key >> 3, wire_type, view[at : at + length]
+        at += length
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    try:
+        while (byte := view[at]) > 127:
+            value |= (byte & 127) << shift
+            shift, at = shift + 7, at + 1
+            if shift > 63:
+                raise damaged("a number of more than 64 bits")
+    except IndexError as error:
+        raise damaged("it ends inside a number") from error
+    return value | byte << shift, at + 1
+
+
+def _values(field: Field, wire_type: int, value: Any, depth: int) -> list[Any]:
+    """The values of one occurrence; several for numbers that are packed."""
+    if field.kind == "int":
+        if wire_type == _VARINT:
+            return [_signed(value)]
+        _expect(field, wire_type, _BYTES)
+        return _packed_ints(value)
+    if field.kind in _NUMBERS:
+        single, layout = _NUMBERS[field.kind]
+        if wire_type != single:
+            _expect(field, wire_type, _BYTES)
+        if len(value) % layout.size:
+            raise damaged(f"'{field.name}' has {len(value)} bytes")
+        return [number for (number,) in layout.iter_unpack(value)]
+    _expect(field, wire_type, _BYTES)
+    if field.kind == "bytes":
+        return [value]
+    if field.kind == "text":
+        try:
+            return [str(value, "utf-8")]
+        except UnicodeDecodeError as error:
+            raise damaged(f"'{field.name}' is no text") from error
+    return [read(field.kind, value, depth + 1)]
+
+
+def _packed_ints(view: memoryview) -> list[int]:
+    numbers, at = [], 0
+    while at < len(view):
+        number, at = _varint(view, at)
+        numbers.append(_signed(number))
+    return numbers
+
+
+def _signed(value: int) -> int:
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _expect(field: Field, wire_type: int, wanted: int) -> None:
+    if wire_type != wanted:
+        raise damaged(f"'{field.name}' is written as wire type {wire_type}, not {wanted}")

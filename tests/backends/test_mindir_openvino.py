@@ -1,0 +1,276 @@
+"""MindIR files on OpenVINO.  Operators and networks are compared with MindSpore in tests/mindir."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mindspore_serving.backends import formats
+from mindspore_serving.errors import StageFailed, StartError
+
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.filterwarnings("ignore:getName\\(\\) is deprecated:DeprecationWarning"),
+]
+FORMAT = "mindir_openvino"
+KEY16, KEY32 = b"0123456789abcdef", b"0123456789abcdef0123456789abcdef"
+
+
+def f32(*rows):
+    return np.array(rows, np.float32)
+
+
+@pytest.fixture
+def messages():
+    """MindSpore's own description of a file, to make changed files of it."""
+    from mindspore.train import mind_ir_pb2
+
+    return mind_ir_pb2
+
+
+@pytest.fixture
+def changed(messages, mindir, tmp_path):
+    """A function that writes a changed copy of a file: `change` gets the message."""
+
+    def make(name, change):
+        model = messages.ModelProto()
+        model.ParseFromString((mindir / f"{name}.mindir").read_bytes())
+        change(model)
+        path = tmp_path / f"{name}.mindir"
+        path.write_bytes(model.SerializeToString())
+        return path
+
+    return make
+
+
+def test_a_fixed_model_adds(mindir, opened):
+    backend = opened(FORMAT, mindir / "add.mindir")
+    (result,) = backend.run([f32([1, 2], [3, 4]), f32([10, 20], [30, 40])])
+    np.testing.assert_array_equal(result, f32([11, 22], [33, 44]))
+
+
+def test_the_signature_is_that_of_the_file(mindir, opened):
+    for name in ("add", "two_open", "nested"):
+        ours = opened(FORMAT, mindir / f"{name}.mindir").signature
+        assert ours == opened("mindir", mindir / f"{name}.mindir").signature
+
+
+def test_a_model_of_open_shapes_runs_with_many_shapes(mindir, opened):
+    backend = opened(FORMAT, mindir / "two_open.mindir")
+    for shape in ((1, 1), (2, 3), (7, 2), (0, 4)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        total, difference = backend.run([x, x + 1])
+        np.testing.assert_array_equal(total, 2 * x + 1)
+        np.testing.assert_array_equal(difference, -np.ones(shape, np.float32))
+
+
+def test_a_loop_and_a_branch_run(mindir, opened):
+    backend = opened(FORMAT, mindir / "loop.mindir")
+    (result,) = backend.run([f32([1, 2], [3, 4])])
+    np.testing.assert_array_equal(result, f32([5, 9], [13, 17]))  # doubled twice, plus one
+    (result,) = backend.run([f32([-1, 2], [3, 4])])
+    np.testing.assert_array_equal(result, f32([-5, 7], [11, 15]))  # or minus one
+    assert backend.signature[0].outputs[0].shape == (2, 2)
+
+
+def test_several_files_are_sub_graphs(mindir, opened):
+    backend = opened(FORMAT, mindir / "add.mindir", mindir / "two_open.mindir")
+    ones = np.ones((2, 2), np.float32)
+    assert [len(signature.outputs) for signature in backend.signature] == [1, 2]
+    assert len(backend.run([ones, ones], 0)) == 1
+    np.testing.assert_array_equal(backend.run([ones, ones], 1)[1], np.zeros((2, 2)))
+
+
+def test_nested_outputs_are_flattened_and_bfloat16_becomes_float32(mindir, opened):
+    backend = opened(FORMAT, mindir / "nested.mindir")
+    results = backend.run([f32([1, 2], [3, 4])])
+    for result, expected in zip(results, ([1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4]), strict=True):
+        assert result.dtype == np.float32
+        np.testing.assert_array_equal(result.ravel(), expected)
+
+
+def test_read_only_and_unaligned_arrays_are_accepted(mindir, opened):
+    backend = opened(FORMAT, mindir / "add.mindir")
+    values = f32([1, 2], [3, 4])
+    read_only = np.frombuffer(values.tobytes(), np.float32).reshape(2, 2)
+    unaligned = np.frombuffer(b"\0" + values.tobytes(), np.float32, 4, 1).reshape(2, 2)
+    assert not unaligned.flags.aligned
+    (result,) = backend.run([read_only, unaligned])
+    np.testing.assert_array_equal(result, 2 * values)
+
+
+@pytest.mark.parametrize(("name", "key"), [("gcm", KEY16), ("cbc", KEY32)])
+def test_an_encrypted_model_runs_with_its_key(mindir, opened, name, key):
+    path = mindir / f"add_{name}.mindir"
+    backend = opened(FORMAT, path, dec_key=key, dec_mode=f"AES-{name.upper()}")
+    ones = np.ones((2, 2), np.float32)
+    np.testing.assert_array_equal(backend.run([ones, ones])[0], 2 * ones)
+    with pytest.raises(StartError, match="the file is encrypted, pass its key as dec_key"):
+        opened(FORMAT, path)
+
+
+def test_weights_beside_the_file_are_read(mindir, opened, changed, tmp_path):
+    """MindSpore writes a model over 1 GB so."""
+    (tmp_path / "net_variables").mkdir()
+
+    def move_weights(model):
+        content = bytes(64)
+        for parameter in model.graph.parameter:
+            place = parameter.external_data
+            place.location, place.offset = "net_variables/data_0", len(content)
+            place.length = len(parameter.raw_data)
+            content += parameter.raw_data
+            parameter.ClearField("raw_data")
+        (tmp_path / "net_variables" / "data_0").write_bytes(content)
+
+    path = changed("convolve", move_weights)
+    image = np.arange(25, dtype=np.float32).reshape(1, 1, 5, 5)
+    (expected,) = opened(FORMAT, mindir / "convolve.mindir").run([image])
+    np.testing.assert_array_equal(opened(FORMAT, path).run([image])[0], expected)
+    (tmp_path / "net_variables" / "data_0").write_bytes(b"short")
+    with pytest.raises(StartError, match="weight '.*' is bytes 64 to 136 of .* which has 5"):
+        opened(FORMAT, path)
+
+
+@pytest.mark.parametrize("location", ["../../etc/passwd", "/etc/passwd", "link"])
+def test_weights_outside_of_the_directory_are_refused(opened, changed, tmp_path, location):
+    os.symlink("/etc/passwd", tmp_path / "link")
+
+    def point_outside(model):
+        model.graph.parameter[0].external_data.location = location
+
+    with pytest.raises(StartError, match="outside of its directory"):
+        opened(FORMAT, changed("convolve", point_outside))
+
+
+def test_operators_that_are_missing_are_all_named_with_their_places(opened, changed):
+    def rename(model):
+        for primitive in model.primitives:
+            primitive.op_type = f"My{primitive.op_type}"
+
+    pattern = "MyAdd at Default/Add-op0; .*MySub at Default/Sub-op0.*pip install 'mindspore-serving"
+    with pytest.raises(StartError, match=pattern) as caught:
+        opened(FORMAT, changed("two_open", rename))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_an_operator_is_not_converted_with_is_named(opened, changed):
+    def other_layout(model):
+        (primitive,) = (one for one in model.primitives if one.op_type == "Conv2D")
+        (entry,) = (one for one in primitive.attribute if one.name == "format")
+        entry.Clear()
+        entry.name, entry.type, entry.s = "format", 8, b"NHWC"
+
+    with pytest.raises(StartError, match="Conv2D at .*layer-Conv2d/Conv2D-op0.*'NHWC'"):
+        opened(FORMAT, changed("convolve", other_layout))
+
+
+def turn_weights(model):
+    model.graph.parameter[0].dims[0] = 3
+
+
+def enlarge_input(model):
+    model.graph.input[0].tensor[0].dims[0] = 1 << 31
+
+
+def make_cycle(model):
+    nodes = [node for node in model.graph.node if node.op_type != "Constant"]
+    nodes[0].input[0] = nodes[0].output[0]
+
+
+def call_itself(model):
+    node = next(node for node in model.graph.node if node.op_type != "Constant")
+    node.op_type, after = f"REF::{model.graph.name}", node
+    model.graph.node.remove(after)
+    model.graph.node.insert(0, node)
+    del node.input[:]
+    node.input.extend(entry.name for entry in model.graph.input)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("convolve", turn_weights, "has 72 bytes"),
+        ("add", enlarge_input, "of shape \\(2147483648, 2\\) has 17179869184 bytes, accepted"),
+        ("add", make_cycle, "not defined before it: a missing name, or a cycle"),
+        ("two_open", call_itself, "calls itself"),
+    ],
+)
+def test_what_cannot_be_is_one_readable_error(opened, changed, name, change, text):
+    with pytest.raises(StartError, match=f"(?s){name}.mindir.*{text}") as caught:
+        opened(FORMAT, changed(name, change))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_cut_anywhere_is_one_readable_error(mindir, opened, tmp_path):
+    whole = (mindir / "convolve.mindir").read_bytes()
+    path = tmp_path / "cut.mindir"
+    for length in range(1, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with pytest.raises(StartError, match="Load model failed, model file: ") as caught:
+            opened(FORMAT, path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_fails_says_why_and_the_model_goes_on(mindir, opened):
+    backend = opened(FORMAT, mindir / "add.mindir")
+    ones = np.ones((2, 2), np.float32)
+    with pytest.raises(StageFailed):
+        backend.run([np.ones((3, 5), np.float32), ones])
+    np.testing.assert_array_equal(backend.run([ones, ones])[0], 2 * ones)
+
+
+def test_another_device_than_a_cpu_is_refused(mindir, opened):
+    with pytest.raises(StartError, match="on device type cpu, not on gpu; install MindSpore"):
+        opened(FORMAT, mindir / "add.mindir", device_type="gpu")
+
+
+def test_float32_is_computed_unless_less_is_asked_for(mindir, opened):
+    hints = {}
+    for mode in ("origin", "bf16", "fp16"):
+        options = {"device_list": [{"device_type": "cpu", "precision_mode": mode}]}
+        backend = opened(FORMAT, mindir / "convolve.mindir", options=options)
+        compiled = backend._requests[0].get_compiled_model()
+        hints[mode] = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    assert hints["origin"] == "f32"
+    assert hints["bf16"] in ("bf16", "f32")  # by what the processor has
+    assert hints["fp16"] in ("f16", "f32")
+
+
+def test_the_number_of_threads_is_set(mindir, opened):
+    backend = opened(FORMAT, mindir / "add.mindir", options={"thread_num": 1})
+    compiled = backend._requests[0].get_compiled_model()
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
+
+
+def test_mindspore_is_not_imported(mindir, tmp_path):
+    shutil.copy(mindir / "convolve.mindir", tmp_path / "model.mindir")
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from mindspore_serving.backends import ModelSource, open_backend\n"
+        "from mindspore_serving.core.declaration import ModelSpec\n"
+        "spec = ModelSpec('k', 'mindir_openvino')\n"
+        "backend = open_backend(ModelSource(spec, (sys.argv[1],)))\n"
+        "print(backend.run([np.ones((1, 1, 5, 5), np.float32)])[0].sum())\n"
+        "print('mindspore' in sys.modules)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "model.mindir")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["162.0", "False"]
+
+
+def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
+    found = {"mindspore", "openvino"}
+    monkeypatch.setattr(formats, "_folder", lambda name: name if name in found else None)
+    assert formats.resolve("mindir") == "mindir"
+    assert formats.resolve("mindir", "openvino") == FORMAT
+    assert formats.resolve("onnx") == "onnx"
+    found.remove("mindspore")
+    assert formats.resolve("mindir") == FORMAT
+    assert formats.resolve("mindir", "mindspore") == "mindir"
+    found.clear()
+    assert formats.resolve("mindir") == "mindir"  # whose error says what to install
