@@ -23,7 +23,7 @@ from mindspore_serving.distributed.messages import (
     ToGang,
     to_signatures,
 )
-from mindspore_serving.distributed.peer import Peer
+from mindspore_serving.distributed.peer import MOST_WORDS, Peer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 
@@ -139,7 +139,7 @@ class Leader:
             peer.send(self._plan)
         elif isinstance(message, GaveUp):
             if not self.gang.is_complete:
-                self._break(message.text)
+                self._break(message.text[:MOST_WORDS])
         elif not isinstance(message, Beat):
             raise InvalidInputs("an agent sends Join before it answers")
 
