@@ -76,7 +76,7 @@ SIGNATURES = {
     f"{SERVER}.distributed.start_servable": (
         "(servable_directory, servable_name, rank_table_json_file, version_number=1, "
         "distributed_address='0.0.0.0:6200', wait_agents_time_in_seconds=0, *, "
-        "heartbeat_timeout=10)"
+        "heartbeat_timeout=10, stage_timeout=0)"
     ),
     f"{SERVER}.distributed.startup_agents": (
         "(distributed_address, model_files, group_config_files=None, agent_start_port=7000, "
