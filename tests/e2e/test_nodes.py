@@ -14,7 +14,7 @@ from mindspore_serving import server
 from tests.cli.commands import SERVING, Command, run
 from tests.e2e.authority import Authority
 from tests.e2e.fragile import SOURCE, ask_wait, go, logged
-from tests.e2e.harness import config, eventually, is_alive, workers, write_servable
+from tests.e2e.harness import config, eventually, is_alive, memory, workers, write_servable
 from tests.e2e.machines import TOKEN, Cluster, all_end, cluster, kill
 from tests.llm import chatty
 from tests.ports import free_port
@@ -245,6 +245,47 @@ def test_nothing_stays_behind_when_the_server_stops(start, started):
     all_end(pids)
     one.send(signal.SIGTERM)
     assert one.status() == 0
+
+
+def test_a_worker_that_cannot_load_on_one_machine_is_started_on_another(start):
+    made = start(local_slots=0)
+    one = made.join("one", "--slots", "1")
+    serve(made)
+    empty = made.directory / "empty"
+    empty.mkdir()
+    made.join("two", "--servables", str(empty))
+    made.join("three")
+    kill(one.pid)
+    eventually(lambda: made.ready() == {"three": 1})
+
+
+def test_autoscaled_workers_are_added_on_other_machines(start, pool):
+    made = start(local_slots=1)
+    made.join("one")
+    serve(made, num_parallel_workers=0, max_workers=2, requests_per_worker=1)
+    requests = [pool.submit(made.calls.client("toy", "wait").infer, {"x": 1}) for _ in range(2)]
+    eventually(lambda: made.ready() == {"": 1, "one": 1})
+    go()
+    assert all("error" not in one.result() for one in requests)
+
+
+def test_a_large_answer_is_not_collected_on_its_way(start):
+    made = start(local_slots=0)
+    one = made.join("one")
+    write_servable(
+        made.directory,
+        "toy",
+        "def grow(x):\n    return np.zeros(int(x), np.uint8)\n"
+        "@register.register_method(output_names=['y'])\n"
+        "def zeros(x):\n    return register.add_stage(grow, x, outputs_count=1)\n",
+    )
+    server.start_servables(config(made.directory, "toy"))
+    client = made.calls.client("toy", "zeros")
+    client.infer({"x": 1})
+    before = memory(one.pid)
+    (result,) = client.infer({"x": 90_000_000})
+    assert result["y"].nbytes == 90_000_000
+    assert memory(one.pid) - before < 30_000_000
 
 
 # --- who may join -----------------------------------------------------------------------------
