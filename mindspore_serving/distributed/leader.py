@@ -6,13 +6,11 @@ the clock and the waiting.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
-    MOST_TENSORS,
     Accepted,
     Beat,
     GaveUp,
@@ -20,38 +18,20 @@ from mindspore_serving.distributed.messages import (
     Join,
     Plan,
     Ran,
-    Run,
     Stop,
     Take,
     ToGang,
     to_signatures,
 )
 from mindspore_serving.distributed.peer import Peer
-from mindspore_serving.distributed.stages import Prediction, Source, Stage
-from mindspore_serving.errors import (
-    InvalidInputs,
-    StageFailed,
-    StartError,
-    TooLarge,
-    WorkerUnavailable,
-)
-from mindspore_serving.ipc.channel import encode
+from mindspore_serving.distributed.predictions import Predictions
+from mindspore_serving.errors import InvalidInputs, StartError
 
 MOST_UNKNOWN = 256  # connections that have not proved the token
 GREETING = 10.0  # seconds that they have for it
-SETTLING = 10.0  # seconds that the other ranks have for a prediction in which one failed
 
 OnBroken: TypeAlias = Callable[[str], None]
 """Gets the reason."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A prediction, and who waits for it."""
-
-    prediction: Prediction
-    subgraph: int
-    answer: "asyncio.Future[bytes]"
 
 
 class Leader:
@@ -59,12 +39,7 @@ class Leader:
     complete gang has lost a rank: everything is answered and closed then."""
 
     def __init__(
-        self,
-        gang: Gang,
-        plan: Plan,
-        secret: bytes,
-        timeout: float,
-        on_broken: OnBroken,
+        self, gang: Gang, plan: Plan, secret: bytes, timeout: float, on_broken: OnBroken
     ) -> None:
         """A rank without a sign of life for `timeout` seconds is lost; 0 for never."""
         self.gang = gang
@@ -74,11 +49,8 @@ class Leader:
         self._on_broken = on_broken
         self._peers: set[Peer] = set()
         self._agents: dict[int, Peer] = {}
-        self._flights: dict[int, _Flight] = {}
-        self._next_id = 0
         self._end = ""  # why there is no gang any more
-        spec = gang.spec
-        self._slots = asyncio.Semaphore(spec.stage_size if spec.enable_pipeline_infer else 1)
+        self.predictions = Predictions(gang, self._agents, self._break)
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -130,81 +102,13 @@ class Leader:
         if not self._complete.done():
             self._complete.set_exception(StartError(reason))
             self._complete.exception()  # it may have no reader any more
-        for flight in self._flights.values():
-            if not flight.answer.done():
-                flight.answer.set_exception(WorkerUnavailable(reason))
-        self._flights.clear()
-        self._slots.release()
+        self.predictions.fail(reason)
         if self._server is not None:
             self._server.close()
         if self._watch is not None:
             self._watch.cancel()
         for peer in list(self._peers):
             peer.close()
-
-    # --- predictions --------------------------------------------------------------------------
-
-    async def predict(self, subgraph: int, inputs: bytes) -> bytes:
-        """The encoded outputs of the last rank.  Raises StageFailed if a rank could not run it,
-        WorkerUnavailable if the gang is lost."""
-        if len(inputs) > MOST_TENSORS:
-            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MOST_TENSORS} are sent")
-        await self._slots.acquire()
-        if self._end:
-            self._slots.release()  # the next one is to see it too
-            raise WorkerUnavailable(self._end)
-        self._next_id += 1
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        flight = _Flight(Prediction(self.gang.routes[subgraph]), subgraph, answer)
-        self._flights[self._next_id] = flight
-        for stage in flight.prediction.begin():
-            self._send(self._next_id, flight, stage, inputs)
-        return await answer
-
-    def _send(self, number: int, flight: _Flight, stage: Stage, inputs: bytes) -> None:
-        payload = b"" if stage.source is Source.NOTHING else inputs
-        frames: dict[bool, bytes] = {}
-        for rank in stage.ranks:
-            returns = stage.returns and rank == stage.last
-            if returns not in frames:
-                frames[returns] = encode(Run(number, flight.subgraph, payload, returns))
-            self._agents[rank].write(frames[returns])
-
-    def _on_ran(self, rank: int, ran: Ran) -> None:
-        flight = self._flights.get(ran.id)
-        if flight is None:
-            raise InvalidInputs(f"rank {rank} answered what it was not asked")
-        prediction = flight.prediction
-        if ran.fault is None:
-            following = prediction.answered(rank, ran.outputs)
-            if following is not None:
-                self._send(ran.id, flight, following, ran.outputs)
-        else:
-            prediction.failed(rank, StageFailed(f"rank {rank}: {ran.fault.text}"))
-            if not flight.answer.done():
-                flight.answer.set_exception(prediction.error or StageFailed(ran.fault.text))
-                asyncio.get_running_loop().call_later(SETTLING, self._check_settled, ran.id, rank)
-        if prediction.is_settled:
-            self._settle(ran.id, flight)
-
-    def _settle(self, number: int, flight: _Flight) -> None:
-        del self._flights[number]
-        self._slots.release()
-        if flight.answer.done():
-            return
-        if flight.prediction.outputs is None:
-            flight.answer.set_exception(StageFailed("the last rank was not asked"))
-        else:
-            flight.answer.set_result(flight.prediction.outputs)
-
-    def _check_settled(self, number: int, failed: int) -> None:
-        flight = self._flights.get(number)
-        if flight is not None:
-            stuck = ", ".join(map(str, flight.prediction.waiting))
-            self._break(
-                f"rank {failed} failed in a prediction, and ranks {stuck} did not come back from "
-                f"it within {SETTLING:g} s"
-            )
 
     # --- peers ----------------------------------------------------------------------------------
 
@@ -217,7 +121,7 @@ class Leader:
         if self._end:
             return
         if isinstance(message, Ran) and peer.rank is not None:
-            self._on_ran(peer.rank, message)
+            self.predictions.on_ran(peer.rank, message)
         elif isinstance(message, Join):
             self._join(peer, message)
         elif isinstance(message, Take):

@@ -52,13 +52,13 @@ class Link:
 class Replica:
     """A supervisor, the workers it started, and its report of the end."""
 
-    def __init__(self, policy="limited"):
+    def __init__(self, policy="limited", **options):
         self.links, self.gone, self.errors, self.num_starts = [], [], [], 0
         self.expected = []  # at each change, whether it may be waited for
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.supervisor = WorkerSupervisor(
-            "servable name:add, device id:0", self.start, self.on_change, policy
+            "servable name:add, device id:0", self.start, self.on_change, policy, **options
         )
 
     def on_change(self, supervisor):
@@ -108,6 +108,17 @@ async def test_the_reason_has_the_status_and_the_end_of_the_log(replica):
     await one.until(lambda: len(one.links) == 4)
     assert one.supervisor.reason == "ended by signal SIGKILL"
     await one.supervisor.stop(1.0)
+
+
+async def test_a_worker_is_awaited_after_a_death_unless_others_decide_when_it_starts(replica):
+    for is_awaited in (True, False):
+        one = replica(is_awaited=is_awaited)
+        await one.supervisor.start()
+        one.links[0].end(status=3)
+        await one.until(lambda: len(one.links) == 2)  # noqa: B023
+        assert one.expected == [is_awaited]
+        assert one.supervisor.ready_in() == 0
+        await one.supervisor.stop(1.0)
 
 
 async def test_five_quick_deaths_are_the_end(replica):

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.value import Signature, TensorSpec
-from mindspore_serving.distributed import connecting, leader, messages, token
+from mindspore_serving.distributed import connecting, leader, messages, predictions, token
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Run, Stop, Take
@@ -213,7 +215,7 @@ def test_a_rank_that_cannot_run_it_fails_the_prediction_only(opening, pool):
 def test_ranks_that_do_not_come_back_from_a_failed_prediction_end_the_gang(
     opening, pool, monkeypatch
 ):
-    monkeypatch.setattr(leader, "SETTLING", 0.05)
+    monkeypatch.setattr(predictions, "SETTLING", 0.05)
     gang = opening()
     agents = complete(gang, "x", "x")
     pool.submit(gang.model.run, [X])
@@ -441,6 +443,39 @@ def test_a_message_that_makes_no_sense_is_refused_alone(opening, message: msgspe
     with pytest.raises(StartError, match="the worker refuses"):
         gang.connect().ask(message)
     gang.agent(0)
+
+
+def edited(frame: bytes, edits: list[tuple[int, int]]) -> bytes:
+    """`frame` with the bytes at these places (from its end, so that most keep the length)."""
+    found = bytearray(frame)
+    for place, value in edits:
+        found[-1 - place % len(found)] = value
+    return bytes(found)
+
+
+EDITS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4)
+FRAMES = [
+    encode(message)
+    for message in (Join(1, report()), Take([0, 1]), Ran(1, b"abc", Fault(3, "text")), Beat())
+]
+
+
+def test_whatever_others_send_the_gang_serves(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+
+    @given(st.sampled_from(FRAMES), EDITS)
+    @settings(max_examples=100)
+    def send(frame: bytes, edits: list[tuple[int, int]]) -> None:
+        connection = connect(gang.address)
+        connection._stream.sendall(edited(frame, edits))
+        connection.close()
+
+    send()
+    done = pool.submit(gang.model.run, [X])
+    for agent in agents:
+        agent.answer(X)
+    assert len(done.result(PATIENCE)) == 1
 
 
 def test_a_large_message_of_a_script_is_refused(opening):
