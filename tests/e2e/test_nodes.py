@@ -163,6 +163,38 @@ def test_a_worker_of_another_machine_that_is_killed_is_replaced(start, pool):
     assert victim not in machine.workers()
 
 
+def test_a_worker_that_stands_still_is_found_by_its_heartbeats(start):
+    made = start(local_slots=0)
+    machine = made.join("one", "--slots", "2")
+    serve(made, heartbeat_timeout=1)
+    (old,) = machine.workers()
+    kill(old, signal.SIGSTOP)
+    eventually(lambda: made.pids() not in ([], [old]))
+    assert who(made) != old
+    all_end([old])
+
+
+def test_a_stage_that_takes_too_long_is_ended(start):
+    made = start(local_slots=0)
+    made.join("one", "--slots", "2")
+    serve(made, stage_timeout=1)
+    error = made.calls.client("toy", "wait").infer({"x": 1})["error"]
+    assert "stage 1 ran for over 1 s (stage_timeout)" in error
+    assert who(made) in eventually(made.pids)
+
+
+def test_a_request_that_kills_workers_costs_no_other(start, pool):
+    made = start(local_slots=0)
+    made.join("one", "--slots", "4")
+    serve(made, num_parallel_workers=2)
+    deadly = pool.submit(made.calls.client("toy", "die").infer, {"x": 3})
+    share = made.calls.client("toy", "share").infer
+    others = [pool.submit(share, [{"x": 1}] * 20) for _ in range(5)]
+    assert "died" in deadly.result()["error"]
+    assert all("error" not in one.result() for one in others)
+    assert len(logged("die")) == 2  # once more, by itself
+
+
 def test_when_a_machine_is_lost_its_workers_run_elsewhere(start, pool):
     made = start(local_slots=0)
     one = made.join("one", "--slots", "2")
