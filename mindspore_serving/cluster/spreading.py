@@ -10,7 +10,7 @@ from dataclasses import replace
 from mindspore_serving import log
 from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, Place
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
-from mindspore_serving.errors import InvalidInputs, ResourceShortage
+from mindspore_serving.errors import InvalidInputs, NoPlace, ResourceShortage
 
 SOON = 10.0  # seconds; a worker that fails earlier may have failed because of its machine
 AVOID_SECONDS = 60.0
@@ -75,7 +75,7 @@ class SpreadingLauncher:
         while (machine := choose(needs, self._launchers, loop.time())) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"
             if self._is_closed or loop.time() >= end:
-                raise ResourceShortage(problem)
+                raise NoPlace(problem)
             if is_first:
                 log.warning("%s", problem)
             is_first = False

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving import server
+from mindspore_serving.dispatch import supervisor
 from tests.cli.commands import SERVING, Command, run
 from tests.e2e.authority import Authority
 from tests.e2e.fragile import SOURCE, ask_wait, go, logged
@@ -207,6 +208,23 @@ def test_when_a_machine_is_lost_its_workers_run_elsewhere(start, pool):
     assert answered(first) in two.workers()
     assert made.ready() == {"two": 1}
     all_end([pid])
+
+
+def test_without_any_place_requests_are_refused_until_a_machine_joins(start, monkeypatch):
+    monkeypatch.setattr(supervisor, "PATIENCE", 0.5)
+    made = start(local_slots=0)
+    one = made.join("one")
+    serve(made)
+    kill(one.pid)
+    client = made.calls.client("toy", "pid")
+    error = client.infer({"x": 1})["error"]  # the first one may have waited
+    assert "its workers have ended (no machine has a place for them)" in error
+    assert "no machine has a place for them" in client.infer({"x": 1})["error"]
+    assert made.calls.http_call("GET", "/health")[0] == 503
+    two = made.join("two")
+    eventually(lambda: made.ready() == {"two": 1})
+    assert who(made) in two.workers()
+    assert made.calls.http_call("GET", "/health")[0] == 200
 
 
 def test_a_machine_that_stands_still_is_lost_within_seconds_and_comes_back(start):
