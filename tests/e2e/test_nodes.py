@@ -20,6 +20,19 @@ from tests.e2e.machines import TOKEN, Cluster, all_end, cluster, kill
 from tests.llm import chatty
 from tests.ports import free_port
 
+WITH_MODEL = """
+def add(x1, x2):
+    return x1 + x2
+model = register.declare_model(add, model_format="Python")
+
+def double(x):
+    return x * 2, os.getpid()
+@register.register_method(output_names=["y", "pid"])
+def staged(x1, x2):
+    y = register.add_stage(model, x1, x2, outputs_count=1)
+    return register.add_stage(double, y, outputs_count=2)
+"""
+
 
 @pytest.fixture
 def start(stopped):
@@ -208,6 +221,32 @@ def test_when_a_machine_is_lost_its_workers_run_elsewhere(start, pool):
     assert answered(first) in two.workers()
     assert made.ready() == {"two": 1}
     all_end([pid])
+
+
+def test_what_may_run_only_once_fails_when_its_machine_is_lost(start, pool):
+    made = start(local_slots=0)
+    one = made.join("one")
+    serve(made, retry=False)
+    first, _ = ask_wait(made.calls, pool)
+    two = made.join("two")
+    kill(one.pid)
+    assert "died" in first.result()["error"]
+    eventually(lambda: made.ready() == {"two": 1})
+    assert who(made) in two.workers()
+    assert len(logged("wait")) == 1
+
+
+def test_extra_workers_call_models_on_other_machines(start):
+    made = start(local_slots=1)
+    write_servable(made.directory, "toy", WITH_MODEL, versions=[1])
+    made.join("one")
+    server.start_servables(config(made.directory, "toy", device_ids=0, num_parallel_workers=3))
+    assert made.ready() == {"": 1, "one": 2}
+    x = np.arange(40_000, dtype=np.float32)
+    client = made.calls.client("toy", "staged")
+    results = client.infer([{"x1": x, "x2": x}] * 12)
+    assert all(np.array_equal(one["y"], 4 * x) for one in results)
+    assert {int(one["pid"]) for one in results} <= set(made.pids())
 
 
 def test_without_any_place_requests_are_refused_until_a_machine_joins(start, monkeypatch):
