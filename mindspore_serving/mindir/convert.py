@@ -59,7 +59,7 @@ def convert(program: Program, graph: Graph) -> ov.Model:
     sinks = [
         op.assign(tensors.tensor(one.current).get_node(), one.name)
         for one in walk.variables.values()
-        if one.is_written
+        if one.state is not None and one.state.get_target_inputs()  # what no one reads is not kept
     ]
     return ov.Model(results, sinks, parameters, "mindir")
 
@@ -165,6 +165,7 @@ _STRUCTURE = {
     "Partial": _partial,
     "Switch": _switch,
     "SwitchLayer": _switch_layer,
+    "switch_layer": _switch_layer,
     "UpdateState": None,
 }
 
@@ -198,10 +199,10 @@ def _variables(program: Program) -> dict[str, Variable]:
     written = {call.inputs[0] for call in program.calls() if call.operator in WRITERS}
     found = {}
     for name, constant in program.weights.items():
-        current: Value = constant
+        state = None
         if name in written:
-            current = op.read_value(tensors.tensor(constant), name).output(0)
-        found[name] = Variable(name, current, name in written)
+            state = op.read_value(tensors.tensor(constant), name).output(0)
+        found[name] = Variable(name, constant if state is None else state, state)
     return found
 
 

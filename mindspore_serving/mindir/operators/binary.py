@@ -9,10 +9,12 @@ from openvino import opset16 as op
 from mindspore_serving.mindir.operators.convolution import check_channels_first
 from mindspore_serving.mindir.operators.types import as_float, common, is_float
 from mindspore_serving.mindir.tensors import (
+    Bool,
     Float,
     Int,
     Operator,
     Tensor,
+    Unsupported,
     cast,
     like,
     rank,
@@ -158,7 +160,11 @@ def _clamp(input: Tensor, min: Value = None, max: Value = None) -> Any:
     return input
 
 
-def _is_close(input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8) -> Any:
+def _is_close(
+    input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8, equal_nan: Bool = False
+) -> Any:
+    if equal_nan:
+        raise Unsupported("equal_nan")
     space = op.add(like(atol, other), op.multiply(like(rtol, other), op.abs(other)))
     return op.less_equal(op.abs(op.subtract(input, other)), space)
 

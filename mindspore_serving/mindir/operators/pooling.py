@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import openvino as ov
+from openvino import opset14
 from openvino import opset16 as op
 
 from mindspore_serving.mindir.operators.convolution import (
@@ -58,7 +59,8 @@ def _average(
     x: Any, window: Window, auto: str, rounding: str = "floor", excludes: bool = True
 ) -> Any:
     kernel, strides, begin, end = window
-    return op.avg_pool(x, strides, begin, end, kernel, excludes, rounding, auto)
+    # That of opset 16 ends the process on a CPU in OpenVINO 2026.4.
+    return opset14.avg_pool(x, strides, begin, end, kernel, excludes, rounding, auto)
 
 
 def _none(x: Any) -> tuple[list[int], list[int]]:
@@ -234,8 +236,8 @@ def _are_all_one(sizes: Any) -> bool:
 
 
 def _adaptive_max_1d(x: Tensor, output_size: Int) -> Any:
-    node = op.adaptive_max_pool(x, ints_of([output_size]))
-    return node.output(0), node.output(1)
+    node = op.adaptive_max_pool(x, ints_of([output_size]), "i32")
+    return node.output(0), cast(node.output(1), ov.Type.i64)
 
 
 def _adaptive_max_2d(x: Tensor, output_size: Value) -> Any:
@@ -244,10 +246,9 @@ def _adaptive_max_2d(x: Tensor, output_size: Value) -> Any:
     sizes = op.concat([_wanted(x, size, axis - 2) for axis, size in enumerate(wanted)], 0)
     is_single = rank(x) == 3
     batch = op.unsqueeze(x, ints_of([0])).output(0) if is_single else x
-    node = op.adaptive_max_pool(batch, sizes)
-    if not is_single:
-        return node.output(0), node.output(1)
-    return tuple(op.squeeze(one, ints_of([0])).output(0) for one in node.outputs())
+    node = op.adaptive_max_pool(batch, sizes, "i32")
+    both = node.output(0), cast(node.output(1), ov.Type.i64)
+    return tuple(op.squeeze(one, ints_of([0])) for one in both) if is_single else both
 
 
 def _lrn(
