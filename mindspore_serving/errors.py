@@ -50,7 +50,8 @@ class InvalidField(InvalidInputs):
 
     def renamed(self, field: str) -> "InvalidField":
         """The same for a reader who knows the field by another name."""
-        return InvalidField(field, text=str(self).replace(self.field, field, 1))
+        text = str(self).replace(self.field, field, 1) if self.field else str(self)
+        return InvalidField(field, text=text)
 
 
 class NotFound(InvalidInputs):

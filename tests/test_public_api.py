@@ -31,7 +31,8 @@ SIGNATURES = {
         "(servable_directory, servable_name, device_ids=None, version_number=0, device_type=None, "
         "num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
-        "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None)"
+        "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
+        "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
@@ -67,7 +68,8 @@ SIGNATURES = {
     ),
     f"{SERVER}.distributed.start_servable": (
         "(servable_directory, servable_name, rank_table_json_file, version_number=1, "
-        "distributed_address='0.0.0.0:6200', wait_agents_time_in_seconds=0)"
+        "distributed_address='0.0.0.0:6200', wait_agents_time_in_seconds=0, *, "
+        "heartbeat_timeout=10)"
     ),
     f"{SERVER}.distributed.startup_agents": (
         "(distributed_address, model_files, group_config_files=None, agent_start_port=7000, "

@@ -2,8 +2,8 @@
 
 A Python block that begins with `# PATH` is that file.  A `console` block is typed line by line in
 the directory of those files: `$ COMMAND` must print exactly the lines below it, and `$ COMMAND &`
-is a server, which must get ready.  Ports are replaced by free ones.  Other blocks are not run, but
-Python must be Python.
+is a server, which must get ready, or a script of agents, which wait for one.  Ports are replaced by
+free ones.  Other blocks are not run, but Python must be Python.
 """
 
 import ast
@@ -106,6 +106,8 @@ class Typist:
         source = command
         if command.startswith("python "):
             source = (self._directory / command.split()[1]).read_text()
+        if "startup_agents(" in source:
+            return  # they wait for a server that comes later
         ports = [new for new in self._ports.values() if new in source]
 
         def is_ready() -> bool:

@@ -33,13 +33,8 @@ class ModelSource:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Backend(Protocol):
-    """A loaded model.  Used by one thread; a backend that wants more makes its own."""
-
-    @classmethod
-    def load(cls, source: ModelSource) -> "Backend":
-        """Load and warm up.  Raises StartError naming the file and the cause."""
-        ...
+class LoadedModel(Protocol):
+    """A model that runs.  Used by one thread; a backend that wants more makes its own."""
 
     @property
     def signature(self) -> tuple[Signature, ...]:
@@ -56,4 +51,13 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Give back the device's memory; the backend is not used again."""
+        ...
+
+
+class Backend(LoadedModel, Protocol):
+    """A model format."""
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "Backend":
+        """Load and warm up.  Raises StartError naming the file and the cause."""
         ...

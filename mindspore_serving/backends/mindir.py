@@ -58,7 +58,8 @@ class MindirBackend:
     def load(cls, source: ModelSource) -> "MindirBackend":
         """Load, compile and warm up every file.
 
-        `source.dec_key` is for encrypted files alone.  Collective operators need initialised ranks.
+        `source.dec_key` is for encrypted files alone.  Files with collective operators are
+        for the agents of distributed servables.
         """
         check_files(source)
         files = [read_graph_file(source, path) for path in source.paths]
@@ -67,9 +68,9 @@ class MindirBackend:
             # convolutions in slow reference code (30 times slower); otherwise the limit only costs.
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
         mindspore = import_mindspore()
-        _check_collectives(source, files)
         with LOCK:
             _set_device(mindspore, source)
+            _meet_ranks(source, files)
             _apply_options(mindspore, source)
             cells = [
                 _load_cell(mindspore, source, path, file)
@@ -132,20 +133,38 @@ def import_mindspore() -> Any:
     return mindspore
 
 
-def _check_collectives(source: ModelSource, files: list[GraphFile]) -> None:
-    """Without communication such a graph does not raise, it ends the process."""
-    for path, file in zip(source.paths, files, strict=True):
-        if not file.collectives:
-            continue
-        from mindspore.communication._comm_helper import GlobalComm
+def _meet_ranks(source: ModelSource, files: list[GraphFile]) -> None:
+    """Without communication a graph with collective operators does not raise, it ends the
+    process."""
+    pairs = zip(source.paths, files, strict=True)
+    talking = next((pair for pair in pairs if pair[1].collectives), None)
+    if talking is None:
+        return
+    from mindspore.communication import init
+    from mindspore.communication._comm_helper import GlobalComm
 
-        if not GlobalComm.INITED:
-            raise load_error(
-                source,
-                path,
-                f"it talks to other ranks ({', '.join(file.collectives)}); serve it with "
-                "distributed.declare_servable, or call mindspore.communication.init() first",
-            )
+    if GlobalComm.INITED:
+        return
+    path, file = talking
+    talks = f"it talks to other ranks ({', '.join(file.collectives)})"
+    if "RANK_TABLE_FILE" not in os.environ:  # this is no agent
+        raise load_error(
+            source,
+            path,
+            f"{talks}; serve it with distributed.declare_servable, or call "
+            "mindspore.communication.init() first",
+        )
+    if source.device_type == "cpu" and "MS_ROLE" not in os.environ:
+        raise load_error(
+            source,
+            path,
+            f"{talks}, which meet by a scheduler on a CPU: set MS_ROLE=MS_WORKER, MS_WORKER_NUM, "
+            "MS_SCHED_HOST and MS_SCHED_PORT for the agents",
+        )
+    try:
+        init()
+    except Exception as error:
+        raise load_error(source, path, f"{talks}, which did not meet: {words(error)}") from error
 
 
 def _set_device(mindspore: Any, source: ModelSource) -> None:

@@ -6,7 +6,7 @@ A failure stays with the instances it belongs to.  Knows no format.
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from mindspore_serving.backends.base import Backend
+from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.batching.assemble import (
     Row,
     assemble,
@@ -17,13 +17,13 @@ from mindspore_serving.batching.assemble import (
 )
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, WorkerUnavailable
 
 Outcome: TypeAlias = "Row | ServingError"
 
 
 def run_model(
-    backend: Backend, spec: ModelSpec, subgraph: int, instances: Sequence[Sequence[Value]]
+    backend: LoadedModel, spec: ModelSpec, subgraph: int, instances: Sequence[Sequence[Value]]
 ) -> list[Outcome]:
     """One outcome per instance, in order: its output arrays, or why it has none.
 
@@ -53,11 +53,11 @@ def run_model(
 
 
 def _run_chunk(
-    backend: Backend, spec: ModelSpec, subgraph: int, rows: list[Row], size: int
+    backend: LoadedModel, spec: ModelSpec, subgraph: int, rows: list[Row], size: int
 ) -> Sequence[Outcome]:
     try:
         outputs = backend.run(assemble(spec, rows, size), subgraph)
         return split(spec, outputs, len(rows), size or len(rows))
     except ServingError as error:
-        failed = StageFailed(f"Predict Failed, model: '{spec.key}', error msg: {error}")
-        return [failed] * len(rows)
+        kind = WorkerUnavailable if isinstance(error, WorkerUnavailable) else StageFailed
+        return [kind(f"Predict Failed, model: '{spec.key}', error msg: {error}")] * len(rows)

@@ -51,6 +51,10 @@ def run(settings: ServeSettings) -> int:
 
 
 SUPERVISION = (
+    "max_workers",
+    "min_workers",
+    "requests_per_worker",
+    "scale_down_delay",
     "restart_policy",
     "max_requests",
     "heartbeat_timeout",
@@ -71,7 +75,7 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
         server.ServableStartConfig(
             directory,
             name,
-            settings.device_ids or (None if workers else 0),
+            settings.device_ids or (None if workers or settings.max_workers else 0),
             device_type=settings.device_type,
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,

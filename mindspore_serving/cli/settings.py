@@ -73,6 +73,10 @@ class ServeSettings:
         (), "one worker process on each, as in 0,1 (default: 0)", type=_ids, metavar="IDS"
     )
     num_parallel_workers: int = _option(0, "processes per servable; on CPU each loads the models")
+    max_workers: int = _option(0, "processes per servable follow the requests, up to so many")
+    min_workers: int = _option(1, "... and down to so many; 0 ends all when nothing is asked")
+    requests_per_worker: int = _option(8, "... with one for so many requests in flight")
+    scale_down_delay: float = _option(60.0, "... and one less when so long fewer have done")
     max_batch_delay_ms: float = _option(
         0.0, "how long a request may wait for others to share its batch", metavar="MS"
     )

@@ -79,7 +79,7 @@ class LocalLauncher:
     async def launch(self, name: str, log_name: str) -> Launched:
         with ExitStack() as inherited, ExitStack() as ours:
             try:
-                log = WorkerLog(_log_path(log_name))
+                log = WorkerLog(log_path(log_name))
                 inherited.callback(log.close_writer)
                 ours.callback(log.close)
                 return await self._launch(name, log, inherited, ours)
@@ -130,7 +130,7 @@ def _spawn(
         stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=_environment(),
+        env=environment(),
     )
     try:
         return child, os.pidfd_open(child.pid)
@@ -140,7 +140,7 @@ def _spawn(
         raise
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours, with this package findable even if it was not installed, and memory in huge pages."""
     environment = dict(os.environ)
     tunables = environment.get("GLIBC_TUNABLES", "")
@@ -155,8 +155,8 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _log_path(log_name: str) -> Path | None:
-    """The worker's log file; None where no directory can be made."""
+def log_path(log_name: str) -> Path | None:
+    """The log file of a worker or an agent; None where no directory can be made."""
     directory = Path(LOG_DIRECTORY)
     try:
         directory.mkdir(exist_ok=True)

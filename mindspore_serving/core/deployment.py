@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
@@ -20,6 +22,30 @@ class BatchPolicy:
     preferred_size: int = 0
 
 
+class GangOptions(msgspec.Struct, frozen=True):
+    """Of a distributed servable: its rank table as text, where agents connect to ("ip:port"), how
+    long to wait for them (seconds, 0 for ever), and how long one may be silent (0 for ever)."""
+
+    rank_table: str
+    address: str
+    wait_seconds: float
+    heartbeat_timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Between which bounds the number of workers follows that of the requests.
+
+    One worker for `requests_per_worker` requests in flight, at once when there are more, and fewer
+    when fewer would have done for `scale_down_delay` seconds.
+    """
+
+    min_workers: int
+    max_workers: int
+    requests_per_worker: int = 8
+    scale_down_delay: float = 60.0  # seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One version of one servable.  `version` 0 means the newest directory found at start."""
@@ -30,6 +56,7 @@ class Deployment:
     device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
     device_ids: tuple[int, ...] = ()
     num_parallel_workers: int = 0
+    scaling: Scaling | None = None  # None: always as many workers as the two above say
     dec_key: bytes | None = field(default=None, repr=False)
     dec_mode: str = "AES-GCM"
     batching: BatchPolicy = BatchPolicy()
@@ -42,6 +69,7 @@ class Deployment:
     step_timeout: float = 300.0  # seconds
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
+    gang: GangOptions | None = None  # of a distributed servable
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ says which codec its body is in, the worker decodes, runs and encodes, and the r
 come back ready to be put into an answer of the same protocol.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,9 @@ class Request:
     """One call of a method with one or several instances.
 
     `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.  With
-    `is_stream` a streaming method replies piece by piece, else once.
+    `is_stream` a streaming method replies piece by piece, else once.  `prefix` is the prompt of a
+    language model from its beginning, texts or token ids: read at most once, and only where it
+    matters which worker has seen what.
     """
 
     servable: str
@@ -28,6 +30,7 @@ class Request:
     body: bytes | bytearray
     timeout: float | None = None
     is_stream: bool = False
+    prefix: Iterable[str | Sequence[int]] = ()
 
 
 @dataclass(slots=True)

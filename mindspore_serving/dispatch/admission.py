@@ -1,10 +1,10 @@
 """Whether a request to a method can be served in time, by what was measured.  No clock: `now` is an
 argument, in seconds.
 
-For batched methods: `DrainRate`, how many requests per second leave the queue while there is one,
-the seconds that a request takes from then on, and `Patience`, how long clients wait before they
-leave.  For streamed ones: `SharedRate`.  Their clients leave for many reasons, the first of which
-is that they have read enough, so of those only deadlines count.
+`Patience` is how long clients wait before they leave.  For batched methods: `DrainRate`, how many
+requests per second leave the queue while there is one, and the seconds that a request takes from
+then on.  For streamed ones: `SharedRate`.  Their clients leave for many reasons, so how long half
+of them wait for their first output counts there, not how long nearly all do.
 
 Nothing batched is refused before a queue has stood for STANDING seconds without being empty, the
 sign of overload that CoDel uses (Nichols and Jacobson, "Controlling queue delay", 2012).
@@ -26,6 +26,7 @@ _SMOOTHING = 0.1
 ENOUGH_LEFT = 5.0  # clients that must have left before their patience is believed
 HALF_LIFE = 60.0  # seconds after which a client that left counts half
 STAYING = 0.9  # the share of clients that is to be served before they leave
+STAYING_SHARED = 0.5
 LONGEST = 3600.0  # seconds of patience, which is as good as any
 SHORTEST = 1.0  # ... and what clients have at least: who leaves sooner did not leave for the wait
 _SHORTEST, _STEP, _NUM_BINS = 0.001, 1.1, 160  # seconds, the ratio of two bins; to over an hour
@@ -108,7 +109,8 @@ class Patience:
     Without clients that leave it doubles every HALF_LIFE: that is how a longer one is found.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, staying: float = STAYING) -> None:
+        self._staying = staying
         self._left = [0.0] * _NUM_BINS  # by age; what is old counts less
         self._stayed = [0.0] * _NUM_BINS
         self._num_left = 0.0
@@ -135,7 +137,7 @@ class Patience:
         self._stayed[_bin(age)] += 1
 
     def seconds(self, now: float) -> float | None:
-        """What STAYING of all clients wait at least; None unless enough have left."""
+        """What the share `staying` of clients waits at least; None unless enough have left."""
         if not self._estimate:
             return None
         seconds = self._estimate * 2 ** ((now - self._estimated) / HALF_LIFE)
@@ -160,7 +162,7 @@ class Patience:
         share = 1.0
         for number, (left, stayed) in enumerate(zip(self._left, self._stayed, strict=True)):
             share *= 1 - left / num_there if left else 1
-            if share < STAYING:
+            if share < self._staying:
                 return _SHORTEST * _STEP**number
             num_there -= left + stayed
         return 0.0
@@ -169,10 +171,10 @@ class Patience:
 class Admission:
     """Of one method: measures, and refuses what would be late."""
 
-    def __init__(self) -> None:
+    def __init__(self, staying: float = STAYING) -> None:
         self.queue = DrainRate()
         self.shared = SharedRate()
-        self.patience = Patience()
+        self.patience = Patience(staying)
         self._run_seconds = 0.0  # from the queue to the first reply, smoothed
 
     def ran(self, seconds: float) -> None:
@@ -196,16 +198,18 @@ class Admission:
                 retry_after=wait - max(0.0, longest),
             )
 
-    def check_shared(self, num_open: int, timeout: float | None) -> None:
+    def check_shared(self, num_open: int, timeout: float | None, now: float) -> None:
         """Raise Overloaded if one of `num_open` that are computed together would take longer than
-        its `timeout`."""
-        if timeout is None or num_open <= ENOUGH_OPEN:
+        its `timeout`, or than clients wait."""
+        if num_open <= ENOUGH_OPEN:
             return
+        patience = self.patience.seconds(now)
+        longest = SHARED_SHARE * min(timeout or inf, patience or inf)
         sojourn = self.shared.sojourn(num_open)
-        if sojourn > SHARED_SHARE * timeout:
+        if sojourn > longest:
             raise Overloaded(
                 f"it would take {sojourn:.1f} s, which is too long; try again later",
-                retry_after=sojourn - SHARED_SHARE * timeout,
+                retry_after=sojourn - longest,
             )
 
     def is_late(self, started: float, deadline: float | None, now: float) -> bool:

@@ -28,7 +28,7 @@ from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 
 # One message that the worker runs and one that waits there; what comes meanwhile waits here.  A
-# worker that has its models run by others may have more: its instances only wait.
+# worker that has its models run by others, or by agents, may have more: its instances only wait.
 MOST_MESSAGES, MOST_MESSAGES_WITHOUT_MODELS = 2, 8
 
 
@@ -88,6 +88,7 @@ class BatchedMethod(ServedMethod):
         self.queue: Batcher[RequestPart] = Batcher(policy)
         self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
+        self._has_agents = deployment.gang is not None
         self._is_suspect_out = False
         self._num_dropped = 0  # in the queue, that nobody waits for any more
         self._scheduler = scheduler
@@ -145,7 +146,8 @@ class BatchedMethod(ServedMethod):
         self._release(link)
 
     def add_worker(self, link: Link) -> None:
-        most_messages = MOST_MESSAGES if link.owns_models else MOST_MESSAGES_WITHOUT_MODELS
+        runs_models = link.owns_models and not self._has_agents
+        most_messages = MOST_MESSAGES if runs_models else MOST_MESSAGES_WITHOUT_MODELS
         self._scheduler.windows.setdefault(link, Window(most_messages))
         self.workers.append(link)
         self._scheduler.schedule(self)
@@ -216,7 +218,7 @@ class BatchedMethod(ServedMethod):
     def _release(self, link: WorkerLink) -> None:
         if self._scheduler.reserved.get(link) is self:
             del self._scheduler.reserved[link]
-            self._is_suspect_out = False
+        self._is_suspect_out = False
 
     def _hand_out_once(self, now: float) -> bool:
         """Give the freest worker its share of what waits.  False if nothing moved."""

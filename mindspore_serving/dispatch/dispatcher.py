@@ -69,6 +69,7 @@ class Dispatcher:
                 method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method
+            pending.prefix = request.prefix
             pending.parts = method.cut_body(pending, request.codec, request.body)
             if request.is_stream:
                 pending.make_stream()
@@ -162,13 +163,23 @@ class Dispatcher:
     def _deliver(self, answers: list[Answer]) -> None:
         """Workers have answered; the way that the parts took has counted it."""
         for part, reply in answers:
+            if part.is_alone and reply.has_output:
+                self._on_suspect_replied(part)
             if reply.is_last:
                 part.link = None
-            else:
+            elif not reply.has_output:
+                if part.request.is_accepted:
+                    continue  # by a second worker: whoever waits knows already
+                part.request.is_accepted = True
+            elif not part.has_replied:
                 part.has_replied = True
-                if reply.has_output and not part.request.first_output:
-                    part.request.first_output = self._now()
+                part.request.first_output = self._now()
             part.request.answer(part, reply)
+
+    def _on_suspect_replied(self, part: RequestPart) -> None:
+        method = self._requests.get(part.request)
+        if method is not None:
+            method.on_suspect_replied(part)
 
     def withhold(self, link: Link, methods: Iterable[Method]) -> None:
         """Give the worker of `methods` no work for now; what only waits there is taken back."""

@@ -214,6 +214,9 @@ class Link:
             self._on_loaded(message)
 
     def _on_loaded(self, message: Ready | Failed) -> None:
+        if self.is_ready and isinstance(message, Failed):
+            self.end(message.text)
+            return
         if self.loaded.done():
             raise ValueError("it reported twice how loading went")
         self.has_reported = True

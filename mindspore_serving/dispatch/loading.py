@@ -3,12 +3,11 @@
 Knows nothing of other workers, nor whether this one is still wanted.
 """
 
-import signal
-
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
+from mindspore_serving.isolation.spawning import exit_text
 
 _TAIL = 800  # characters of the worker's log that an error shows
 
@@ -45,11 +44,5 @@ def setup_of(
         deployment.enable_lite,
         models or {},
         dict(deployment.llm_options),
+        deployment.gang,
     )
-
-
-def exit_text(status: int) -> str:
-    """How a process ended, by its exit status (negative: a signal)."""
-    if status < 0:
-        return f"ended by signal {signal.Signals(-status).name}"
-    return f"exit status {status}"

@@ -1,22 +1,21 @@
 """Owns everything in the master: starts workers, registers them, and ends all of it in order.
 
-Front ends see it as `Inference` (by its dispatcher) and `Control`.
+Front ends see its dispatcher, which is an `Inference`, and its `control`.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import ServableReadiness
-from mindspore_serving.dispatch import liveness, loading, status
+from mindspore_serving.dispatch import liveness, loading
+from mindspore_serving.dispatch.autoscaling import Autoscaler, num_at_start
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.liveness import Pulse
+from mindspore_serving.dispatch.overview import Overview
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
@@ -39,9 +38,10 @@ class Master:
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
+        self.control = Overview(self.registry, self._deployed)
         self._is_stopping = False
-        self._is_ending = False  # or is about to stop
         self._watches: set[asyncio.Task[None]] = set()
+        self._scalings: list[asyncio.Task[None]] = []
 
     # --- starting and stopping --------------------------------------------------------------
 
@@ -51,15 +51,22 @@ class Master:
         Raises StartError with the first worker's reason; what was started is then to be stopped.
         """
         self._deployed += [(deployment, []) for deployment in deployments]
-        devices = [(d, i) for d in deployments for i in d.device_ids]
-        await self._start_all([self._supervisor(d, device_id=i) for d, i in devices])
-        extras = [(d, i) for d in deployments for i in range(self._num_extra_workers(d))]
+        fixed = [d for d in deployments if d.scaling is None]
+        devices = [(d, i) for d in fixed for i in d.device_ids]
+        replicas = [(d, i) for d in deployments for i in range(num_at_start(d))]
+        first = [self._supervisor(d, device_id=i) for d, i in devices]
+        await self._start_all(first + [self._replica(d, i) for d, i in replicas])
+        extras = [(d, i) for d in fixed for i in range(self._num_extra_workers(d))]
         await self._start_all([self._supervisor(d, extra=i) for d, i in extras])
+        for deployment in deployments:
+            if deployment.scaling is not None:
+                scaler = self._autoscaler(deployment)
+                self._scalings.append(asyncio.create_task(scaler.run()))
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
         now on nothing is ready."""
-        self._is_ending = True
+        self.control.is_ending = True
         end = asyncio.get_running_loop().time() + limit
         while self.dispatcher.num_in_flight and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.02)
@@ -67,7 +74,9 @@ class Master:
 
     async def stop(self, grace: float = EXIT_GRACE) -> None:
         """Answer what is pending, end every worker.  Harmless if nothing runs."""
-        self._is_stopping = self._is_ending = True
+        self._is_stopping = self.control.is_ending = True
+        for scaling in self._scalings:
+            scaling.cancel()
         self.dispatcher.fail_all(
             ServableUnavailable("servable is not available: the server is stopping")
         )
@@ -105,7 +114,9 @@ class Master:
     ) -> WorkerSupervisor:
         """Of a worker that owns a device, or of an extra one."""
         name, version = deployment.servable_name, deployment.version
-        if device_id is not None:
+        if deployment.gang is not None:
+            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
+        elif device_id is not None:
             title = f"servable name:{name}, device id:{device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
         else:
@@ -124,10 +135,42 @@ class Master:
             return link
 
         supervisor = WorkerSupervisor(
-            title, start, lambda _: self._on_change(deployment), deployment.restart_policy
+            title,
+            start,
+            lambda _: self._on_change(deployment),
+            deployment.restart_policy,
+            is_awaited=deployment.gang is None,
         )
         self._supervisors_of(deployment).append(supervisor)
         return supervisor
+
+    def _replica(self, deployment: Deployment, number: int) -> WorkerSupervisor:
+        """Of a worker with all models, of those of a deployment that is scaled."""
+        if deployment.device_ids:
+            return self._supervisor(deployment, device_id=deployment.device_ids[number])
+        return self._supervisor(deployment, extra=number)
+
+    def _autoscaler(self, deployment: Deployment) -> Autoscaler:
+        def make(number: int) -> WorkerSupervisor:
+            self._supervisors = [one for one in self._supervisors if one.state != "gone"]
+            self._supervisors.append(supervisor := self._replica(deployment, number))
+            return supervisor
+
+        def retire(supervisor: WorkerSupervisor) -> None:
+            link = supervisor.link
+            if link is None or link.closed.done():
+                supervisor.leave()
+            else:
+                self.on_leaving(link)
+
+        return Autoscaler(
+            deployment,
+            self._supervisors_of(deployment),
+            num_requests=lambda: self.dispatcher.shares.num_used(deployment.name),
+            make=make,
+            retire=retire,
+            on_failed=lambda seconds: self._on_failed_to_add(deployment, seconds),
+        )
 
     def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(watch)
@@ -175,7 +218,8 @@ class Master:
     def on_lost(self, link: Link) -> None:
         self._unregister(link)
         self._links.pop(link, None)
-        self.dispatcher.on_lost(link, "the worker process that had the request died")
+        reason = link.why_ended or "the worker process that had the request died"
+        self.dispatcher.on_lost(link, reason)
 
     def _unregister(self, link: Link) -> None:
         service = self._services.pop(link, None)
@@ -199,15 +243,30 @@ class Master:
     def _on_change(self, deployment: Deployment) -> None:
         """A worker of `deployment` runs now, or no more, or later than before."""
         own = self._supervisors_of(deployment)
-        if all(one.state == "ready" or one.ready_in() is None for one in own):
+        if own and all(one.state == "ready" or one.ready_in() is None for one in own):
             last = next((one.last_exit for one in own if one.last_exit), "they were told to")
             later = [one.next_start_in() for one in own if one.state == "restarting"]
-            for service in self.registry:
-                if service.deployment == deployment:
-                    self._give_up(service, last, min(later, default=None))
-        if not self._is_stopping and all(s.state == "gone" for s in self._supervisors):
+            self._refuse(deployment, last, min(later, default=None))
+        is_empty = all(own and all(one.state == "gone" for one in own) for _, own in self._deployed)
+        if not self._is_stopping and is_empty:
             log.error("Serving server begin to exit: all worker processes have exited")
             self._on_all_gone()
+
+    def _on_failed_to_add(self, deployment: Deployment, retry_after: float) -> None:
+        """Refuse requests, if there is no worker for them, until another start may be tried."""
+        self._refuse(deployment, "one could not be started", retry_after)
+
+        def accept() -> None:
+            for service in self.registry:
+                if service.deployment == deployment:
+                    service.reason = ""
+
+        asyncio.get_running_loop().call_later(retry_after, accept)
+
+    def _refuse(self, deployment: Deployment, last_exit: str, retry_after: float | None) -> None:
+        for service in self.registry:
+            if service.deployment == deployment:
+                self._give_up(service, last_exit, retry_after)
 
     def _give_up(self, service: Service, last_exit: str, retry_after: float | None) -> None:
         """Let nothing wait for more workers of `service`: none is expected within `retry_after`
@@ -221,44 +280,6 @@ class Master:
 
     def _supervisors_of(self, deployment: Deployment) -> list[WorkerSupervisor]:
         return next(own for one, own in self._deployed if one is deployment)
-
-    # --- Control ------------------------------------------------------------------------------
-
-    def language_models(self) -> list[tuple[str, int, ModelCard]]:
-        return status.language_models(self.registry)
-
-    @property
-    def has_language_models(self) -> bool:
-        return any(service.card is not None for service in self.registry)
-
-    def streams(self, servable: str, version: int, method: str) -> bool | None:
-        try:
-            return self.registry.find(servable, version, method).report.streams
-        except ServingError:
-            return None
-
-    @property
-    def is_ready(self) -> bool:
-        wanted = [one for one in self._supervisors if one.is_wanted]
-        return bool(wanted) and all(one.condition == "ready" for one in wanted)
-
-    def readiness(self) -> Sequence[ServableReadiness]:
-        if self._is_ending:
-            text = "the server is stopping"
-            return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
-        found = []
-        for deployment, supervisors in self._deployed:
-            last = next((one.last_exit for one in supervisors if one.last_exit), "")
-            one = status.readiness(deployment, {s.condition for s in supervisors}, last)
-            known = (s.version for s in self.registry if s.deployment == deployment)
-            found.append(replace(one, version=next(known, one.version)))
-        return found
-
-    def observe(self) -> list[dict[str, Any]]:
-        return [status.observe(service) for service in self.registry]
-
-    def describe(self) -> list[dict[str, Any]]:
-        return [status.describe(service) for service in self.registry]
 
 
 async def _close_after(link: Link) -> None:

@@ -42,6 +42,9 @@ class ServedMethod:
     def on_dropped(self, part: RequestPart) -> None:
         """Nobody waits any more for `part`, which is in the queue."""
 
+    def on_suspect_replied(self, part: RequestPart) -> None:
+        """`part`, of which a worker may have died, has got output from another."""
+
     @property
     def is_served(self) -> bool:
         """Whether there is a worker that can run it, now or when it is no longer withheld."""

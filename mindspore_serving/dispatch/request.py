@@ -4,7 +4,7 @@ Knows no method, queue or worker; no I/O and no clock.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -40,7 +40,7 @@ class RequestPart:
     codec: str
     chunks: Sequence[Chunk]
     is_stream: bool = False
-    has_replied: bool = False  # a stream has begun: it cannot be run again elsewhere
+    has_replied: bool = False  # output has come: it cannot be run again elsewhere
     num_deaths: int = 0  # of workers that had it
     is_alone: bool = False  # it is run by itself, since a worker may have died of it
     link: WorkerLink | None = None  # to the worker that has it
@@ -64,6 +64,8 @@ class PendingRequest:
     on_done: "Callable[[PendingRequest, int], None]"  # called once, with the code
     started: float
     deadline: float | None = None
+    prefix: Iterable[str | Sequence[int]] = ()  # of a prompt
+    is_accepted: bool = False  # of a stream: a worker has said so
     first_output: float = 0.0  # of a stream, when it came; 0 before
     num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it
     stop_timer: Callable[[], object] | None = None  # of the deadline

@@ -1,6 +1,6 @@
 """What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,6 +9,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch.registry import Service
+from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.metrics import quantiles
 
 
@@ -27,10 +28,21 @@ def describe(service: Service) -> dict[str, Any]:
     }
 
 
-def readiness(deployment: Deployment, states: Collection[str], reason: str) -> ServableReadiness:
-    """Of a deployment by the states of its workers; `reason` is why they ended, if they have."""
-    version = deployment.version
-    if "ready" in states:
+def is_ready(deployment: Deployment, own: Iterable[WorkerSupervisor]) -> bool:
+    """Whether all workers run that a deployment is to have; autoscaling may want none."""
+    conditions = {one.condition for one in own if one.is_wanted and not one.is_coming}
+    return conditions == {"ready"} or (deployment.scaling is not None and not conditions)
+
+
+def readiness(
+    deployment: Deployment, own: Sequence[WorkerSupervisor], services: Iterable[Service]
+) -> ServableReadiness:
+    """Of a deployment, by its workers."""
+    states = {one.condition for one in own if not one.is_coming}
+    reason = next((one.last_exit for one in own if one.last_exit), "")
+    known = (s.version for s in services if s.deployment == deployment)
+    version = next(known, deployment.version)
+    if "ready" in states or (deployment.scaling is not None and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
         reason = "it is loading"
@@ -76,7 +88,7 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     newest = {
         service.name: (service.name, service.version, service.card)
         for service in sorted(services, key=lambda service: service.version)
-        if service.card is not None and service.workers
+        if service.card is not None and (service.workers or service.deployment.scaling)
     }
     return list(newest.values())
 

@@ -1,4 +1,8 @@
-"""The streamed way: a request goes at once to the worker with the fewest open streams.
+"""The streamed way: a request goes at once to the worker with the fewest open streams, or, if it
+has a prompt, to one that had the beginning of it, unless that has far more than others.
+
+What a worker computed when it died goes to another one a request at a time: the next when that has
+given output.
 
 For methods whose requests do not wait for each other in a worker, such as those of language
 models, whose engines schedule them: no queue, no window, no delay.
@@ -6,14 +10,20 @@ models, whose engines schedule them: no queue, no window, no delay.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch.admission import SHORTEST, STAYING_SHARED, Admission
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.method import ServedMethod
+from mindspore_serving.dispatch.prefixes import PrefixMap, hashes
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart, WorkerLink
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.messages import MethodReport
+
+OVERLOADED = 2.0  # times as many open streams as the worker with the fewest has, and
+SPARE = 4  # ... so many more: then another computes the beginning of a prompt as well
 
 
 class StreamBalancer:
@@ -42,26 +52,43 @@ class StreamedMethod(ServedMethod):
         self, balancer: StreamBalancer, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(deployment, version, report)
+        self.admission = Admission(STAYING_SHARED)
         self._balancer = balancer
         self._waiting: list[RequestPart] = []
+        self._prefixes = PrefixMap()
+        self._suspects: deque[RequestPart] = deque()  # a worker may have died of them
+        self._suspect: RequestPart | None = None  # that a worker has, and has not replied to
         self._num_open = 0  # requests
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._suspects)
 
     def admit(self, timeout: float | None, now: float) -> None:
-        self.admission.check_shared(self._num_open + 1, timeout)
+        self.admission.check_shared(self._num_open + 1, timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         if not request.num_open:
             return  # it was refused before it was counted
-        num_open = (self._num_open + request.num_open) / 2
+        first, last = request.num_open, self._num_open
         self._num_open -= 1
+        seconds, patience = (request.first_output or now) - request.started, self.admission.patience
         is_late = code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and not request.first_output
-        if code == Code.OK or is_late:
-            seconds = (request.first_output or now) - request.started
-            self.admission.shared.ended(seconds, num_open, is_late=is_late)
+        if is_late:
+            self.admission.shared.ended(seconds, (first + last) / 2, is_late=True)
+        elif code == Code.OK:  # an engine that has too many lets the latest wait for the others
+            self.admission.shared.ended(seconds, min(first, last))
+        if code == Code.CANCELLED and is_late and seconds >= SHORTEST:
+            patience.left(seconds, now)
+        elif patience.is_known:
+            patience.stayed(seconds, now)
+        if self._suspect is not None and self._suspect.request is request:
+            self.on_suspect_replied(self._suspect)
+
+    def on_suspect_replied(self, part: RequestPart) -> None:
+        if part is self._suspect:
+            self._suspect = None
+            asyncio.get_running_loop().call_soon(self._put_waiting)
 
     def add_worker(self, link: Link) -> None:
         self._balancer.num_open.setdefault(link, 0)
@@ -77,19 +104,53 @@ class StreamedMethod(ServedMethod):
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:
-                link = min(self.workers, key=self._balancer.num_open.__getitem__)
+                link = self._choose(part.request)
                 self._balancer.send(part, link, now)
                 self._make_last(link)
 
+    def remove_worker(self, link: Link) -> None:
+        super().remove_worker(link)
+        self._prefixes.remove(link)
+
+    def _choose(self, request: PendingRequest) -> Link:
+        num_open = self._balancer.num_open
+        least = min(self.workers, key=num_open.__getitem__)
+        prefix, request.prefix = request.prefix, ()  # which may be large
+        if len(self.workers) == 1 or not (pieces := hashes(prefix)):
+            return least
+        holders = self._prefixes.find(pieces, self.workers)
+        link = min(
+            (one for one in self.workers if one in holders),
+            key=num_open.__getitem__,
+            default=least,
+        )
+        if num_open[link] > OVERLOADED * num_open[least] + SPARE:
+            link = least
+        self._prefixes.add(pieces, link)
+        return link
+
     def put_back(self, part: RequestPart) -> None:
         """Take `part` again; other workers may be lost in the same turn."""
-        self._waiting.append(part)
+        if part.is_alone:
+            self._suspects.append(part)
+        else:
+            self._waiting.append(part)
         asyncio.get_running_loop().call_soon(self._put_waiting)
 
     def take_waiting(self) -> list[RequestPart]:
         """What waits, taken out."""
-        parts, self._waiting = self._waiting, []
+        parts, self._waiting = [*self._waiting, *self._suspects], []
+        self._suspects.clear()
         return parts
 
     def _put_waiting(self) -> None:
-        self.put(self.take_waiting(), time.monotonic())
+        parts, self._waiting = self._waiting, []
+        now = time.monotonic()
+        self.put(parts, now)
+        if self._suspect is not None and self._suspect.request.is_done:
+            self._suspect = None
+        while self.workers and self._suspects and self._suspect is None:
+            part = self._suspects.popleft()
+            if not part.request.is_done:
+                self._suspect = part
+                self.put([part], now)

@@ -1,58 +1,25 @@
 """Keeps one worker running: start, watch, restart with back-off, by the operator's policy.
 
-`Backoff` decides; `WorkerSupervisor` is the loop around it.
+`core.backoff` decides; `WorkerSupervisor` is the loop around it.
 """
 
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from mindspore_serving import log
+from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.loading import exit_text
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
-
-QUICK = 10.0  # seconds; a worker that dies earlier after its start died quickly
-MOST_QUICK_DEATHS = 5  # in a row, until nobody waits for the next start
-_FIRST_DELAY, _MOST_DELAY = 0.25, 30.0
-
-
-@dataclass(slots=True)
-class Backoff:
-    """When to restart: at once after a first death, later after each quick one in a row.
-
-    `policy` is "always" (restart for ever), "limited" (give up after MOST_QUICK_DEATHS) or "never".
-    """
-
-    policy: str = "always"
-    num_quick: int = 0
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether it has died so often that nobody should wait for the next start."""
-        return self.num_quick >= MOST_QUICK_DEATHS
-
-    def died(self, ran_for: float) -> float | None:
-        """Seconds to wait before the restart; None to give up.  `ran_for` is in seconds."""
-        if self.policy == "never":
-            return None
-        if ran_for >= QUICK:
-            self.num_quick = 0
-            return 0.0
-        self.num_quick += 1
-        if self.is_failing and self.policy == "limited":
-            return None
-        if self.num_quick == 1:
-            return 0.0
-        return float(min(_MOST_DELAY, _FIRST_DELAY * 2 ** min(self.num_quick - 2, 16)))
+from mindspore_serving.isolation.spawning import exit_text
 
 
 class WorkerSupervisor:
     """One replica that is to run: its worker now, and the next one when that dies.
 
-    `on_change` is called when a worker runs, or runs no more, or later than was expected.
+    `on_change` is called when a worker runs, or runs no more, or later than was expected.  Without
+    `is_awaited`, nobody waits for a restart: it takes as long as others want.
     """
 
     def __init__(
@@ -61,6 +28,8 @@ class WorkerSupervisor:
         start: Callable[[], Awaitable[Link]],
         on_change: "Callable[[WorkerSupervisor], None]",
         policy: str = "always",
+        *,
+        is_awaited: bool = True,
     ) -> None:
         self.title = title  # "servable name:add, device id:0"
         self.state = "new"
@@ -69,8 +38,10 @@ class WorkerSupervisor:
         self.link: Link | None = None
         self._start = start
         self._on_change = on_change
-        self._backoff = Backoff(policy)
+        self._backoff = backoff.Backoff(policy)
+        self._is_awaited = is_awaited
         self._next_start = 0.0  # by the loop's clock
+        self.is_added = False  # by autoscaling: nobody waits for its start
         self._is_unwanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -82,7 +53,8 @@ class WorkerSupervisor:
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
-        is_failing = self.state == "restarting" and self._backoff.is_failing
+        is_failing = self._backoff.is_failing or not self._is_awaited
+        is_failing = is_failing and self.state == "restarting"
         if not self.is_wanted or self.state == "gone" or is_failing:
             return None
         return self.next_start_in()
@@ -109,6 +81,15 @@ class WorkerSupervisor:
         if self.state in ("ready", "starting"):
             self.state = "leaving"
             self._on_change(self)
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether its first worker starts, which was added to others."""
+        return self.is_added and self.state in ("new", "starting")
+
+    def num_parts(self) -> int:
+        """How many parts of requests its worker has."""
+        return 0 if self.link is None else len(self.link.parts)
 
     async def stop(self, grace: float) -> None:
         """End the worker: ask, wait at most `grace` seconds, then kill."""
@@ -158,7 +139,7 @@ class WorkerSupervisor:
             try:
                 link = await self._start()
             except ResourceShortage as error:  # it has not died: there is no room for it now
-                delay = min(_MOST_DELAY, max(_FIRST_DELAY, 2 * delay))
+                delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
                 log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
             except ServingError as error:
                 self.reason = str(error)

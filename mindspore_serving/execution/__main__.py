@@ -1,12 +1,11 @@
 """`python -m mindspore_serving.execution --channel ADDRESS`: one worker process.
 
 When the master is gone, the kernel ends this process and all it started, even while a stage holds
-the interpreter: see `_end_with_master`.  A second thread does the same where that cannot be, tells
+the interpreter (`isolation.lifeline`).  A second thread does the same where that cannot be, tells
 the master of SIGTERM and SIGINT, and counts heartbeats: none while the interpreter is stuck.
 """
 
 import argparse
-import fcntl
 import gc
 import os
 import select
@@ -21,12 +20,13 @@ from mindspore_serving.execution.worker import Worker
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect
+from mindspore_serving.isolation.lifeline import end_group, end_with
 
 
 def main() -> int:
     arguments = _parse()
     if arguments.lifeline is not None:
-        _end_with_master(arguments.lifeline)
+        end_with(arguments.lifeline)
     stream = connect(arguments.channel)
     arena: Arena | NoArena = NoArena(status.SIZE)
     view: ArenaView | NoArena = NoArena()
@@ -40,7 +40,7 @@ def main() -> int:
     try:
         return worker.serve()
     except (EOFError, ConnectionError):
-        _end_group()
+        end_group()
         return 1
 
 
@@ -51,21 +51,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
     return parser.parse_args()
-
-
-def _end_with_master(lifeline: int) -> None:
-    """Have the kernel kill this process group when the other end of the pipe `lifeline` closes.
-
-    Not PR_SET_PDEATHSIG: that would end this process alone and leave what it started; and it tells
-    of the end of the thread that started us, not of the process.
-    """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    poll = select.poll()
-    poll.register(lifeline, 0)
-    if poll.poll(0):  # it has closed before
-        _end_group()
 
 
 def _watch(
@@ -94,21 +79,14 @@ def _watch(
                 trimmed = time.monotonic()
                 arena.trim()
             if is_child and os.getppid() != parent:
-                _end_group()  # a process that the master forked may still hold the channel
+                end_group()  # a process that the master forked may still hold the channel
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):
                 if descriptor != wake_read:
-                    _end_group()
+                    end_group()
                 if not set(exit_signals).isdisjoint(os.read(wake_read, 64)):
                     announce_leaving()  # other signals are the user's own
 
     threading.Thread(target=wait, name="watch-master", daemon=True).start()
-
-
-def _end_group() -> None:
-    """Kill this process and everything it started, if it leads its own group."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

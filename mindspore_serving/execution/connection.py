@@ -76,6 +76,27 @@ class Inbox:
                 return reply
 
 
+class PostSource:
+    """What comes by the connection, and actions that other threads `post`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._actions: deque[Action] = deque()
+        self._wake = connection.make_wakeable()
+
+    def post(self, action: Action) -> None:
+        """From any thread: have `action` run by the thread that receives."""
+        self._actions.append(action)
+        self._wake()
+
+    def receive(self, *, wait: bool) -> list[ToWorker]:
+        """As `Source.receive`, but it may wait in vain; runs the actions."""
+        messages = self._connection.receive(wait=wait)
+        while self._actions:
+            self._actions.popleft()()
+        return messages
+
+
 class ThreadSource:
     """Messages and actions that another thread puts here."""
 

@@ -4,11 +4,12 @@ Knows nothing of channels, and not how it was loaded (`loading` does).
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mindspore_serving.backends import run as model_run
-from mindspore_serving.backends.base import Backend
+from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
@@ -28,7 +29,9 @@ class Host:
     device_type: str
     programs: dict[str, Program] = field(default_factory=dict)
     models: dict[str, ModelReport] = field(default_factory=dict)
-    backends: dict[str, Backend] = field(default_factory=dict)
+    backends: dict[str, LoadedModel] = field(default_factory=dict)
+    threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at a time
+    num_slots: int = 1  # how many
     language: "LanguageService | None" = None
 
     def method_reports(self) -> list[MethodReport]:
@@ -36,7 +39,7 @@ class Host:
         for name, program in self.programs.items():
             method = program.method
             inputs, outputs = list(method.inputs), list(method.outputs)
-            size, is_only = program.batch_size, method.has_only_models
+            size, is_only = program.batch_size * self.num_slots, method.has_only_models
             reports.append(
                 MethodReport(
                     name, inputs, outputs, size, method.retry, is_only, streams=method.streams
@@ -56,6 +59,8 @@ class Host:
         return list(model_run.run_model(self.backends[key], spec, subgraph, rows))
 
     def close(self) -> None:
+        if self.threads is not None:
+            self.threads.shutdown()
         for backend in self.backends.values():
             backend.close()
         if self.language is not None:

@@ -81,7 +81,7 @@ class LanguageStage:
             end()
             queue.resume([job], [DeadlineExceeded(_CANCELLED)])
 
-        request_id = self._engine.accept(request, sink)
+        request_id = self._engine.accept(request, sink, job.item.id)
         generations[request_id] = cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
@@ -144,7 +144,7 @@ class LanguageService:
                 del self._open[item_id]
             self._replies.append((item_id, events, is_last))
 
-        self._open[item_id] = self.engine.accept(request, sink)
+        self._open[item_id] = self.engine.accept(request, sink, item_id)
 
     def cancel(self, item_id: int) -> None:
         """Nobody waits for the item any more.  It is answered all the same: the master counts."""

@@ -6,14 +6,16 @@ Knows nothing of channels: a worker that owns no models has them run by its `Rem
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from mindspore_serving import backends
-from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving import backends, log
+from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.declaration import LanguageSpec, ModelSpec
+from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
+from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
@@ -42,20 +44,17 @@ def load(
     remote: RemoteCaller,
     make_wake: Callable[[], Callable[[], None]],
     steps: Lane | None = None,
+    on_broken: Callable[[str], None] = log.error,
 ) -> Host:
     """Everything a worker needs to serve.  `make_wake` gives a function by which threads wake the
-    worker's; steps of a language model are written to `steps`.  Raises StartError (or another
-    ServingError)."""
+    worker's; steps of a language model are written to `steps`; `on_broken` gets, on any thread, why
+    a distributed servable cannot go on.  Raises StartError (or another ServingError)."""
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
         setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
     )
-    if declaration.distributed is not None:
-        raise StartError(
-            f"servable '{setup.servable_name}' is declared as distributed servable: "
-            "start it with distributed.start_servable"
-        )
+    _check_start(declaration, setup)
     for key, spec in declaration.models.items():
         declaration.models[key] = replace(spec, format=backends.resolve(spec.format, spec.backend))
     formats = sorted({spec.format for spec in declaration.models.values()})
@@ -66,6 +65,8 @@ def load(
         _check_device(setup, host)
         for spec in declaration.models.values():
             _load_model(host, spec, setup)
+    if declaration.distributed is not None and setup.gang is not None:
+        _open_gang(host, declaration.distributed, setup.gang, on_broken)
     if declaration.language is not None and setup.owns_models:
         host.language = _open_language(declaration.language, setup, make_wake(), steps)
     _add_predict(host)
@@ -73,6 +74,36 @@ def load(
     model_api.bind_runner(_runner(host, setup, remote))
     pipeline.bind_pipeline(_pipeline_runner(host, remote))
     return host
+
+
+def _check_start(declaration: Declaration, setup: Setup) -> None:
+    """That the servable is started by the function for its kind."""
+    name = setup.servable_name
+    if declaration.distributed is not None and setup.gang is None:
+        raise StartError(
+            f"servable '{name}' is declared as distributed servable: start it with "
+            "distributed.start_servable"
+        )
+    if declaration.distributed is None and setup.gang is not None:
+        raise StartError(
+            f"servable '{name}' has no distributed.declare_servable in its servable_config.py: "
+            "start it with server.start_servables"
+        )
+
+
+def _open_gang(
+    host: Host, spec: DistributedSpec, options: GangOptions, on_broken: Callable[[str], None]
+) -> None:
+    """Wait for the agents; they are the servable's model."""
+    from mindspore_serving.distributed.backend import GangModel
+
+    name = host.declaration.name
+    gang = GangModel.open(name, spec, options, on_broken)
+    host.declaration.models[name] = gang.spec
+    host.num_slots = gang.num_slots
+    if gang.num_slots > 1:
+        host.threads = ThreadPoolExecutor(gang.num_slots, "prediction")
+    _add_model(host, gang.spec, gang)
 
 
 def _check_device(setup: Setup, host: Host) -> None:
@@ -98,7 +129,10 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
         config_file=repository.config_path(*root, spec),
         options=spec.options,
     )
-    backend = backends.open_backend(source)
+    _add_model(host, spec, backends.open_backend(source))
+
+
+def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
     graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)

@@ -1,11 +1,14 @@
 """The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
 
+from concurrent.futures import ThreadPoolExecutor
+
+from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.host import Host
-from mindspore_serving.execution.job import Outcome, PreparedStage, Program
+from mindspore_serving.execution.job import Job, JobQueue, Outcome, PreparedStage, Program
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
@@ -35,9 +38,28 @@ def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> Prepa
     limit = report.batch_size or DYNAMIC_BATCH
     call = host.run_model if remote is None else remote.call
     prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
+    threads = host.threads
     if remote is not None:
         prepared.start = lambda _, jobs: remote.start(key, subgraph, jobs, stage)
+    elif threads is not None:
+        prepared.start = lambda queue, jobs: _run_in(threads, prepared, queue, jobs)
     return prepared
+
+
+def _run_in(
+    threads: ThreadPoolExecutor, stage: PreparedStage, queue: JobQueue, jobs: list[Job]
+) -> None:
+    """Run `jobs` on another thread; their outcomes come back to the queue."""
+
+    def run() -> None:
+        try:
+            outcomes = stage.run(jobs)
+        except Exception as error:
+            log.error("a model failed", exc_info=True)
+            outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
+        queue.post(lambda: queue.resume(jobs, outcomes))
+
+    threads.submit(run)
 
 
 def _language_stage(host: Host, stage: Stage) -> PreparedStage:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mindspore_serving import log
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError
-from mindspore_serving.execution.connection import Connection, Inbox, ThreadSource
+from mindspore_serving.execution.connection import Connection, Inbox, PostSource, ThreadSource
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.host import Host
 from mindspore_serving.execution.job import Program
@@ -50,10 +50,12 @@ class Worker:
         host = self._load(setup)
         if host is None:
             return 1
-        if host.language is None:
-            self._loop(self._inbox, Executor(host.programs, lane=self._lane)).run()
-        else:
+        if host.language is not None:
             self._serve_language(host)
+        elif host.threads is not None:
+            self._serve_threads(host)
+        else:
+            self._loop(self._inbox, Executor(host.programs, lane=self._lane)).run()
         host.close()
         return 0
 
@@ -65,7 +67,7 @@ class Worker:
         self._remote.servable = setup.servable_name
         try:
             steps = Lane(self._connection.arena.reserved, STEPS)
-            host = load(setup, self._remote, self._connection.make_wakeable, steps)
+            host = load(setup, self._remote, self._connection.make_wakeable, steps, self._broke)
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("loading servable %s", setup.servable_name, exc_info=True)
@@ -75,6 +77,18 @@ class Worker:
         card = None if host.language is None else host.language.engine.card
         self._connection.send(Ready(host.version, host.method_reports(), host.models, card))
         return host
+
+    def _broke(self, reason: str) -> None:
+        """From any thread: the servable cannot go on; the master ends this process."""
+        self._connection.send(Failed(reason))
+
+    def _serve_threads(self, host: Host) -> None:
+        """With a model that runs several batches at a time, on threads of their own."""
+        source = PostSource(self._connection)
+        inbox = Inbox(source, self._connection)
+        inbox.kept.extend(self._inbox.kept)
+        self._remote.inbox = inbox
+        self._loop(inbox, Executor(host.programs, source.post, self._lane)).run()
 
     def _loop(self, inbox: Inbox, executor: Executor) -> StageLoop:
         return StageLoop(self._connection, inbox, self._remote, executor)

@@ -4,7 +4,7 @@ Knows no protocol: each makes an `LLMRequest` of its own request and its own ans
 """
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -166,9 +166,27 @@ class ServedModel:
             body = encode_request(request)
         except OverflowError:
             raise InvalidInputs("a number is an integer of over 64 bits, expected fewer") from None
-        return Request(
+        wrapped = Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
+        if isinstance(request, Generate):
+            wrapped.prefix = _prefix(request)
+        return wrapped
+
+
+def _prefix(request: Generate) -> Iterator[str | Sequence[int]]:
+    """What two requests must have in common to share the beginning of a prompt."""
+    yield f"{request.adapter} {request.cache_salt} {len(request.tools or ())}"
+    if request.prompt is not None:
+        yield request.prompt
+    for message in request.messages or ():
+        content = message.get("content")
+        yield str(message.get("role"))
+        if isinstance(content, str):
+            yield content
+        for part in content if isinstance(content, list) else ():
+            text = part.get("text") if isinstance(part, dict) else None
+            yield text if isinstance(text, str) else " "
 
 
 class LanguageModels:

@@ -34,6 +34,7 @@ class Replies:
     With `idle_timeout`, a failure ends them when so many seconds have passed since the last one.
     A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
     sending to a client that does not read, gets a failure in their place, and the request ends.
+    What comes before the first `next` may be more: the reader is only about to begin.
     Leaving before the last needs `cancel`; `with` does that.
     """
 
@@ -42,6 +43,7 @@ class Replies:
     ) -> None:
         self._replies: deque[Reply] = deque()
         self._num_unread = 0  # bytes of them
+        self._has_begun = False  # to be read
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
         self._idle_timeout = idle_timeout
@@ -51,6 +53,7 @@ class Replies:
 
     async def next(self) -> Reply | None:
         """The next reply; None after the last."""
+        self._has_begun = True
         while not self._replies:
             if self._is_over:
                 return None
@@ -79,7 +82,7 @@ class Replies:
     def _take(self, reply: Reply) -> None:
         if self._is_over:
             return
-        if self._num_unread > MOST_UNREAD and self._waiter is None:
+        if self._num_unread > MOST_UNREAD and self._waiter is None and self._has_begun:
             self._call.cancel()
             self._replies.clear()
             self._num_unread = 0

@@ -31,10 +31,12 @@ def encode(message: msgspec.Struct) -> bytes:
 class Frames(Generic[T]):
     """Bytes in, messages of `kind` (a struct or a union of them) out.
 
-    Raises TooLarge or msgspec.DecodeError for what is no frame of it.
+    Raises TooLarge for a frame of over `limit` bytes, which may change, or msgspec.DecodeError for
+    what is no frame of it.
     """
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, limit: int = FRAME_LIMIT) -> None:
+        self.limit = limit
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
         self._rest = bytearray()
         self._needed = 0  # bytes without which `_rest` holds no whole frame
@@ -50,8 +52,8 @@ class Frames(Generic[T]):
         view = memoryview(data)
         while end - start >= 4:
             (length,) = _LENGTH.unpack_from(view, start)
-            if length > FRAME_LIMIT:
-                raise TooLarge(f"a frame of {length} bytes, at most {FRAME_LIMIT} are accepted")
+            if length > self.limit:
+                raise TooLarge(f"a frame of {length} bytes, at most {self.limit} are accepted")
             if end - start - 4 < length:
                 self._needed = length + 4
                 break

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import Code, ServingError, from_code
 
@@ -124,6 +125,7 @@ class Setup(Message, frozen=True, tag=10):
     enable_lite: bool
     models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
+    gang: GangOptions | None = None  # of a distributed servable
 
 
 class Work(Message, frozen=True, tag=11):
@@ -162,7 +164,8 @@ class Ready(Message, frozen=True, tag=20):
 
 
 class Failed(Message, frozen=True, tag=21):
-    """The servable could not be loaded; the worker leaves."""
+    """The servable could not be loaded, and the worker leaves; or it cannot go on, and the master
+    ends the worker."""
 
     text: str
 

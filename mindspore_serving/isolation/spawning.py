@@ -25,3 +25,10 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it has ended before
         os._exit(1)
+
+
+def exit_text(status: int) -> str:
+    """How a process ended, by its exit status (negative: a signal)."""
+    if status < 0:
+        return f"ended by signal {signal.Signals(-status).name}"
+    return f"exit status {status}"

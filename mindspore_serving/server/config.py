@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment
+from mindspore_serving.core.deployment import BatchPolicy, Deployment, Scaling
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -55,6 +55,12 @@ class ServableStartConfig:
         device_type: "Ascend", "GPU", "CPU" (in any case), or None for the first that works.
         num_parallel_workers: 0 to 64: as many worker processes in all; those beyond `device_ids`
             run Python stages (and, on CPU, models).  Without `device_ids`, 0 means 1.
+        max_workers: Over 0: the number of workers, each with all models, follows that of requests,
+            up to so many; `num_parallel_workers` is then 0, and each worker has one of `device_ids`
+            if there are any.  0 (default): always as many as the two say.
+        min_workers: ... and down to so many; 0 ends all, and a request then waits for a start.
+        requests_per_worker: One worker is wanted for so many requests in flight.
+        scale_down_delay: Seconds for which fewer workers must have done before one is ended.
         dec_key: The key of an encrypted model: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
         max_batch_delay_ms: Milliseconds to wait for a batch.  0 (default) takes whatever is queued.
@@ -101,12 +107,17 @@ class ServableStartConfig:
         step_timeout: float = 300,
         alias: str = "",
         llm_options: Mapping[str, Any] | None = None,
+        max_workers: int = 0,
+        min_workers: int = 1,
+        requests_per_worker: int = 8,
+        scale_down_delay: float = 60,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
         devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
         check_dec(dec_key, dec_mode)
+        scaling = Scaling(min_workers, max_workers, requests_per_worker, scale_down_delay)
         self._deployment = Deployment(
             servable_directory=get_abs_path(servable_directory),
             servable_name=servable_name,
@@ -114,6 +125,7 @@ class ServableStartConfig:
             device_type=_check_device_type(device_type),
             device_ids=devices,
             num_parallel_workers=num_workers or int(not devices),
+            scaling=_check_scaling(scaling, devices, num_workers),
             dec_key=dec_key,
             dec_mode=dec_mode,
             batching=BatchPolicy(
@@ -153,6 +165,10 @@ class ServableStartConfig:
     step_timeout: float = _reads("step_timeout")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
+
+    @property
+    def max_workers(self) -> int:
+        return self._deployment.scaling.max_workers if self._deployment.scaling else 0
 
     @property
     def max_batch_delay_ms(self) -> float:
@@ -216,6 +232,30 @@ def _check_device_type(device_type: str | None) -> str:
             "None, case ignored"
         )
     return name
+
+
+def _check_scaling(scaling: Scaling, devices: Sequence[int], num_workers: int) -> Scaling | None:
+    check_int("min_workers", scaling.min_workers, 0, 64)
+    check_int("max_workers", scaling.max_workers, 0, 64)
+    check_int("requests_per_worker", scaling.requests_per_worker, 1)
+    check_number("scale_down_delay", scaling.scale_down_delay)
+    if not scaling.max_workers:
+        return None
+    if scaling.min_workers > scaling.max_workers:
+        raise InvalidInputs(
+            f"Parameter 'min_workers' is {scaling.min_workers}, expected at most 'max_workers', "
+            f"{scaling.max_workers}"
+        )
+    if num_workers:
+        raise InvalidInputs(
+            f"Parameter 'num_parallel_workers' is {num_workers}, expected 0 with 'max_workers'"
+        )
+    if devices and scaling.max_workers > len(devices):
+        raise InvalidInputs(
+            f"Parameter 'max_workers' is {scaling.max_workers}, expected at most one for each of "
+            f"{len(devices)} 'device_ids'"
+        )
+    return scaling
 
 
 def _check_policy(policy: str) -> str:

@@ -1,6 +1,7 @@
-"""`mindspore_serving.server.distributed`: one model cut over several devices or machines.
+"""`mindspore_serving.server.distributed`: one model over several devices or machines.
 
-Declaring such a servable and all checks of arguments work; running one is not available yet.
+A start-up script calls `start_servable`; on each machine another script calls `startup_agents`.
+Only declarations and checks of arguments: a servable_config.py that imports this loads no server.
 """
 
 import ipaddress
@@ -8,13 +9,15 @@ import os
 from collections.abc import Sequence
 
 from mindspore_serving.core.declaration import DistributedSpec
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.core.deployment import GangOptions
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import (
     as_int_tuple,
     as_nested_str_tuple,
     check_bool,
     check_dec,
     check_int,
+    check_number,
     check_servable_name,
     check_str,
 )
@@ -24,8 +27,7 @@ from mindspore_serving.server.config import get_abs_path
 
 __all__ = ["declare_servable", "start_servable", "startup_agents"]
 
-_NOT_YET = "Distributed servables are not available yet in this version."
-_MAX_DEVICES = 8  # each agent's port is agent_start_port plus its index on the machine
+_MAX_DEVICES = 8  # of a machine: the last agent_start_port leaves a port for each
 
 
 def declare_servable(
@@ -78,18 +80,27 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     version_number: int = 1,
     distributed_address: str = "0.0.0.0:6200",
     wait_agents_time_in_seconds: int = 0,
+    *,
+    heartbeat_timeout: float = 10,
 ) -> None:
-    """Start a distributed servable and wait for its agents.
+    """Start a distributed servable and wait until its agents have joined.
+
+    Afterwards it is as after `server.start_servables`.  When an agent ends or is silent, requests
+    in flight fail, all agents end, and they are started again; meanwhile requests are refused.
 
     Args:
         servable_directory: The directory that holds the servable's; relative to the script.
         servable_name: The servable's name.
         rank_table_json_file: Which device has which rank; relative to the script.
         version_number: The version, int >= 0; 0 means 1.
-        distributed_address: Where agents connect to, "ip:port".
+        distributed_address: Where agents connect to, "ip:port".  Whoever reaches it may join,
+            unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.
         wait_agents_time_in_seconds: How long to wait for all agents; 0 is for ever.
+        heartbeat_timeout: Seconds without a sign of life after which an agent, or the worker,
+            counts as lost.  0: never.
 
-    Raises RuntimeError for a wrong argument, and always: distributed servables cannot run yet.
+    Raises RuntimeError for a wrong argument or rank table, an address that cannot be bound, agents
+    that could not start or are not there in time, and where servables run already.
     """
     check_str("servable_directory", servable_directory)
     check_servable_name("servable_name", servable_name)
@@ -97,7 +108,16 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     check_str("rank_table_json_file", rank_table_json_file)
     check_str("distributed_address", distributed_address)
     check_int("wait_agents_time_in_seconds", wait_agents_time_in_seconds, 0)
-    raise StartError(_NOT_YET)
+    timeout = check_number("heartbeat_timeout", heartbeat_timeout)
+    from mindspore_serving.server import distributed_start
+
+    distributed_start.start_worker(
+        get_abs_path(servable_directory),
+        servable_name,
+        version_number or 1,
+        get_abs_path(rank_table_json_file),
+        GangOptions("", distributed_address, float(wait_agents_time_in_seconds), timeout),
+    )
 
 
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
@@ -112,22 +132,29 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
 ) -> None:
     """Start one agent for each device of this machine; each loads its part of the model.
 
+    Returns when all have joined the worker, which may be started up to a minute later.  The process
+    stays alive as long as the servable, and keeps the agents running.
+
     Args:
         distributed_address: The address that `start_servable` listens on.
-        model_files: For each device a file, or a tuple or list of sub-graphs' files.
+        model_files: For each device a file, or a tuple or list of sub-graphs' files: .mindir,
+            .onnx, .pt2, .pt, or .py with a function or class `model`.
         group_config_files: As many entries, each of the communication groups of one device.
-        agent_start_port: First of consecutive ports, 1 to 65528.
+        agent_start_port: 1 to 65528.  Agents open no port; PyTorch's collectives of rank 0 may take
+            this one (MASTER_PORT).
         agent_ip: This machine's address in the rank table; found out if not given.
         rank_start: The rank of this machine's first device; goes with `agent_ip`.
         dec_key: The key of encrypted models: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
 
-    Raises RuntimeError for a wrong argument, and always: distributed servables cannot run yet.
+    Raises RuntimeError for a wrong argument, a worker that is not there or refuses, and an agent
+    that cannot start; then none is left running.
     """
     check_str("distributed_address", distributed_address)
     check_int("agent_start_port", agent_start_port, 1, 65535 - _MAX_DEVICES + 1)
     models = as_nested_str_tuple("model_files", model_files)
     _check_files("model", models)
+    groups: tuple[tuple[str, ...], ...] = ()
     if group_config_files is not None:
         groups = as_nested_str_tuple("group_config_files", group_config_files)
         if len(groups) != len(models):
@@ -138,7 +165,16 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         _check_files("group config", groups)
     _check_agent(agent_ip, rank_start)
     check_dec(dec_key, dec_mode)
-    raise StartError(_NOT_YET)
+    from mindspore_serving.distributed.places import AgentOptions
+    from mindspore_serving.server import distributed_start
+
+    place = (_absolute(models), _absolute(groups), agent_start_port, agent_ip, rank_start)
+    options = AgentOptions(distributed_address, *place, dec_key, dec_mode)
+    distributed_start.start_agents(options)
+
+
+def _absolute(entries: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(get_abs_path, entry)) for entry in entries)
 
 
 def _check_files(what: str, entries: tuple[tuple[str, ...], ...]) -> None:

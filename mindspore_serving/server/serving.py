@@ -57,14 +57,14 @@ class Serving:
         await self._master.deploy(deployments)
 
     async def describe(self) -> list[dict[str, Any]]:
-        return self._master.describe()
+        return self._master.control.describe()
 
     async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
-        health = HealthService(self._master, max_message)
+        health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message)
         service = ms_grpc.handler(self._master.dispatcher, gate)
         handlers, closing = [service, health.handler()], [health.close, gate.close]
@@ -79,12 +79,12 @@ class Serving:
         rest = MsRest(options.max_message, http.use_status_codes)
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
-        models = LanguageModels(dispatcher, self._master, http.language)
-        site = Site(models, dispatcher, self._master, rest.max_body)
+        models = LanguageModels(dispatcher, self._master.control, http.language)
+        site = Site(models, dispatcher, self._master.control, rest.max_body)
         mounted = protocols.mount(site, http.llm_serving_form)
         app = make_app(
             dispatcher,
-            self._master,
+            self._master.control,
             lambda: self._metrics() + mounted.metrics(),
             rest=rest,
             keys=keys,

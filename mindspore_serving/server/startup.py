@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs
@@ -55,7 +56,11 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deployments = [to_deployment(config, enable_lite) for config in merge_config(configs)]
+    deploy([to_deployment(config, enable_lite) for config in merge_config(configs)])
+
+
+def deploy(deployments: Sequence[Deployment]) -> None:
+    """Start what is deployed, see `start_servables`."""
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")

@@ -4,7 +4,7 @@ import pytest
 from mindspore_serving.backends.run import run_model
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature, TensorSpec
-from mindspore_serving.errors import InvalidInputs, StageFailed
+from mindspore_serving.errors import InvalidInputs, StageFailed, WorkerUnavailable
 
 
 def f32(*values):
@@ -102,6 +102,16 @@ def test_a_run_that_fails_fails_its_own_instances_alone():
     outcomes = run_model(ReusesMemory(), ModelSpec("m", "x"), 0, [(f32(i),) for i in (1, -1, 2, 3)])
     assert [type(outcome) for outcome in outcomes] == [StageFailed, StageFailed, tuple, tuple]
     assert str(outcomes[0]) == "Predict Failed, model: 'm', error msg: negative"
+
+
+def test_a_model_that_is_lost_is_told_from_one_that_fails():
+    class Lost(ReusesMemory):
+        def run(self, inputs, subgraph=0):
+            raise WorkerUnavailable("rank 3 is lost")
+
+    (outcome,) = run_model(Lost(), ModelSpec("m", "x"), 0, [(f32(1),)])
+    assert type(outcome) is WorkerUnavailable
+    assert str(outcome) == "Predict Failed, model: 'm', error msg: rank 3 is lost"
 
 
 def test_results_of_one_run_survive_the_next_even_if_the_backend_reuses_memory():

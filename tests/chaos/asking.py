@@ -26,6 +26,7 @@ HUNG = "hung"  # no answer within the bound
 
 # error_code of a classic reply -> the status that HTTP has for it
 _STATUS = {1: 500, 2: 400, 3: 500, 4: 503, 5: 503}
+_JSON = {"Content-Type": "application/json"}
 _STATUS_OF_RPC = {
     grpc.StatusCode.UNAVAILABLE: CLOSED,
     grpc.StatusCode.CANCELLED: CLOSED,
@@ -89,7 +90,7 @@ def post(server: Server, path: str, body: Any, headers: dict[str, str] | None = 
         stream = connection.sock
         flight.cancel = lambda: stream.shutdown(socket.SHUT_RDWR)
         try:
-            connection.request("POST", path, data, {**server.headers, **(headers or {})})
+            connection.request("POST", path, data, {**_JSON, **server.headers, **(headers or {})})
             reply = connection.getresponse()
             flight.answer = b""
             while piece := reply.read1(1 << 16):
@@ -159,15 +160,6 @@ def chat(server: Server, count: int, **more: Any) -> Ask:
     messages = [{"role": "user", "content": "What is the sea?"}]
     body = {"messages": messages, "max_tokens": count, "ignore_eos": True}
     return post(server, "/v1/chat/completions", {**body, **more})
-
-
-def tgi(server: Server, count: int, path: str = "/generate") -> Ask:
-    body = {"inputs": "The sea is", "parameters": {"max_new_tokens": count}}
-    return post(server, path, body)
-
-
-def llm_serving(server: Server, count: int) -> Ask:
-    return tgi(server, count, "/models/tiny/generate_stream")
 
 
 def code_of_rpc(error: grpc.RpcError) -> Code:

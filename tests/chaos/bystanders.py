@@ -29,6 +29,7 @@ class Bystander:
         self._asked_at = 0.0  # of the request under way; 0.0 between two
         self._longest = 0.0
         self._wrong: list[str] = []
+        self._refused: list[str] = []
         self._lost = 0
         self._stopped = threading.Event()
         self._connection = http.client.HTTPConnection("127.0.0.1", server.http, timeout=60)
@@ -53,8 +54,9 @@ class Bystander:
         self._thread.join(5)
 
     def problems(self, bound: float, *, may_end: bool) -> list[str]:
-        """What was wrong, for a server that may end meanwhile or not."""
-        found = [f"{self.servable} beside it: {text}" for text in self._wrong[:1]]
+        """What was wrong; a server that `may_end` meanwhile may refuse, or not answer."""
+        wrong = self._wrong if may_end else self._wrong + self._refused
+        found = [f"{self.servable} beside it: {text}" for text in wrong[:1]]
         if self._longest > bound and not may_end:
             found.append(f"{self.servable} beside it was held up for {self._longest:.1f} s")
         if self._lost and not may_end:
@@ -80,4 +82,5 @@ class Bystander:
         reply = self._connection.getresponse()
         text = reply.read()
         if reply.status != 200 and not self._stopped.is_set():
-            self._wrong.append(f"{reply.status} {text[:200]!r}")
+            found = self._refused if reply.status == 503 else self._wrong
+            found.append(f"{reply.status} {text[:200]!r}")

@@ -10,7 +10,6 @@ import grpc
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
 from tests.chaos import asking, raw, states
-from tests.chaos.asking import CLOSED
 from tests.chaos.fault import BOUND, Fault, Must, Scene, Step
 from tests.chaos.server import KEY, Site
 from tests.e2e.harness import eventually
@@ -19,11 +18,13 @@ MIB = 1 << 20
 NUM_LEAVING = 30  # clients of a row
 SMALL = Must(peak=64)
 KEYED = Site(keys=(KEY,))
-CHUNKED = b"POST /model/toy:echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-HEADERS = b"POST /model/toy:echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
-# Two minutes a second, so that a limit of ten minutes is seen.
-FAST = Site(clock="+0 x120")
-SLOWLY = Must(own=frozenset({CLOSED}))
+CHUNKED = b"POST /model/toy:echo HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEADERS = b"POST /model/toy:echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+# Limits that a slow client reaches before its request counts as hung.
+STRICT = Site(limits=(("head_timeout", 3), ("body_timeout", 4), ("request_timeout", 8)))
+SLOWLY = Must(own=frozenset({408}))
+# In the headers that end a call: DEADLINE_EXCEEDED.
+TOO_SLOW_RPC = b"\x0bgrpc-status\x014"
 
 
 def rows() -> Iterator[Fault]:
@@ -64,7 +65,7 @@ def _leave(classic: float, language: float, *, reads: bool = False) -> Step:
                 stream = raw.connect(server)
                 stream.sendall(whole[: int(len(whole) * share)])
                 if reads:
-                    stream.recv(100)
+                    assert (code := raw.first_line(stream)) == 200, code
                 raw.reset(stream)
 
     return leave
@@ -88,20 +89,20 @@ def _slow() -> Iterator[Fault]:
         ("body in chunks", CHUNKED, b"1\r\nx\r\n"),
         ("trailers", CHUNKED + b"0\r\nx: ", b"x"),
     ):
-        yield Fault(f"a client drips its {what}", states.idle, _drip(start, drop), SLOWLY, FAST)
+        yield Fault(f"a client drips its {what}", states.idle, _drip(start, drop), SLOWLY, STRICT)
     yield Fault(
         "a client of gRPC drips its message",
         states.idle,
-        lambda scene: scene.cause(raw.dripping(scene.server, *_grpc_drops(), "grpc")),
-        SLOWLY,
-        FAST,
+        _drip_grpc,
+        Must(own=frozenset({504})),
+        STRICT,
     )
     yield Fault(
         "a request that is never answered",
         states.idle,
         lambda scene: scene.cause(asking.classic(scene.server, "nap", 1e8)),
         Must(own=frozenset({504, 503})),
-        FAST,
+        STRICT,
     )
     yield Fault(
         "clients do not read their streams",
@@ -116,11 +117,21 @@ def _drip(start: bytes, drop: bytes) -> Step:
     return lambda scene: scene.cause(raw.dripping(scene.server, start, drop))
 
 
+def _drip_grpc(scene: Scene) -> None:
+    """The connection stays; the call is ended."""
+    start, drop = _grpc_drops()
+    scene.cause(raw.dripping(scene.server, start, drop, "grpc", _status_of_rpc))
+
+
+def _status_of_rpc(received: bytes) -> "asking.Code | None":
+    return 504 if TOO_SLOW_RPC in received else None
+
+
 def _grpc_drops() -> tuple[bytes, bytes]:
     """The start of a call of Predict in HTTP/2, and one byte of its message."""
     fields = (
         b"\x83\x86"  # :method POST, :scheme http
-        b"\x04\x29/mindspore.serving.proto.MSService/Predict"
+        b"\x04\x2a/mindspore.serving.proto.MSService/Predict"
         b"\x01\x01x"  # :authority
         b"\x0f\x10\x10application/grpc"  # content-type
         b"\x00\x02te\x08trailers"
@@ -142,6 +153,7 @@ def _never_read(scene: Scene) -> None:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         stream.connect(("127.0.0.1", scene.server.http))
         stream.sendall(whole)
+        assert (code := raw.first_line(stream)) == 200, code
     eventually(lambda: not states.running(scene.server, "toy"), 30, "the streams are ended")
 
 
@@ -234,7 +246,7 @@ def _without_key() -> Iterator[Fault]:
 
 
 def _bodies(scene: Scene) -> None:
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\n"
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000000\r\n\r\n"
     for path in (b"/model/toy:echo", b"/v1/chat/completions", b"/generate"):
         scene.cause(raw.sending(scene.server, lambda s, path=path: _send_body(s, head % path)))
 

@@ -168,12 +168,12 @@ def _check_end(must: Must, server: Server, until: float, result: Result) -> None
 
 
 def _check_recovery(must: Must, server: Server, before: Level | None, result: Result) -> None:
+    began = time.monotonic()
+    lost = never_right(server, must.gone, BOUND)
     if not server.is_running:
         result.has_ended = True
         result.problems.append(f"the server has ended: {server.script.text[-300:]}")
         return
-    began = time.monotonic()
-    lost = never_right(server, must.gone, BOUND)
     result.problems += [f"{name} is not right within {BOUND:g} s" for name in lost]
     result.to_right = None if lost else time.monotonic() - began
     if not is_quiet(server, BOUND):

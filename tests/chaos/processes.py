@@ -54,6 +54,15 @@ def servable_of(pid: int) -> str:
     return ""
 
 
+def runs_python(pid: int) -> bool:
+    """Whether the interpreter of `pid` has begun: signals that it ignores do no harm any more."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) & 1 << signal.SIGPIPE - 1)
+    return False
+
+
 def prepares(pid: int) -> bool:
     """Whether `pid` prepares requests of a language model, or forks processes that do."""
     with suppress(OSError):

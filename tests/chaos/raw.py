@@ -11,7 +11,7 @@ from typing import Any
 from tests.chaos.asking import CLOSED, Ask, Code, Flight
 from tests.chaos.server import Server
 
-LINE = b"POST %b HTTP/1.1\r\nHost: x\r\n"
+LINE = b"POST %b HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def connect(server: Server, port: str = "http") -> socket.socket:
@@ -40,6 +40,10 @@ def first_line(stream: socket.socket) -> Code:
     with suppress(OSError):
         while b"\r\n" not in answer and (piece := stream.recv(1 << 16)):
             answer += piece
+    return _status_of(answer)
+
+
+def _status_of(answer: bytes) -> Code:
     words = answer.split(b" ", 2)
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else CLOSED
 
@@ -57,8 +61,15 @@ def sending(server: Server, send: Callable[[socket.socket], None], port: str = "
     return ask
 
 
-def dripping(server: Server, start: bytes, drop: bytes, port: str = "http") -> Ask:
-    """Send `start`, then `drop` twenty times a second, until the server closes the connection."""
+def dripping(
+    server: Server,
+    start: bytes,
+    drop: bytes,
+    port: str = "http",
+    ended: "Callable[[bytes], Code | None]" = lambda _: None,
+) -> Ask:
+    """Send `start`, then `drop` twenty times a second, until the server closes the connection, or
+    what has come makes `ended` give a code; else the code is the status that came, or CLOSED."""
 
     def ask(flight: Flight) -> Code:
         given_up = threading.Event()
@@ -66,15 +77,18 @@ def dripping(server: Server, start: bytes, drop: bytes, port: str = "http") -> A
         with connect(server, port) as stream:
             stream.sendall(start)
             stream.settimeout(0.05)
-            answer = b"none"
-            while answer and not given_up.is_set():
+            answer = b""
+            while (code := ended(answer)) is None and not given_up.is_set():
                 try:
                     stream.sendall(drop)
-                    answer = stream.recv(1 << 16)
+                    piece = stream.recv(1 << 16)
                 except TimeoutError:
                     continue  # nothing has come yet
                 except ConnectionError:
                     break
-        return CLOSED
+                if not piece:
+                    break
+                answer += piece
+        return _status_of(answer) if code is None else code
 
     return ask

@@ -30,7 +30,7 @@ def never_right(server: Server, gone: Collection[str], bound: float) -> list[str
 
 def _becomes_right(server: Server, name: str, until: float) -> bool:
     while not all(_is_right(server, ask, until) for ask in _asks(server, name)):
-        if time.monotonic() > until:
+        if time.monotonic() > until or not server.is_running:
             return False
         time.sleep(0.05)  # between two looks
     return True

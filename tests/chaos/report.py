@@ -51,9 +51,17 @@ def measure(faults: Sequence[Fault]) -> Iterator[tuple[Fault, Result]]:
                 if need := missing_need(fault):
                     print(f"left out, it needs {need}: {fault.name}", flush=True)
                 else:
-                    yield fault, shared.run(fault)
+                    yield fault, _result(shared, fault)
         finally:
             shared.close()
+
+
+def _result(shared: Shared, fault: Fault) -> Result:
+    """Also of a fault that cannot be done, so that the others are."""
+    try:
+        return shared.run(fault)
+    except (AssertionError, OSError) as error:
+        return Result(fault.name, problems=[f"it was not done: {error!r}"])
 
 
 def to_row(fault: Fault, result: Result) -> str:
@@ -72,7 +80,7 @@ def to_row(fault: Fault, result: Result) -> str:
         str(result.num_left),
         following,
         "-" if result.has_ended else "yes" if is_back else f"no, {result.growth >> 20} MiB more",
-        "" if not result.problems else f"does not hold: {result.problems[0]}",
+        "" if not result.problems else f"does not hold: {result.problems[0].splitlines()[0]}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -82,8 +90,10 @@ def write(rows: Sequence[str]) -> None:
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
-    where = f"On {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}:"
-    text = "\n".join((BEGIN, where, "", *HEAD, *rows, END))
+    num_bad = sum("does not hold" in row for row in rows)
+    where = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    title = f"{len(rows)} of {len(FAULTS)} faults were done on {where}; {num_bad} do not hold:"
+    text = "\n".join((BEGIN, title, "", *HEAD, *rows, END))
     PAGE.write_text(before + text + after)
 
 

@@ -29,9 +29,9 @@ from mindspore_serving.server import master
 site = json.load(open("site.json"))
 master.context.set_max_enqueued_requests(site["limit"])
 def open_ports():
-    keys = dict(api_keys=site["keys"])
-    server.start_restful_server(site["http"], site["max_mb"], use_status_codes=True, **keys)
-    server.start_grpc_server(site["grpc"], site["max_mb"], **keys)
+    more = dict(api_keys=site["keys"], limits=server.ServerLimits(**site["limits"]))
+    server.start_restful_server(site["http"], site["max_mb"], use_status_codes=True, **more)
+    server.start_grpc_server(site["grpc"], site["max_mb"], **more)
 
 def start_servables():
     server.start_servables([
@@ -63,6 +63,7 @@ class Site:
     keys: tuple[str, ...] = ()
     max_message_mb: int = 100
     limit: int = 10_000  # requests in flight
+    limits: tuple[tuple[str, float], ...] = ()  # fields of ServerLimits
     servables_first: bool = False  # the script opens the ports when all servables are loaded
     taken: str = ""  # the port that somebody else listens on: "http" or "grpc"
     script_ends: bool = False  # the script ends when all is started, and the server goes on
@@ -81,6 +82,7 @@ class Site:
             "keys": self.keys,
             "max_mb": self.max_message_mb,
             "limit": self.limit,
+            "limits": dict(self.limits),
             "servables_first": self.servables_first,
             "timeouts": {
                 "heartbeat_timeout": self.heartbeat_timeout,

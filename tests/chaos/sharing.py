@@ -21,7 +21,11 @@ class Shared:
         if server is None or fault.is_start or server.site != fault.site:
             self.close()
             server = self._server = self._start(fault)
-        result = run(fault, server)
+        try:
+            result = run(fault, server)
+        except BaseException:  # nobody knows in which state it is
+            self.close()
+            raise
         if result.problems or fault.must.ends or not _is_whole(server):
             self.close()
         return result
@@ -36,9 +40,13 @@ class Shared:
         directory = self._place / str(self._count)
         directory.mkdir()
         server = Server(fault.site, directory, is_held=fault.is_start)
-        if not fault.is_start:
-            server.wait_until_started()
-            warm_up(server)
+        try:
+            if not fault.is_start:
+                server.wait_until_started()
+                warm_up(server)
+        except BaseException:
+            server.close()
+            raise
         return server
 
 

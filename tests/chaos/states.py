@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from tests.chaos import asking
 from tests.chaos.fault import Scene, Step
+from tests.chaos.processes import runs_python
 from tests.chaos.server import Server, send_signal
 from tests.e2e.harness import eventually
 
@@ -49,8 +50,8 @@ def shutting_down(scene: Scene) -> None:
 def loading(scene: Scene) -> None:
     """The server starts: its ports are open, its workers load."""
     server = scene.server
-    eventually(lambda: len(server.workers("toy")) == server.site.toy_workers, 60)
-    eventually(lambda: server.workers("tiny"), 60)
+    eventually(lambda: len(_loading(server, "toy")) == server.site.toy_workers, 60)
+    eventually(lambda: _loading(server, "tiny"), 60)
 
 
 def restarting(scene: Scene) -> None:
@@ -60,7 +61,12 @@ def restarting(scene: Scene) -> None:
     server.hold_loading()
     scene.undo.callback(server.release_loading)
     send_signal(old[0], signal.SIGKILL)
-    scene.pid = eventually(lambda: [pid for pid in server.workers("toy") if pid not in old])[0]
+    scene.pid = eventually(lambda: [pid for pid in _loading(server, "toy") if pid not in old])[0]
+
+
+def _loading(server: Server, servable: str) -> list[int]:
+    """Its workers whose interpreter has begun."""
+    return [pid for pid in server.workers(servable) if runs_python(pid)]
 
 
 def running(server: Server, servable: str) -> int:

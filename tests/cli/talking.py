@@ -11,7 +11,7 @@ from tests.cli.commands import SERVING, Command
 from tests.ports import free_port
 
 MODEL = "chatty"
-CONTEXT = 4096  # tokens; at temperature 0 an answer is as long as fits, seconds of it
+CONTEXT = 65536  # tokens; at temperature 0 an answer is as long as fits, half a minute of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ def talking(directory: Path, *options: str) -> Iterator[Talking]:
 
     write_words(directory)
     chatty.build(directory, MODEL, context=CONTEXT)
-    with serving(directory, MODEL, "words", *options) as running:
+    cache = ("--llm-option", "kv_cache_memory=64e6")
+    with serving(directory, MODEL, "words", *cache, *options) as running:
         yield running
 
 

@@ -155,6 +155,7 @@ def test_an_interrupt_stops_the_answer_and_not_the_command(server) -> None:
         terminal.shows("(stopped)", "> ")
         eventually(lambda: running(server) == 0, what="the server has stopped too")
         terminal.type("")
+        terminal.shows("> ")
         terminal.interrupt()
         terminal.shows("Ctrl-D leaves", "> ")
         terminal.type("/help")

@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_serving.client import AsyncClient, SSLConfig
 from mindspore_serving.proto import ms_service_pb2 as pb
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 async def test_infer_is_awaited(address):
@@ -43,13 +43,12 @@ async def test_a_deadline_and_a_cancellation(address, service):
         async with AsyncClient(address, "add", "add_cast", timeout=0.05) as client:
             assert "(4, 'deadline exceeded')" in (await client.infer({"x": 1}))["error"]
             left.clear()
-            call = asyncio.ensure_future(client.infer({"x": 1}, timeout=PATIENCE))
-            while len(service.requests) < 2:
-                await asyncio.sleep(0)
+            call = asyncio.ensure_future(client.infer({"second": 1}, timeout=PATIENCE))
+            await until(lambda: any("second" in one.instances[0].items for one in service.requests))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            assert await asyncio.to_thread(left.wait, 5)
+            assert await asyncio.to_thread(left.wait, PATIENCE)
     finally:
         go.set()
 

@@ -2,6 +2,7 @@ import grpc
 import pytest
 
 from mindspore_serving.client import Client, SSLConfig
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def server(start, certificates):
 def infer(address, **files):
     config = SSLConfig(**{name: str(path) for name, path in files.items()}) if files else None
     with Client(address, "add", "add_cast", ssl_config=config) as client:
-        return client.infer({"x": "a"}, timeout=5)
+        return client.infer({"x": "a"}, timeout=PATIENCE)
 
 
 def test_one_way_tls(server, certificates):
@@ -43,7 +44,7 @@ def test_a_server_that_verifies_refuses_a_client_without_a_certificate(server, c
 
 def test_a_server_of_an_unknown_authority_is_not_trusted(server):
     with Client(server(False), "add", "add_cast", ssl_config=SSLConfig()) as client:
-        assert "(14, 'unavailable')" in client.infer({"x": "a"}, timeout=5)["error"]
+        assert "(14, 'unavailable')" in client.infer({"x": "a"}, timeout=PATIENCE)["error"]
 
 
 def test_a_client_without_tls_gets_no_answer_from_a_server_with_it(server):

@@ -119,6 +119,7 @@ class Served:
             values["body"],
             timeout=timeout,
             is_stream=is_stream,
+            prefix=values.get("prefix", ()),
         )
         number = len(self.replies)
         self.replies.append(None)

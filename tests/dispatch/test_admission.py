@@ -2,7 +2,13 @@
 
 import pytest
 
-from mindspore_serving.dispatch.admission import Admission, DrainRate, Patience, SharedRate
+from mindspore_serving.dispatch.admission import (
+    STAYING_SHARED,
+    Admission,
+    DrainRate,
+    Patience,
+    SharedRate,
+)
 from mindspore_serving.errors import Overloaded
 
 
@@ -194,11 +200,34 @@ def test_one_more_that_would_be_late_is_refused_and_few_never_are():
     admission = Admission()
     for _ in range(50):
         admission.shared.ended(1.6, 32)
-    admission.check_shared(40, 3.0)
+    admission.check_shared(40, 3.0, 10.0)
     with pytest.raises(Overloaded, match=r"it would take 5\.0 s") as caught:
-        admission.check_shared(100, 3.0)
+        admission.check_shared(100, 3.0, 10.0)
     assert caught.value.retry_after == pytest.approx(5.0 - 0.75 * 3.0)
-    admission.check_shared(100, None)
-    admission.check_shared(4, 0.01)
+    admission.check_shared(100, None, 10.0)
+    admission.check_shared(4, 0.01, 10.0)
     with pytest.raises(Overloaded):
-        admission.check_shared(5, 0.01)
+        admission.check_shared(5, 0.01, 10.0)
+
+
+def shared_with_clients(num_left: int, num_stayed: int) -> Admission:
+    admission = Admission(STAYING_SHARED)
+    for _ in range(50):
+        admission.shared.ended(1.6, 32)
+    for _ in range(num_left):
+        admission.patience.left(3.0, 10.0)
+    for _ in range(num_stayed):
+        admission.patience.stayed(5.0, 10.0)
+    admission.patience.left(3.0, 10.0)
+    return admission
+
+
+def test_what_is_shared_is_refused_when_it_would_take_longer_than_half_of_the_clients_wait():
+    admission = shared_with_clients(num_left=10, num_stayed=5)
+    admission.check_shared(40, None, 10.0)
+    with pytest.raises(Overloaded, match=r"it would take 5\.0 s"):
+        admission.check_shared(100, None, 10.0)
+
+
+def test_what_is_shared_is_not_refused_for_the_few_that_leave():
+    shared_with_clients(num_left=10, num_stayed=20).check_shared(100, None, 10.0)

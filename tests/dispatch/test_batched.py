@@ -1,6 +1,5 @@
 """The batched way: which worker gets what waits, and when."""
 
-import asyncio
 import time
 from contextlib import closing
 
@@ -8,6 +7,7 @@ import pytest
 import uvloop
 
 from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.dispatch import batched, dispatcher
 from mindspore_serving.dispatch.request import RequestPart
 from mindspore_serving.errors import Overloaded, ServableUnavailable, WorkerUnavailable
 from tests.dispatch.served import Served, Worker, turn
@@ -325,20 +325,38 @@ async def test_a_worker_that_is_lost_with_a_suspect_is_not_reserved_any_more():
 # --- overload -------------------------------------------------------------------------------------
 
 
-async def overload(served, worker):
-    """Answer one request after another until the rate is known and a queue is standing."""
+class Clock:
+    """In place of the module `time`."""
+
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (batched, dispatcher):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+async def overload(served, worker, clock):
+    """Answer 50 requests per second until that is known and a queue is standing."""
     worker.size = 1
     for _ in range(12):
         served.submit()
-    while not served.method.admission.queue.is_standing(time.monotonic()):
-        await asyncio.sleep(0.02)
-        if len(worker.held) and served.method.num_waiting > 4:
-            served.answer(worker)
+    for _ in range(7):
+        await turn()
+        clock.now += 0.02
+        served.answer(worker)
+    assert served.method.admission.queue.is_standing(clock.now)
 
 
-async def test_a_request_that_would_be_late_is_refused_at_once_and_told_when_to_come_again():
+async def test_a_request_that_would_be_late_is_refused_at_once_and_told_when_to_come_again(clock):
     served = Served(worker := Worker())
-    await overload(served, worker)
+    await overload(served, worker, clock)
     served.submit(timeout=0.02)
     await turn()
     refusal = served.replies[-1].failure
@@ -358,13 +376,12 @@ async def test_a_client_that_left_is_not_counted_among_those_ahead():
     assert served.method.num_ahead == 4
 
 
-async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_for():
+async def test_the_oldest_are_refused_when_more_wait_than_clients_have_patience_for(clock):
     served = Served(worker := Worker())
-    await overload(served, worker)
+    await overload(served, worker, clock)
     later = [served.submit() for _ in range(300)]
-    now = time.monotonic()
     for _ in range(10):
-        served.method.admission.patience.left(0.2, now)
+        served.method.admission.patience.left(0.2, clock.now)
     later[-1].cancel()
     await turn()
     refused = [isinstance(reply and reply.failure, Overloaded) for reply in served.replies]

@@ -361,6 +361,15 @@ async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
     await bench.until(lambda: bench.link.process.is_killed)
 
 
+async def test_a_worker_that_cannot_go_on_is_ended_with_its_reason_behind_its_answers(bench):
+    part = bench.part()
+    bench.send(part)
+    bench.say(Ready(1, [], {}), Done([WorkReply(1, [b"a"])]), Failed("rank 3 is lost"))
+    await bench.until(lambda: bench.link.process.is_killed)
+    assert bench.link.why_ended == "rank 3 is lost"
+    assert bench.link.parts == {}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [WorkReply(77, [b"a"]), WorkReply(1, [b"a"]), WorkReply(2, [Slice(1 << 40, 10)])],

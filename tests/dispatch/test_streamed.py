@@ -3,6 +3,7 @@
 import pytest
 
 from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.errors import Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from tests.dispatch.served import Served, Worker, turn
 
@@ -55,6 +56,39 @@ async def test_among_equal_workers_the_one_that_waited_longest_is_next():
         served.submit()
         assert len(worker.held) == 1
         served.answer(worker)
+
+
+LONG = "You answer in verse. " * 100
+
+
+async def test_a_prompt_goes_where_its_beginning_was():
+    served = serve(first := Worker(), second := Worker(), third := Worker())
+    for worker, text in ((first, "a"), (second, "b"), (third, "c")):
+        served.submit(prefix=[text, LONG])
+        assert len(worker.held) == 1
+    for count in range(2, 5):
+        served.submit(prefix=[LONG[:300], LONG])
+        served.submit(prefix=["b", LONG, "and more"])
+        assert len(second.held) >= count
+    assert len(first.held) + len(third.held) == 5
+
+
+async def test_a_prompt_goes_elsewhere_when_its_worker_has_far_more_than_others():
+    served = serve(first := Worker(), second := Worker())
+    for _ in range(7):
+        served.submit(prefix=[LONG])
+    assert [len(first.held), len(second.held)] == [5, 2]
+    served.submit(prefix=[LONG])  # both have it by now: the one with fewer
+    assert [len(first.held), len(second.held)] == [5, 3]
+
+
+async def test_a_prompt_that_no_worker_had_goes_to_the_one_with_the_fewest_streams():
+    served = serve(first := Worker(), second := Worker())
+    served.submit(prefix=["a", LONG])
+    served.submit(prefix=["b", LONG])
+    served.submit(prefix=["short"])
+    served.submit(prefix=["short"])
+    assert [len(first.held), len(second.held)] == [2, 2]
 
 
 async def test_a_stream_is_open_until_its_last_answer():
@@ -111,3 +145,35 @@ async def test_what_finds_no_worker_waits_for_the_next_one():
     served.add(second := Worker())
     assert second.held == parts
     assert served.method.num_waiting == 0
+
+
+def leave_after(served, seconds, clock, count=10):
+    """`count` clients ask, and leave so much later without an output."""
+    requests = [served.submit() for _ in range(count)]
+    clock[0] += seconds
+    for request in requests:
+        request.cancel()
+
+
+@pytest.mark.parametrize(("seconds", "is_refused"), [(3.0, True), (0.5, False)])
+async def test_clients_that_leave_after_a_wait_are_a_limit_for_others_and_quick_ones_are_not(
+    seconds, is_refused
+):
+    served = serve(worker := Worker())
+    clock = [1000.0]
+    served.dispatcher._now = lambda: clock[0]
+    for _ in range(10):
+        served.submit()
+    for _ in range(40):  # each takes 2 s among ten, as each is replaced
+        clock[0] += 0.2
+        served.answer(worker, worker.held[0])
+        served.submit()
+    served.answer(worker)
+    leave_after(served, seconds, clock)
+    for _ in range(30):
+        served.submit()
+    await turn()
+    refused = [reply for reply in served.replies[60:] if reply is not None]
+    assert bool(refused) == is_refused
+    assert len(refused) < 30
+    assert all(isinstance(reply.failure, Overloaded) for reply in refused)

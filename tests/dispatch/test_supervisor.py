@@ -4,47 +4,10 @@ import asyncio
 
 import pytest
 
-from mindspore_serving.dispatch import supervisor
-from mindspore_serving.dispatch.supervisor import Backoff, WorkerSupervisor
+from mindspore_serving.core import backoff
+from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ResourceShortage, StartError
 from tests.waiting import PATIENCE, until
-
-# --- the decision -------------------------------------------------------------------------------
-
-
-def test_quick_deaths_are_answered_ever_later_but_within_half_a_minute_and_for_ever():
-    backoff = Backoff()
-    delays = [backoff.died(1.0) for _ in range(2000)]
-    assert delays[:5] == [0.0, 0.25, 0.5, 1.0, 2.0]
-    assert set(delays[9:]) == {30.0}
-
-
-def test_with_a_limit_the_fifth_quick_death_is_the_end():
-    backoff = Backoff("limited")
-    assert [backoff.died(1.0) for _ in range(5)] == [0.0, 0.25, 0.5, 1.0, None]
-
-
-def test_without_restarts_the_first_death_is_the_end():
-    assert Backoff("never").died(100.0) is None
-
-
-def test_nobody_should_wait_for_a_worker_that_died_quickly_five_times():
-    backoff = Backoff()
-    failing = [backoff.is_failing for _ in range(6) if backoff.died(1.0) is not None]
-    assert failing == [False, False, False, False, True, True]
-    backoff.died(10.0)
-    assert not backoff.is_failing
-
-
-def test_a_long_life_starts_the_count_anew():
-    backoff = Backoff("limited")
-    for _ in range(4):
-        backoff.died(1.0)
-    assert backoff.died(10.0) == 0.0
-    assert [backoff.died(9.9) for _ in range(5)] == [0.0, 0.25, 0.5, 1.0, None]
-
-
-# --- the loop -----------------------------------------------------------------------------------
 
 
 class Process:
@@ -89,13 +52,13 @@ class Link:
 class Replica:
     """A supervisor, the workers it started, and its report of the end."""
 
-    def __init__(self, policy="limited"):
+    def __init__(self, policy="limited", **options):
         self.links, self.gone, self.errors, self.num_starts = [], [], [], 0
         self.expected = []  # at each change, whether it may be waited for
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.supervisor = WorkerSupervisor(
-            "servable name:add, device id:0", self.start, self.on_change, policy
+            "servable name:add, device id:0", self.start, self.on_change, policy, **options
         )
 
     def on_change(self, supervisor):
@@ -118,7 +81,7 @@ class Replica:
 
 @pytest.fixture
 def replica(monkeypatch):
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.001)
     return Replica
 
 
@@ -147,6 +110,17 @@ async def test_the_reason_has_the_status_and_the_end_of_the_log(replica):
     await one.supervisor.stop(1.0)
 
 
+async def test_a_worker_is_awaited_after_a_death_unless_others_decide_when_it_starts(replica):
+    for is_awaited in (True, False):
+        one = replica(is_awaited=is_awaited)
+        await one.supervisor.start()
+        one.links[0].end(status=3)
+        await one.until(lambda: len(one.links) == 2)  # noqa: B023
+        assert one.expected == [is_awaited]
+        assert one.supervisor.ready_in() == 0
+        await one.supervisor.stop(1.0)
+
+
 async def test_five_quick_deaths_are_the_end(replica):
     one = replica()
     await one.supervisor.start()
@@ -163,7 +137,7 @@ async def test_five_quick_deaths_are_the_end(replica):
 async def test_a_shortage_while_restarting_is_no_death_and_is_tried_again_later(
     replica, monkeypatch
 ):
-    monkeypatch.setattr(supervisor, "_MOST_DELAY", 0.002)
+    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
     one = replica()
     await one.supervisor.start()
     one.errors = [ResourceShortage("no descriptors") for _ in range(40)]
@@ -187,7 +161,7 @@ async def test_a_worker_that_we_ended_died_for_our_reason(replica):
 async def test_a_worker_that_always_dies_is_restarted_for_ever_but_not_waited_for(
     replica, monkeypatch
 ):
-    monkeypatch.setattr(supervisor, "_MOST_DELAY", 0.002)
+    monkeypatch.setattr(backoff, "MOST_DELAY", 0.002)
     one = replica("always")
     await one.supervisor.start()
     for number in range(1, 12):
@@ -263,7 +237,7 @@ async def test_stop_kills_a_worker_without_a_heartbeat_at_once(replica):
 
 
 async def test_stop_between_two_workers_ends_the_wait(replica, monkeypatch):
-    monkeypatch.setattr(supervisor, "_FIRST_DELAY", 60.0)
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 60.0)
     one = replica()
     await one.supervisor.start()
     one.links[0].end(status=1)

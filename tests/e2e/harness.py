@@ -96,13 +96,19 @@ class Calls:
 
     grpc: str
     http: int
-    clients: list[Client] = field(default_factory=list)
+    clients: list[Any] = field(default_factory=list)  # closed at the end
 
     def client(self, servable: str, method: str, version: int = 0, **options: Any) -> Client:
         options.setdefault("timeout", PATIENCE)  # a test must fail, not hang
         client = Client(self.grpc, servable, method, version, **options)
         self.clients.append(client)
         return client
+
+    def connect(self) -> socket.socket:
+        """A connection to the HTTP port; closed at the end, if not before."""
+        stream = socket.create_connection(("127.0.0.1", self.http), timeout=PATIENCE)
+        self.clients.append(stream)
+        return stream
 
     def close(self) -> None:
         while self.clients:

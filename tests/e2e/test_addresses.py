@@ -71,8 +71,9 @@ def test_a_port_that_the_other_server_has_is_refused(stopped, first, second):
 
 @both
 def test_a_port_that_another_program_has_is_refused_and_usable_later(stopped, tag):
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        address = f"127.0.0.1:{other.getsockname()[1]}"
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        address = f"127.0.0.1:{port}"
         with pytest.raises(RuntimeError, match="server start failed"):
             START[tag](address)
     START[tag](address)

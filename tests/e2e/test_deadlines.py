@@ -84,7 +84,7 @@ def test_x_request_timeout_is_kept_and_what_waited_is_never_run(busy):
     ((toy,),) = json.loads(busy.http_call("GET", "/servables")[1]).values()
     assert toy["p50_ms"] >= 200  # of the only one answered
     go()
-    assert busy.post("toy", "wait", {"x": 3}, {"X-Request-Timeout": "10"})
+    assert "instances" in busy.post("toy", "wait", {"x": 3}, {"X-Request-Timeout": str(PATIENCE)})
     assert seen() == [0, 3]
 
 
@@ -117,7 +117,7 @@ def test_a_cancelled_grpc_request_is_never_run(busy):
 
 
 def test_the_request_of_an_http_client_that_left_is_never_run(busy):
-    connection = http.client.HTTPConnection("127.0.0.1", busy.http)
+    connection = http.client.HTTPConnection("127.0.0.1", busy.http, timeout=PATIENCE)
     connection.request("POST", "/model/toy:wait", '{"instances":[{"x":1},{"x":1}]}')
     eventually(lambda: in_flight(busy) == 2)
     connection.close()

@@ -153,14 +153,14 @@ def test_classic_servables_share_the_port(calls):
 
 
 def test_a_reader_that_leaves_frees_its_blocks(calls):
+    before = engine(calls).get("num_generated_tokens", 0)
     pieces = calls.client("chatty", "generate").infer_stream({"prompt": "Hello", **LONG})
     next(pieces)
-    eventually(lambda: engine(calls)["num_running"] == 1)
     pieces.close()
     eventually(lambda: engine(calls)["num_running"] == 0, what="the request is dropped")
     numbers = engine(calls)
     assert numbers["num_free_blocks"] == numbers["num_blocks"]
-    assert numbers["num_generated_tokens"] < 10_000
+    assert numbers["num_generated_tokens"] - before < LONG["max_tokens"]
 
 
 def test_a_reader_of_a_stage_that_leaves_frees_its_blocks_too(calls):

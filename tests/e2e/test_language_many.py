@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.e2e.harness import (
     Calls,
+    Script,
     children,
     config,
     eventually,
@@ -26,7 +28,8 @@ from tests.llm import chatty
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-# The model of `chatty`; it stops while the file "hold" is there, once it runs three requests.
+# The model of `chatty`.  While the file "hold" is there, it waits for three requests, and stops in
+# the middle of them.
 SOURCE = """
 from pathlib import Path
 from mindspore_serving.llm.engine.engine import Engine
@@ -36,7 +39,9 @@ llm = register.declare_llm("../chatty", dtype="f32", kv_cache_memory=64 << 20)
 Engine.step_now = Engine.step
 
 def step(self):
-    if hold.exists() and self.stats().num_running == 3:
+    numbers = self.stats()
+    is_early = numbers.num_running + numbers.num_waiting < 3
+    if hold.exists() and (is_early or numbers.num_generated_tokens > 60):
         self.started = []
         time.sleep(0.002)
         return []
@@ -49,7 +54,7 @@ def generate(prompt, parameters):
     return register.add_stage(llm, prompt, parameters, outputs_count=1)
 """
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
-LONG = 7000
+LONG = 60_000  # tokens: half a minute of them, far more than any test waits for
 NAMES = {"one": {"num_parallel_workers": 2}, "two": {"device_ids": (0, 1)}}
 JSON = {"Content-Type": "application/json"}
 
@@ -57,7 +62,7 @@ JSON = {"Content-Type": "application/json"}
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("many")
-    chatty.build(directory, context=8192)
+    chatty.build(directory, context=65536)
     write_servable(directory, "held", SOURCE)
     return directory
 
@@ -74,12 +79,21 @@ def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.s
     """A stream of a completion that has begun to be asked for."""
     body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
     sent = json.dumps({**body, "ignore_eos": True, "stream": True}).encode()
-    stream = socket.create_connection(("127.0.0.1", calls.http), timeout=PATIENCE)
+    stream = calls.connect()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(
         sent
     )
     stream.sendall(head + sent)
     return stream
+
+
+def begin_of(stream: socket.socket) -> None:
+    """What comes until there is a piece of the answer."""
+    answer = b""
+    while b"data:" not in answer:
+        received = stream.recv(1 << 16)
+        assert received, answer
+        answer += received
 
 
 def rest_of(stream: socket.socket) -> bytes:
@@ -110,6 +124,8 @@ def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
     assert len(pids) == 4
     assert [row(calls, name)["num_workers"] for name in NAMES] == [2, 2]
     streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
+    for stream in streams["one"] + streams["two"]:
+        begin_of(stream)
     eventually(lambda: [running_of(calls, name) for name in NAMES] == [6, 6])
     os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
     eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
@@ -168,7 +184,8 @@ def check_refusals(calls: Calls, words: str) -> None:
 
 def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
     streams = [start(full, "chatty", seed=i) for i in range(2)]
-    eventually(lambda: running_of(full, "chatty") == 2)
+    for stream in streams:
+        begin_of(stream)
     waiting = [start(full, "chatty", count=2) for _ in range(2)]
     eventually(lambda: row(full, "chatty")["engine"]["num_waiting"] == 2)
     check_refusals(full, "2 requests wait already, at most 2 may")
@@ -198,6 +215,8 @@ def test_a_full_server_refuses_in_each_protocols_form_and_recovers(full):
 
 SCRIPT = """
 from mindspore_serving import server
+from mindspore_serving.server.master import context
+context.set_shutdown_timeout(600)  # for what runs
 options = {{"dtype": "f32", "kv_cache_memory": 64 << 20}}
 server.start_servables(server.ServableStartConfig({directory!r}, "chatty", llm_options=options))
 server.start_grpc_server("127.0.0.1:{grpc}")
@@ -205,11 +224,18 @@ server.start_restful_server("127.0.0.1:{http}")
 """
 
 
-def test_a_server_that_is_told_to_end_lets_streams_finish(place, run_script):
-    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
-    port = calls.grpc.partition(":")[2]
-    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
-    script.says("RESTful server start success")
+@pytest.fixture
+def scripted(place: Path, run_script: Callable[..., Script]) -> Iterator[tuple[Script, Calls]]:
+    """SCRIPT, which has started, and how to call it."""
+    with closing(Calls(f"127.0.0.1:{free_port()}", free_port())) as calls:
+        port = calls.grpc.partition(":")[2]
+        script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
+        script.says("RESTful server start success")
+        yield script, calls
+
+
+def test_a_server_that_is_told_to_end_lets_streams_finish(scripted):
+    script, calls = scripted
     pids = workers(script.pid)
     stream = start(calls, "chatty", count=600)
     pieces = calls.client("chatty", "generate").infer_stream(
@@ -227,14 +253,10 @@ def test_a_server_that_is_told_to_end_lets_streams_finish(place, run_script):
     assert "Traceback" not in script.text
     assert not any(map(is_alive, pids))
     assert not children(script.pid)
-    calls.close()
 
 
-def test_a_second_signal_ends_streams_at_once(place, run_script):
-    calls = Calls(f"127.0.0.1:{free_port()}", free_port())
-    port = calls.grpc.partition(":")[2]
-    script = run_script(SCRIPT.format(directory=str(place), grpc=port, http=calls.http))
-    script.says("RESTful server start success")
+def test_a_second_signal_ends_streams_at_once(scripted):
+    script, calls = scripted
     pids = workers(script.pid)
     streams = [start(calls, "chatty", seed=i) for i in range(4)]
     for stream in streams:
@@ -249,3 +271,20 @@ def test_a_second_signal_ends_streams_at_once(place, run_script):
     for stream in streams:
         assert b"[DONE]" not in rest_of(stream)
     eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_prompt_that_comes_again_goes_to_the_worker_that_has_computed_it(calls):
+    for number in range(4):  # a prompt of its own each, so that both workers have some
+        prompt = f"{number} " + "the sea and the sky " * 40
+        body = json.dumps({"model": "two", "prompt": prompt, "max_tokens": 1}).encode()
+        for is_first in (True, False):
+            queries, hits = cache_numbers(calls)
+            assert calls.http_call("POST", "/v1/completions", body)[0] == 200
+            eventually(lambda queries=queries: cache_numbers(calls)[0] > queries)
+            assert (cache_numbers(calls)[1] == hits) == is_first
+
+
+def cache_numbers(calls: Calls) -> tuple[int, int]:
+    """How many tokens of prompts were looked for in the caches of "two", and how many found."""
+    found = row(calls, "two").get("engine", {})
+    return found.get("num_cache_queries", 0), found.get("num_cache_hits", 0)

@@ -19,19 +19,20 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 7000, "parameters": '{"ignore_eos": true}'}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20}
+LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory, context=8192)
+    chatty.build(directory, context=65536)
     write_servable(directory, "plain", PLAIN)
     return directory
 
 
 def test_a_stream_whose_worker_dies_ends_with_an_error_and_the_next_is_answered(place):
-    with serving(place, config(place, "chatty", llm_options={"dtype": "f32"})) as calls:
+    with serving(place, config(place, "chatty", llm_options=OPTIONS)) as calls:
         (pid,) = workers(os.getpid())
         pieces = calls.client("chatty", "generate").infer_stream({"prompt": "Hello", **LONG})
         next(pieces)
@@ -48,7 +49,7 @@ def test_a_stream_whose_worker_dies_ends_with_an_error_and_the_next_is_answered(
 
 
 def test_too_many_waiting_requests_are_refused(place):
-    options = {"dtype": "f32", "max_num_seqs": 1, "max_num_waiting": 1}
+    options = {**OPTIONS, "max_num_seqs": 1, "max_num_waiting": 1}
     with serving(place, config(place, "chatty", llm_options=options)) as calls:
         client = calls.client("chatty", "generate")
         running = client.infer_stream({"prompt": "Hello", **LONG})

@@ -49,7 +49,7 @@ def test_servables_are_ready_by_name_over_http_and_grpc(serve):
     with grpc.insecure_channel(calls.grpc) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "toy"):
-            reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
+            reply = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 

@@ -219,7 +219,7 @@ def test_a_killed_master_leaves_no_worker_that_is_stuck(start, pool, tmp_path, s
         pool.submit(calls.client("toy", "stick").infer, {"x": 1})
         eventually((tmp_path / "waiting").exists)
     script.send(signal.SIGKILL)
-    eventually(lambda: not any(map(is_alive, pids)), 5)
+    eventually(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):

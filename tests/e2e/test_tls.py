@@ -230,7 +230,7 @@ def test_certificate_files_that_do_not_exist_are_named(stopped, ours, which):
 )
 def test_a_certificate_that_expires_is_warned_of_at_the_start(tmp_path, run_script, days, words):
     certificate, key = Authority(tmp_path, "authority").issue("server", days=days)
-    end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(days=days)
+    end = x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc
     script = run_script(
         "from mindspore_serving import server\n"
         f"tls = server.SSLConfig({certificate!r}, {key!r})\n"

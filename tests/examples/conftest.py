@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from mindspore_serving.client import Client
+from tests.e2e.harness import Script
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "RESTful server start success"  # printed by the last thing that every server script does
-START_SECONDS, STOP_SECONDS, SCRIPT_SECONDS = 120, 20, 240
+START_SECONDS, STOP_SECONDS, SCRIPT_SECONDS = 120, 60, 240
 
 
 def environment() -> dict[str, str]:
@@ -136,6 +137,34 @@ def run_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
             command = [sys.executable, "serving_server.py"]
             process = stack.enter_context(started(command, copy, env))
             return Example(copy, servable, env, process)
+
+        yield run
+
+
+@dataclass(frozen=True, slots=True)
+class GangExample(Example):
+    """One with a script of agents."""
+
+    agents: Script
+
+
+@pytest.fixture(scope="module")
+def run_gang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., GangExample]]:
+    """run_gang(name, servable): export, start the agents and then the server; the agents must end
+    with the server."""
+    with ExitStack() as stack:
+
+        def run(name: str, servable: str) -> GangExample:
+            copy = copy_examples(ROOT / "examples" / name, tmp_path_factory.mktemp("run") / name)
+            ports = {f"SERVING_{one}_PORT": str(free_port()) for one in ("AGENT", "TORCH")}
+            env = environment() | ports
+            run_script(copy / "export_model.py", env)
+            agents = Script(copy / "serving_agent.py", env)
+            stack.callback(agents.end)
+            stack.callback(agents.status)
+            command = [sys.executable, "serving_server.py"]
+            process = stack.enter_context(started(command, copy, env))
+            return GangExample(copy, servable, env, process, agents)
 
         yield run
 

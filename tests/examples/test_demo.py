@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.client import Client
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.onnx, pytest.mark.e2e, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ def test_it_chats_in_words(printed):
 
 def test_it_stops_by_itself_with_all_its_workers(demo, printed):
     assert printed.splitlines()[-1] == "stopped"
-    assert demo.processes() == []
+    eventually(lambda: demo.processes() == [])
 
 
 def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
@@ -46,7 +47,7 @@ def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
     assert f"127.0.0.1:{demo.env['SERVING_HTTP_PORT']}" in said.splitlines()[-2]
     assert said.splitlines()[-1].startswith("For other ports: SERVING_GRPC_PORT=")
     assert "Traceback" not in said
-    assert demo.processes() == []
+    eventually(lambda: demo.processes() == [])
 
 
 def test_serve_stays_until_ctrl_c_and_exits_cleanly(demo, printed):
@@ -58,4 +59,4 @@ def test_serve_stays_until_ctrl_c_and_exits_cleanly(demo, printed):
         ones = np.ones((2, 2), np.float32)
         assert client.infer({"x1": ones, "x2": ones})[0]["y"].tolist() == [[2, 2], [2, 2]]
     assert process.returncode == 0
-    assert demo.processes() == []
+    eventually(lambda: demo.processes() == [])

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("openvino")
 
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
-from tests.waiting import PATIENCE
+from tests.examples.conftest import SCRIPT_SECONDS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "tiny_llm"
@@ -108,7 +108,7 @@ def run_script(*arguments):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=PATIENCE,
+        timeout=SCRIPT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -250,4 +250,4 @@ def open_pid(pid):
 def has_ended(descriptor):
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(20_000))
+    return bool(poll.poll(1000 * PATIENCE))

@@ -69,7 +69,7 @@ class Master:
 
     def __init__(self, *, shared):
         self.stream, theirs = socket.socketpair()
-        self.stream.settimeout(10)
+        self.stream.settimeout(PATIENCE)
         self._arenas = []
         if shared:
             to_worker, to_master = arenas.create(), arenas.create()

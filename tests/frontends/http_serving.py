@@ -12,6 +12,7 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest
 from tests.frontends.inference import FakeInference
+from tests.waiting import PATIENCE
 
 MAX_BODY = 1000
 BODY = b'{"instances":[{"x":1}]}'
@@ -141,7 +142,7 @@ class Client:
         self.web = web
         self.stream = socket.create_connection(("127.0.0.1", web.port))
         self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.stream.settimeout(10)
+        self.stream.settimeout(PATIENCE)
         self._rest = b""
 
     def send(self, *pieces):

@@ -3,6 +3,8 @@
 import socket
 import struct
 
+from tests.waiting import PATIENCE
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
@@ -14,7 +16,7 @@ class RawGrpc:
     call the server takes before it reads them."""
 
     def __init__(self, port: int) -> None:
-        self.stream = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.stream = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         self.stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed: set[int] = set()
         self._next = 1

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 
 import grpc
 import pytest
@@ -15,6 +16,7 @@ from mindspore_serving.frontends.grpc_server import GrpcServer
 from tests.frontends.http_serving import Control, Web
 from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 READY = ServableReadiness("add", 1, True)
 DEAD = ServableReadiness("chat", 2, False, "its workers are being started")
@@ -75,10 +77,9 @@ def test_servables_are_asked_for_by_name(web, query, status):
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz?servable=add", "/health"])
 def test_health_needs_no_key(background, path):
-    web = Web(background, api_keys=[KEY])
-    web.control.servables = [READY]
-    assert get(web, path)[0] == 200
-    web.close()
+    with closing(Web(background, api_keys=[KEY])) as web:
+        web.control.servables = [READY]
+        assert get(web, path)[0] == 200
 
 
 # --- gRPC ---------------------------------------------------------------------------------------
@@ -102,11 +103,11 @@ class Asking:
         return HealthService(self.control, MEGABYTE)
 
     def check(self, service: str = "") -> str:
-        reply = self.stub.Check(pb.HealthCheckRequest(service=service), timeout=10)
+        reply = self.stub.Check(pb.HealthCheckRequest(service=service), timeout=PATIENCE)
         return pb.HealthCheckResponse.ServingStatus.Name(reply.status)
 
     def watch(self, service: str) -> Iterator[str]:
-        for reply in self.stub.Watch(pb.HealthCheckRequest(service=service), timeout=10):
+        for reply in self.stub.Watch(pb.HealthCheckRequest(service=service), timeout=PATIENCE):
             yield pb.HealthCheckResponse.ServingStatus.Name(reply.status)
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ def test_who_watches_what_is_not_there_is_told_when_it_comes(asking):
 def test_a_request_that_is_none_is_refused(asking):
     method = asking.channel.unary_unary("/grpc.health.v1.Health/Check")
     with pytest.raises(grpc.RpcError) as refused:
-        method(b"\xff\xff", timeout=10)
+        method(b"\xff\xff", timeout=PATIENCE)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -374,7 +374,7 @@ def test_stop_lets_a_running_request_finish_and_closes_idle_connections(web):
     idle.send(GET).read()
     busy.send(post())
     asked = web.inference.wait_for(1)
-    stopping = threading.Thread(target=web.background.run, args=[web.server.stop(grace=10.0)])
+    stopping = threading.Thread(target=web.background.run, args=[web.server.stop(grace=600)])
     stopping.start()
     assert idle.is_closed()
     web.inference.answer(asked, Reply([b"1"]))

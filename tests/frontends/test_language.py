@@ -89,7 +89,7 @@ async def test_leaving_cancels_once_and_never_behind_the_end():
 
 
 async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
-    replies = Replies(inference := Inference(), REQUEST)
+    replies = await replies_of_a_reader(inference := Inference())
     size = 1 << 20
     for _ in range(MOST_UNREAD // size):
         inference.say(Reply([bytes(size)], is_last=False))
@@ -103,10 +103,26 @@ async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
 
 
 async def test_small_replies_count_for_what_they_cost():
-    Replies(inference := Inference(), REQUEST)
+    await replies_of_a_reader(inference := Inference())
     for _ in range(MOST_UNREAD // REPLY_SIZE + 2):
         inference.say(Reply([], is_last=False))
     assert inference.num_cancelled == 1
+
+
+async def test_what_comes_before_the_reader_is_read_whole():
+    replies = Replies(inference := Inference(), REQUEST)
+    for _ in range(3):
+        inference.say(Reply([bytes(MOST_UNREAD)], is_last=False))
+    for _ in range(3):
+        assert (await replies.next()).failure is None
+
+
+async def replies_of_a_reader(inference):
+    """Replies of which the first was read."""
+    replies = Replies(inference, REQUEST)
+    inference.say(Reply([], is_last=False))
+    assert (await replies.next()).failure is None
+    return replies
 
 
 async def test_a_reader_that_waits_gets_any_amount():

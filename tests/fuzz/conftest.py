@@ -24,6 +24,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
         found.script.send(signal.SIGTERM)
         assert found.script.status(60) == 0, found.script.text
-        assert wait_until_gone(found.pids(), 20), "processes are left"
+        assert wait_until_gone(found.pids(), 60), "processes are left"
     finally:
         found.close()

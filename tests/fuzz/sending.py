@@ -11,7 +11,7 @@ from mindspore_serving.frontends.ms_grpc import SERVICE
 from tests.fuzz.case import H2, HTTP, Case
 from tests.fuzz.http_reading import HUNG, Answer, AnswerReader, Requests, requests_in
 
-BOUND = 20.0  # seconds after which a request counts as hung
+BOUND = 60.0  # seconds after which a request counts as hung
 _QUIET = 0.05
 _MOST_REPLIES = 60  # of a stream, beyond which the client leaves
 _OPTIONS = [("grpc.max_receive_message_length", 1 << 28), ("grpc.use_local_subchannel_pool", 1)]

@@ -3,18 +3,22 @@
 import os
 import signal
 import threading
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mindspore_serving.errors import Overloaded
+from mindspore_serving.isolation import pool
 from mindspore_serving.isolation.answering import MOST_GROWTH
 from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.pool import MOST_SLOW, Failure, Pool, PoolLimits
+from mindspore_serving.isolation.pool import LARGE, MOST_SLOW, Failure, Pool, PoolLimits
 from tests.e2e.harness import children, eventually
 from tests.isolation.roles import MODULE
+from tests.waiting import PATIENCE
 
-LIMITS = PoolLimits(num_processes=1, seconds=1.0, memory=128 << 20)
+LIMITS = PoolLimits(num_processes=1, seconds=PATIENCE, memory=128 << 20)
 
 
 class Jobs:
@@ -32,7 +36,7 @@ class Jobs:
         job = self.pool.submit(content, on_done)
 
         def wait():
-            assert done.wait(60), content
+            assert done.wait(2 * PATIENCE), content
             return answers[0]
 
         return job, wait
@@ -49,24 +53,32 @@ class Jobs:
 
 @pytest.fixture
 def jobs():
-    found = Jobs()
-    yield found
-    found.close()
+    with closing(Jobs()) as found:
+        yield found
 
 
-def test_jobs_are_answered_by_a_process_that_was_set_up(jobs):
-    setup, pid = jobs.do(b"who").split()
+@pytest.fixture
+def patient(monkeypatch):
+    """`jobs` of which none is slow, whatever else runs on the machine."""
+    monkeypatch.setattr(pool, "QUICK_SECONDS", PATIENCE)
+    with closing(Jobs()) as found:
+        yield found
+
+
+def test_jobs_are_answered_by_a_process_that_was_set_up(patient):
+    setup, pid = patient.do(b"who").split()
     assert setup == b"setup"
     assert int(pid) != os.getpid()
-    assert jobs.pid() == int(pid)
-    assert jobs.do(b"echo " + b"x" * 3_000_000) == b"x" * 3_000_000
+    assert patient.pid() == int(pid)
+    assert patient.do(b"echo " + b"x" * 3_000_000) == b"x" * 3_000_000
 
 
-def test_a_job_that_takes_too_long_fails_and_the_next_is_done(jobs):
-    slow, next_one = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
-    assert next_one() == b"next"
-    assert slow() is Failure.TIME
-    assert jobs.pool.num_killed["time"] == 1
+def test_a_job_that_takes_too_long_fails_and_the_next_is_done():
+    with closing(Jobs(replace(LIMITS, seconds=2.0))) as jobs:
+        slow, next_one = jobs.submit(b"sleep 600")[1], jobs.submit(b"echo next")[1]
+        assert next_one() == b"next"
+        assert slow() is Failure.TIME
+        assert jobs.pool.num_killed["time"] == 1
 
 
 def test_a_job_that_is_only_slow_is_done_aside(jobs):
@@ -85,39 +97,42 @@ def test_memory_is_for_each_job(jobs):
         assert jobs.do(b"take 30000000") == b"30000000"
 
 
-def test_a_process_that_has_grown_is_replaced(jobs):
-    pid = jobs.pid()
-    assert jobs.do(b"keep 1000000") == b"1000000"
-    assert jobs.pid() == pid
-    assert jobs.do(b"keep %d" % MOST_GROWTH)
-    assert jobs.pid() != pid
+def test_a_process_that_has_grown_is_replaced(patient):
+    pid = patient.pid()
+    assert patient.do(b"keep 1000000") == b"1000000"
+    assert patient.pid() == pid
+    assert patient.do(b"keep %d" % MOST_GROWTH)
+    assert patient.pid() != pid
 
 
 def test_a_job_that_is_cancelled_costs_its_process_and_no_other_job(jobs):
     pid = jobs.pid()
     job, _ = jobs.submit(b"sleep 600")
-    while job.worker is None:
-        pass
+    eventually(lambda: job.worker is not None)
     jobs.pool.cancel(job)
     assert jobs.pid() != pid
 
 
 def test_too_many_slow_jobs_are_refused(jobs):
-    large = b"sleep 600" + b" " * (1 << 20)
+    large = b"sleep 600" + b" " * LARGE
     first, _ = jobs.submit(large)
-    while first.worker is None:
-        pass
+    eventually(lambda: first.worker is not None)
     for _ in range(MOST_SLOW):
         jobs.submit(large)
     with pytest.raises(Overloaded, match="try again"):
         jobs.submit(large)
 
 
-def test_a_fork_server_that_was_killed_is_started_again(jobs):
-    stat = Path(f"/proc/{jobs.pid()}/stat").read_text()
+def test_a_fork_server_that_was_killed_is_started_again(patient):
+    pid = patient.pid()
+    stat = Path(f"/proc/{pid}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    assert jobs.do(b"echo next") in (b"next", Failure.DEATH)
-    assert jobs.do(b"echo next") == b"next"
+
+    def is_done_by_another() -> bool:
+        answer = patient.do(b"who")  # by the process of before, while it still lives
+        return answer is not Failure.DEATH and int(answer.split()[1]) != pid
+
+    eventually(is_done_by_another)
 
 
 def test_closing_ends_all_processes(jobs):

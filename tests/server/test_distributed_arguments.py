@@ -3,12 +3,9 @@ import os
 import pytest
 
 from mindspore_serving.core.declaration import Declaration, DistributedSpec
-from mindspore_serving.errors import StartError
 from mindspore_serving.servable.model import Model, declare_model
 from mindspore_serving.servable.tracing import declaring
 from mindspore_serving.server import distributed
-
-NOT_YET = "Distributed servables are not available yet in this version."
 
 
 def declare(*args, **kwargs):
@@ -68,13 +65,33 @@ def test_a_declaration_belongs_in_a_servable_config():
             {"wait_agents_time_in_seconds": -1},
             "Parameter 'wait_agents_time_in_seconds' should be >= 0",
         ),
-        ({}, NOT_YET),
+        ({"heartbeat_timeout": -1}, "Parameter 'heartbeat_timeout' should be >= 0 and finite"),
+        ({"distributed_address": "6200"}, "The format of the Distributed server address '6200'"),
+        ({"distributed_address": "a:b"}, "address 'a:b' port is not a number"),
+        ({}, "Check servable config failed, directory '.*d/n' not exist"),
     ],
 )
-def test_start_servable_checks_its_arguments_and_cannot_run_yet(kwargs, text):
+def test_start_servable_checks_its_arguments(kwargs, text):
     given = {"servable_directory": "d", "servable_name": "n", "rank_table_json_file": "r", **kwargs}
     with pytest.raises(RuntimeError, match=text):
         distributed.start_servable(**given)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (None, "The rank table '.*r.json' cannot be read: .* No such file"),
+        (b"\xff", "The rank table '.*r.json' cannot be read: .* codec can't decode"),
+        (b"[]", "The rank table is wrong: expected an object with either"),
+    ],
+)
+def test_start_servable_checks_the_rank_table(tmp_path, table, text):
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / "servable_config.py").touch()
+    if table is not None:
+        (tmp_path / "r.json").write_bytes(table)
+    with pytest.raises(RuntimeError, match=text):
+        distributed.start_servable(str(tmp_path), "n", str(tmp_path / "r.json"))
 
 
 @pytest.fixture
@@ -90,14 +107,6 @@ def startup(model_files, *args, **kwargs):
     with pytest.raises(RuntimeError) as caught:
         distributed.startup_agents("127.0.0.1:6200", model_files, *args, **kwargs)
     return caught.value
-
-
-def test_agents_cannot_run_yet(files):
-    for models in (files[0], files[:2], [[files[0], files[1]]]):
-        error = startup(models)
-        assert isinstance(error, StartError)
-        assert str(error) == NOT_YET
-    assert str(startup(files[:2], files[2:], 7000, "10.0.0.1", 0, b"k" * 16, "AES-CBC")) == NOT_YET
 
 
 @pytest.mark.parametrize(
@@ -142,7 +151,15 @@ def test_agents_model_files_are_checked(models, text):
     assert text in str(startup(models))
 
 
-def test_an_address_of_an_agents_server_is_a_text(files):
-    with pytest.raises(RuntimeError, match="Parameter 'distributed_address' should be str"):
-        distributed.startup_agents(6200, files[0])
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (6200, "Parameter 'distributed_address' should be str"),
+        ("localhost", "The format of the Distributed server address 'localhost' is illegal"),
+        ("localhost:0", "port of the Distributed server address 'localhost:0' is out of legal"),
+    ],
+)
+def test_an_address_of_an_agents_server_is_a_text(files, address, text):
+    with pytest.raises(RuntimeError, match=text):
+        distributed.startup_agents(address, files[0])
     assert os.path.exists(files[0])

@@ -3,7 +3,7 @@
 Every step computes whole prompts: the oldest, and those nearest to it in length that fit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
@@ -82,6 +82,7 @@ class EncoderEngine:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.started: list[str] = []  # stays empty: the waiting of prompts is not measured
+        self.on_compute: Callable[[list[str]], None] | None = None  # with what a step computes
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
@@ -123,6 +124,8 @@ class EncoderEngine:
             return []
         self._num_waiting_tokens -= sum(len(prompt) for prompt in prompts)
         self._num_steps += 1
+        if self.on_compute is not None:
+            self.on_compute(chosen)
         try:
             vectors = self.encoder.compute(prompts)
         except Exception as error:  # whatever a runtime raises must not end the other requests

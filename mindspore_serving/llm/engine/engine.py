@@ -4,7 +4,7 @@ A step schedules, runs the model, samples and hands out the tokens.  It has no t
 socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,7 +43,8 @@ class Engine:
         eos_ids: the model's end tokens.
         make_drafter: makes what guesses tokens; None looks for n-grams.
 
-    `max_model_len` is how many tokens a prompt and its answer may have together.
+    `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
+    called with the requests that a step is about to compute.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Engine:
             config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
         )
         self.started: list[str] = []  # requests of which the last step was the first
+        self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
@@ -181,6 +183,8 @@ class Engine:
         if not scheduled.step.rows:
             return outputs
         self._num_steps += 1
+        if self.on_compute is not None:
+            self.on_compute([branches[one].request.request_id for one in scheduled.sequences])
         try:
             readout, forks = self._read(scheduled)
             logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)

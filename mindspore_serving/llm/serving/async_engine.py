@@ -6,10 +6,11 @@ their events are made and delivered on the thread that calls `collect`.
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.llm_messages import (
     Detokenize,
@@ -27,12 +28,44 @@ from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
-from mindspore_serving.llm.serving.engine_loop import EngineLoop, StepLane
+from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
+
+
+class ItemLane(Protocol):
+    """Where it is written which items a step computes, None for any."""
+
+    def begin(self, stage: int = 0, ids: Sequence[int] | None = None) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A request that is not answered in full.  `answer` makes its events; None makes none."""
+
+    answer: Any
+    sink: Sink
+    item_id: int
+
+
+class _Steps:
+    """The lane of the step loop: the requests in `lane` by the items that they are of."""
+
+    def __init__(self, lane: ItemLane, opened: Mapping[str, _Open]) -> None:
+        self._lane = lane
+        self._open = opened
+        self.begin = lane.begin
+        self.end = lane.end
+
+    def narrow(self, request_ids: list[str]) -> None:
+        found = [self._open.get(one.partition("/")[0]) for one in request_ids]
+        self._lane.end()  # nobody may read one half of the old and one of the new
+        self._lane.begin(ids=list({entry.item_id for entry in found if entry is not None}))
 
 
 class AsyncEngine:
@@ -41,11 +74,11 @@ class AsyncEngine:
     Args:
         opened: the model; its engine belongs to the loop from now on.
         wake: called from any thread when `collect` has something to deliver.
-        steps: where it is written that a step runs, and since when.
+        steps: where it is written that a step runs, since when, and for which items.
     """
 
     def __init__(
-        self, opened: Opened, wake: Callable[[], None], steps: StepLane | None = None
+        self, opened: Opened, wake: Callable[[], None], steps: ItemLane | None = None
     ) -> None:
         self.card = opened.card()
         self.stats: EngineStats | None = None  # the newest numbers
@@ -55,11 +88,12 @@ class AsyncEngine:
             opened.tokenizer, opened.chat_template, self.card, is_trusted=False
         )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
-        self._open: dict[str, tuple[Any, Sink]] = {}
+        self._open: dict[str, _Open] = {}
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, steps)
+        lane = None if steps is None else _Steps(steps, self._open)
+        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, lane)
         self._loop.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 
@@ -68,16 +102,16 @@ class AsyncEngine:
         """Requests that are not answered in full."""
         return len(self._open)
 
-    def accept(self, request: LLMRequest, sink: Sink) -> str:
-        """Start a request, from any thread; `collect` calls `sink`.  The request's id, to `cancel`
-        it."""
+    def accept(self, request: LLMRequest, sink: Sink, item_id: int = 0) -> str:
+        """Start a request of an item, from any thread; `collect` calls `sink`.  The request's id,
+        to `cancel` it."""
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
             answer = GenerateAnswer(request_id, request, self._outputs)
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
-        self._open[request_id] = (answer, sink)
+        self._open[request_id] = _Open(answer, sink, item_id)
         self._preparation.start(
             request_id, request, partial(self._prepare, request_id, request, answer)
         )
@@ -87,10 +121,10 @@ class AsyncEngine:
         """Nobody waits any more, from any thread: the next step frees what the request has; its
         sink is not called again, but for a call that is under way."""
         with self._lock:
-            answer, _ = self._open.pop(request_id, (None, None))
+            entry = self._open.pop(request_id, None)
         self._preparation.cancel(request_id)
-        if answer is not None:
-            for part_id in answer.request_ids:
+        if entry is not None and entry.answer is not None:
+            for part_id in entry.answer.request_ids:
                 self._loop.post(part_id, _aborting(part_id))
 
     def collect(self) -> None:
@@ -152,7 +186,7 @@ class AsyncEngine:
         entry = self._open.get(request_id)
         if entry is None:
             return  # another thread has cancelled it
-        answer, sink = entry
+        answer, sink = entry.answer, entry.sink
         events: list[Event] = []
         for part_id, output in outputs:
             if isinstance(output, ServingError):

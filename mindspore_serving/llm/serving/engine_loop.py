@@ -27,10 +27,12 @@ class FirstStep:
 class Steps(Protocol):
     """What can be looped: `llm.engine.Engine`, `llm.encoder.EncoderEngine`.
 
-    `started` are the requests of which the last step was the first.
+    `started` are the requests of which the last step was the first; `on_compute` is called with
+    those that a step is about to compute.
     """
 
     started: list[str]
+    on_compute: Callable[[list[str]], None] | None
 
     @property
     def has_work(self) -> bool: ...
@@ -43,9 +45,13 @@ class Steps(Protocol):
 
 
 class StepLane(Protocol):
-    """Where it is written that a step runs, and since when."""
+    """Where it is written that a step runs, since when, and for which requests."""
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """A step begins, for any."""
+
+    def narrow(self, request_ids: list[str]) -> None:
+        """It computes these."""
 
     def end(self) -> None: ...
 
@@ -64,7 +70,7 @@ class EngineLoop(Generic[E]):
         on_stats: called on that thread with the engine's numbers: when there is work again, from
             time to time, and when there is nothing left to do.
         on_end: called on that thread when it ends; with the error if it broke.
-        lane: where it is written that a step runs, and since when.
+        lane: where it is written that a step runs.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class EngineLoop(Generic[E]):
         self._on_stats = on_stats
         self._on_end = on_end
         self._lane = lane
+        engine.on_compute = None if lane is None else lane.narrow
         self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
             SimpleQueue()
         )

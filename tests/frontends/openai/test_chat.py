@@ -243,7 +243,7 @@ def test_text_is_no_grammar(web):
         ({"json": {"type": "null"}}, "json_schema", '{"type":"null"}'),
         ({"json": '{"type":"null"}'}, "json_schema", '{"type":"null"}'),
         ({"regex": "a+"}, "regex", "a+"),
-        ({"choice": ["yes", 'n"o']}, "lark", 'start: "yes" | "n\\"o"'),
+        ({"choice": ["yes", 'n"o']}, "lark", 'start: CHOICE\nCHOICE: "yes" | "n\\"o"'),
         ({"grammar": 'start: "a"'}, "lark", 'start: "a"'),
     ],
 )

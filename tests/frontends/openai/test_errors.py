@@ -172,6 +172,12 @@ def test_a_refusal_is_an_ordinary_status(web, event, status, code, params):
             assert event.text in error["message"]
 
 
+def test_a_refused_grammar_has_the_name_of_its_field_beside_the_message(web):
+    web.answers(Refused("grammar", "the regex is empty"))
+    error = refused(web.chat(structured_outputs={"regex": "a"}))
+    assert (error["message"], error["param"]) == ("the regex is empty", "structured_outputs")
+
+
 def test_a_long_prompt_is_told_what_fits(web):
     web.answers(Refused("context", "the prompt has 200 tokens", 200, 0, 128))
     assert "the maximum context length is 128 tokens" in refused(web.chat())["message"]

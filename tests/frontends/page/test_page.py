@@ -74,18 +74,24 @@ def bodies(page: Browser) -> list[dict]:
 
 
 def test_only_a_browser_gets_the_page(server: Talking) -> None:
-    assert "<!doctype html>" in httpx.get(server.url, headers={"accept": "text/html"}).text
-    assert "<!doctype html>" not in httpx.get(server.url).text
+    headers = {"accept": "text/html"}
+    assert "<!doctype html>" in httpx.get(server.url, headers=headers, timeout=PATIENCE).text
+    assert "<!doctype html>" not in httpx.get(server.url, timeout=PATIENCE).text
 
 
 def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Talking) -> None:
-    settings(page, **{"max-tokens": "2000"})
+    settings(page, **{"max-tokens": "60000"})
     ask(page, "hello")
     # while it comes there is some of it, a way to stop it, and screen readers wait
     page.until("document.querySelector('.said.coming')?.textContent.length > 5")
     assert page.evaluate("document.getElementById('send').hidden")
     assert not page.evaluate("document.getElementById('stop').hidden")
     assert page.evaluate("document.getElementById('log').ariaBusy") == "true"
+    page.press("Escape")
+    finished(page)
+    page.click("#new")
+    settings(page, **{"max-tokens": "2000"})
+    ask(page, "hello")
     text = finished(page)
     assert page.evaluate("document.getElementById('log').ariaBusy") == "false"
     whole = page.evaluate("document.querySelector('#log li:last-child .said').textContent")
@@ -134,7 +140,7 @@ def test_settings_are_kept_and_an_empty_field_is_the_servers_default(
 
 @pytest.mark.parametrize("how", ["Escape", "button"])
 def test_stopping_an_answer_stops_the_model(page: Browser, server: Talking, how: str) -> None:
-    settings(page, **{"max-tokens": "4000"})
+    settings(page, **{"max-tokens": "60000"})
     ask(page, "hello")
     page.until("document.querySelector('.said.coming')?.textContent.length > 5")
     assert row(server)["engine"]["num_running"] == 1
@@ -237,7 +243,7 @@ def highest(page: Browser, title: str) -> float:
 
 
 def test_the_live_view_shows_what_the_engine_does(page: Browser, server: Talking) -> None:
-    settings(page, **{"max-tokens": "4000"})
+    settings(page, **{"max-tokens": "60000"})
     ask(page, "hello")
     eventually(lambda: highest(page, "Batch size") == 1)
     eventually(lambda: highest(page, "KV blocks used") > 0)
@@ -256,7 +262,8 @@ def test_the_live_view_shows_classic_servables(page: Browser, server: Talking) -
     body = {"instances": [{"x": 1.5}] * 3}
     page.until("document.querySelectorAll('.card').length === 2")
     for _ in range(20):
-        httpx.post(f"{server.url}/model/words:double", json=body).raise_for_status()
+        url = f"{server.url}/model/words:double"
+        httpx.post(url, json=body, timeout=PATIENCE).raise_for_status()
     page.until(
         "[...document.querySelectorAll('.card')].some((card) =>"
         "card.querySelector('h3').textContent.startsWith('words') &&"
@@ -273,8 +280,11 @@ def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
     assert len(lines) == 5
     began = {"data: {", '{"object":"list"', '{"instances":[{"finish_reason"', '{"instances":[{"y"'}
     for line in lines:
-        words = [*shlex.split(line), "-s", "-m2"]  # the chat is cut off: it has no end
-        said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        words = [*shlex.split(line), "-sN"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as curl:
+            assert curl.stdout is not None
+            said = curl.stdout.read(40)
+            curl.kill()  # the chat has no end
         if ":joined" not in line:  # 1.5 is no text to join
             began = {start for start in began if not said.startswith(start)}
     assert began == set()
@@ -318,7 +328,8 @@ def test_a_server_with_keys_lets_in_who_types_one_into_the_browsers_own_dialog(
     key = "a-key-of-twenty-letters"
     write_words(tmp_path)
     with serving(tmp_path, "words", "--api-key", key) as locked:
-        assert httpx.get(locked.url, headers={"accept": "text/html"}).status_code == 401
+        headers = {"accept": "text/html"}
+        assert httpx.get(locked.url, headers=headers, timeout=PATIENCE).status_code == 401
         browser.log_in(key)
         browser.open(locked.url)
         browser.until("document.querySelector('.card') && document.body.dataset.chat === 'no'")

@@ -27,8 +27,9 @@ from mindspore_serving.llm.processing.work import SMALL, Made, Prompt, Prompts, 
 from mindspore_serving.llm.serving.preparation import Preparation
 from tests.e2e.harness import children, eventually
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "preparation_timeout": 20.0}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "preparation_timeout": PATIENCE}
 TEXT = "the quick fox " * (SMALL // 14 + 1)
 
 
@@ -66,7 +67,7 @@ class Preparing:
             self._done.set()
 
         self.preparation.start("1", request, take)
-        assert self._done.wait(60)
+        assert self._done.wait(2 * PATIENCE)
         return self.failed.get("1") or taken[0]
 
 

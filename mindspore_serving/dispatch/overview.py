@@ -1,0 +1,53 @@
+"""The `Control` of the master: what runs, how busy it is, and whether it takes requests."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.dispatch import status
+from mindspore_serving.dispatch.registry import Registry
+from mindspore_serving.dispatch.supervisor import WorkerSupervisor
+from mindspore_serving.errors import ServingError
+
+
+class Overview:
+    """See `core.service.Control`.  `deployed` are the deployments with the workers of each, which
+    the master changes."""
+
+    def __init__(
+        self, registry: Registry, deployed: Sequence[tuple[Deployment, list[WorkerSupervisor]]]
+    ) -> None:
+        self.is_ending = False  # the server stops, or is about to
+        self._registry = registry
+        self._deployed = deployed
+
+    def language_models(self) -> list[tuple[str, int, ModelCard]]:
+        return status.language_models(self._registry)
+
+    @property
+    def has_language_models(self) -> bool:
+        return any(service.card is not None for service in self._registry)
+
+    def streams(self, servable: str, version: int, method: str) -> bool | None:
+        try:
+            return self._registry.find(servable, version, method).report.streams
+        except ServingError:
+            return None
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._deployed) and all(status.is_ready(*one) for one in self._deployed)
+
+    def readiness(self) -> Sequence[ServableReadiness]:
+        if self.is_ending:
+            text = "the server is stopping"
+            return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
+        return [status.readiness(*one, self._registry) for one in self._deployed]
+
+    def observe(self) -> list[dict[str, Any]]:
+        return [status.observe(service) for service in self._registry]
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [status.describe(service) for service in self._registry]

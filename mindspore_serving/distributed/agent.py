@@ -1,0 +1,141 @@
+"""An agent: one rank of a gang.  Loads the rank's model, joins, and runs what the worker sends."""
+
+import importlib.util
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving import backends, log
+from mindspore_serving.backends.base import LoadedModel, ModelSource
+from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.value import Signature
+from mindspore_serving.distributed.connecting import GangConnection, connect
+from mindspore_serving.distributed.messages import (
+    MOST_TENSORS,
+    Beat,
+    Join,
+    Ran,
+    Run,
+    Stop,
+    to_reports,
+)
+from mindspore_serving.distributed.setup import AgentSetup
+from mindspore_serving.errors import ServingError, StageFailed, StartError, TooLarge
+from mindspore_serving.ipc.messages import to_fault
+from mindspore_serving.isolation.lifeline import end_group
+from mindspore_serving.wire import native
+
+FORMATS = {
+    ".mindir": "mindir",
+    ".ms": "mindir_lite",
+    ".onnx": "onnx",
+    ".pt2": "pytorch",
+    ".pt": "pytorch",
+    ".py": "python",
+}
+MODEL = "model"  # what a .py file calls its function or class
+
+
+def load(setup: AgentSetup) -> list[LoadedModel]:
+    """A model for each file: the sub-graphs in order.  Raises StartError."""
+    return [_load_file(setup, path) for path in setup.model_files]
+
+
+def join(setup: AgentSetup, models: Sequence[LoadedModel]) -> GangConnection:
+    """Be a rank of the gang.  Raises StartError if the worker refuses."""
+    signatures = [_signature(model) for model in models]
+    try:
+        connection = connect(setup.address)
+    except OSError as error:
+        raise StartError(f"the worker at {setup.address} is not there any more: {error}") from error
+    connection.ask(Join(setup.rank, to_reports(signatures)))
+    return connection
+
+
+def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
+    """Run what the worker sends until it stops; ends the process when the worker is gone."""
+    threading.Thread(target=_live, args=[connection], name="beats", daemon=True).start()
+    with suppress(EOFError, ConnectionError):
+        while True:
+            for message in connection.receive(wait=True):
+                if isinstance(message, Run):
+                    connection.send(run(models, message))
+                elif isinstance(message, Stop):
+                    for model in models:
+                        model.close()
+                    return
+    end_group()
+
+
+def run(models: Sequence[LoadedModel], asked: Run) -> Ran:
+    """The answer; whatever the model raises is one."""
+    try:
+        inputs: Any = native.decode_values(bytearray(asked.inputs)) if asked.inputs else ()
+        results = models[asked.subgraph].run(list(inputs))
+        outputs = native.encode_values(results) if asked.returns else b""
+        if len(outputs) > MOST_TENSORS:
+            raise TooLarge(f"outputs of {len(outputs)} bytes, at most {MOST_TENSORS} are sent")
+        return Ran(asked.id, outputs)
+    except ServingError as error:
+        return Ran(asked.id, b"", to_fault(error))
+    except Exception as error:
+        log.error("a prediction failed", exc_info=True)
+        return Ran(asked.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
+
+
+def _live(connection: GangConnection) -> None:
+    """Send signs of life; end with the connection, even while a model runs."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLRDHUP)
+    while not poll.poll(connection.plan.beat_seconds * 1000):
+        with suppress(OSError):
+            connection.send(Beat())
+    end_group()
+
+
+def _load_file(setup: AgentSetup, path: str) -> LoadedModel:
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise StartError(
+            f"Model file '{path}' has a name that ends with none of {', '.join(FORMATS)}"
+        )
+    name = backends.resolve(FORMATS[suffix])
+    source = ModelSource(
+        spec=ModelSpec(path, name, (path,), _factory(path) if name == "python" else None),
+        paths=(path,),
+        device_type=backends.choose_device(None, [name], setup.servable),
+        device_id=setup.device_id,
+        dec_key=setup.dec_key,
+        dec_mode=setup.dec_mode,
+    )
+    return backends.open_backend(source)
+
+
+def _factory(path: str) -> Callable[..., Any]:
+    """The function or class `model` of a Python file.  Raises StartError."""
+    sys.path.append(os.path.dirname(path))  # for what it imports from beside it
+    spec = importlib.util.spec_from_file_location(f"agent_model_{Path(path).stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        log.error("importing %s", path, exc_info=True)
+        raise StartError(
+            f"Model file '{path}' cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    factory: Callable[..., Any] | None = getattr(module, MODEL, None)
+    if factory is None:
+        raise StartError(f"Model file '{path}' defines no function or class '{MODEL}'")
+    return factory
+
+
+def _signature(model: LoadedModel) -> Signature:
+    (signature,) = model.signature
+    return signature

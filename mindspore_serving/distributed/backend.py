@@ -1,0 +1,104 @@
+"""A gang as the model of a worker: `run` sends inputs to its agents and waits for the outputs."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.backends.base import Array
+from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
+from mindspore_serving.core.deployment import GangOptions
+from mindspore_serving.core.value import Signature
+from mindspore_serving.distributed import rank_table, token
+from mindspore_serving.distributed.gang import Gang
+from mindspore_serving.distributed.leader import Leader, OnBroken
+from mindspore_serving.distributed.messages import Plan
+from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.wire import native
+
+BEAT_SECONDS = 1.0  # between two signs of life of an agent, or less if the timeout is short
+_LOOPBACK = ("127.", "localhost", "[::1]", "::1")
+
+
+class GangModel:
+    """A `LoadedModel` whose ranks run in agents.  `num_slots` threads may call `run` at a time."""
+
+    def __init__(self, loop: BackgroundLoop, leader: Leader) -> None:
+        self._loop = loop
+        self._leader = leader
+        spec = leader.gang.spec
+        self.spec: ModelSpec = leader.gang.model
+        self.num_slots = spec.stage_size if spec.enable_pipeline_infer else 1
+        self._signature = leader.gang.signature
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        spec: DistributedSpec,
+        options: GangOptions,
+        on_broken: OnBroken,
+    ) -> "GangModel":
+        """Listen for agents, and wait for all of them.  Raises StartError.
+
+        `on_broken` is called, on another thread, with the reason when a rank is lost later: the
+        model fails everything from then on.
+        """
+        try:
+            gang = Gang(name, spec, rank_table.parse(options.rank_table))
+        except InvalidInputs as error:
+            raise StartError(str(error)) from error
+        secret = token.read_token(os.environ)
+        host, _, port = options.address.rpartition(":")
+        if not secret and not host.startswith(_LOOPBACK):
+            log.warning(
+                "any machine that reaches %s may join as an agent: set %s for the worker and all "
+                "agents, or listen on 127.0.0.1",
+                options.address,
+                token.VARIABLE,
+            )
+        timeout = options.heartbeat_timeout
+        beat = min(BEAT_SECONDS, timeout / 4) if timeout else BEAT_SECONDS
+        plan = Plan(name, options.rank_table, beat)
+
+        async def gather() -> Leader:
+            leader = Leader(gang, plan, secret, timeout, on_broken)
+            await leader.open(host.strip("[]"), int(port))
+            log.info("Distributed server start success, listening on %s", options.address)
+            print(
+                f"Serving: Distributed server start success, listening on {options.address}",
+                flush=True,
+            )
+            await leader.gather(options.wait_seconds)
+            return leader
+
+        loop = BackgroundLoop()
+        return cls(loop, loop.run(gather()))
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """The inputs of the first rank, the outputs of the last."""
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        """See `LoadedModel.run`.  Raises StageFailed if a rank could not run it, WorkerUnavailable
+        if one is lost."""
+        answer = self._loop.run(
+            self._leader.predictions.run(subgraph, native.encode_values(inputs))
+        )
+        try:
+            outputs = native.decode_values(answer)
+        except InvalidInputs as error:
+            raise StageFailed(f"the last rank returned what is no result: {error}") from error
+        arrays = [one for one in outputs if isinstance(one, np.ndarray)]
+        expected = len(self._signature[subgraph].outputs) or len(outputs)
+        if not len(arrays) == len(outputs) == expected:
+            raise StageFailed(f"the last rank returned {len(arrays)} arrays, not {expected}")
+        return arrays
+
+    def close(self) -> None:
+        """Tell the agents and their scripts that it is over."""
+        self._loop.run(self._leader.stop())
+        self._loop.close()

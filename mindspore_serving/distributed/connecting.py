@@ -1,0 +1,118 @@
+"""A script's or an agent's end of the connection to the worker: finds it, greets, waits."""
+
+import os
+import select
+import socket
+import time
+
+import msgspec
+
+from mindspore_serving.distributed import token
+from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
+from mindspore_serving.distributed.messages import (
+    PROTOCOL,
+    Accepted,
+    Challenge,
+    Hello,
+    Plan,
+    Refused,
+    Stop,
+    ToPeer,
+)
+from mindspore_serving.errors import StartError, TooLarge
+from mindspore_serving.ipc.channel import BlockingChannel
+
+CONNECTING = 5.0  # seconds for one try
+ANSWERING = 30.0  # seconds for an answer of the worker, whose loop is never busy for long
+
+
+class Stopped(StartError):
+    """The servable is stopped for good."""
+
+
+class Refusal(StartError):
+    """The worker does not want us; others may still come."""
+
+
+class GangConnection(BlockingChannel[ToPeer]):
+    """A connection that has greeted: `plan` is what the worker answered."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        super().__init__(stream, ToPeer)
+        self._kept: list[ToPeer] = []  # came with what was expected
+        self.plan = self._greet()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def ask(self, message: msgspec.Struct) -> None:
+        """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
+        try:
+            self.send(message)
+            self._expect(Accepted)
+        except OSError as error:
+            raise StartError(str(error)) from error
+
+    def receive(self, *, wait: bool) -> list[ToPeer]:
+        kept, self._kept = self._kept, []
+        return kept or super().receive(wait=wait)
+
+    def take(self) -> list[ToPeer]:
+        """What has come.  Raises EOFError at the end."""
+        try:
+            return self.receive(wait=False)
+        except ConnectionError as error:
+            raise EOFError(str(error)) from error
+
+    def _greet(self) -> Plan:
+        challenge = self._expect(Challenge)
+        assert isinstance(challenge, Challenge)
+        proof = token.prove(token.read_token(os.environ), challenge.nonce)
+        self.send(Hello(PROTOCOL, proof))
+        plan = self._expect(Plan)
+        assert isinstance(plan, Plan)
+        return plan
+
+    def _expect(self, kind: type[ToPeer]) -> ToPeer:
+        """The next message, which is of this kind.  Raises StartError, or OSError if the worker
+        has ended the connection."""
+        end = time.monotonic() + ANSWERING
+        poll = select.poll()
+        poll.register(self._stream.fileno(), select.POLLIN)
+        try:
+            while (left := end - time.monotonic()) > 0:
+                messages = self.take()
+                if messages:
+                    message, *self._kept = messages
+                    if isinstance(message, kind):
+                        return message
+                    raise _unexpected(message)
+                poll.poll(left * 1000)
+        except EOFError:
+            raise ConnectionError("the worker has ended the connection") from None
+        except (msgspec.DecodeError, TooLarge) as error:
+            text = f"what listens there is no worker of a distributed servable: {error}"
+            raise StartError(text) from error
+        raise StartError(f"the worker has not answered within {ANSWERING:g} s")
+
+
+def connect(address: str) -> GangConnection:
+    """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, or no
+    longer, and StartError if we are refused."""
+    host, _, port = address.rpartition(":")
+    stream = socket.create_connection((host.strip("[]"), int(port)), CONNECTING)
+    try:
+        keep_alive(stream)
+        end_when_unanswered(stream)
+        return GangConnection(stream)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _unexpected(message: ToPeer) -> StartError:
+    if isinstance(message, Refused):
+        return Refusal(f"the worker refuses: {message.text}")
+    if isinstance(message, Stop):
+        return Stopped("the servable is stopped")
+    return StartError(f"the worker sent {type(message).__name__} out of turn")

@@ -1,0 +1,152 @@
+"""Every message between the worker of a gang, the scripts that start agents, and the agents.
+
+Framed and encoded as those of `ipc`; nothing here can name a function or a type to be loaded.
+A connection begins with `Challenge` and `Hello`.  A script then gets a `Plan` and sends `Take`; an
+agent sends `Join` when it has loaded its model, and answers each `Run`.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.ipc.channel import FRAME_LIMIT
+from mindspore_serving.ipc.messages import Fault, Message
+from mindspore_serving.wire.tensor import MAX_RANK
+
+PROTOCOL = 1  # grows with every change of what follows
+SMALL = 1 << 16  # bytes of any message before a peer has proved its token
+MEDIUM = 4 << 20  # ... and of all but tensors: a plan has a rank table
+MOST_TENSORS = FRAME_LIMIT - 64  # bytes of encoded tensors; the rest is for the message around
+
+
+class TensorReport(Message, frozen=True):
+    """An input or output: its type by number (0: unknown) and its shape (None: unknown)."""
+
+    name: str
+    dtype: int
+    shape: list[int] | None
+
+
+class GraphReport(Message, frozen=True):
+    """The signature of a sub-graph."""
+
+    inputs: list[TensorReport]
+    outputs: list[TensorReport]
+
+
+# --- worker to script or agent ----------------------------------------------------------------
+
+
+class Challenge(Message, frozen=True, tag=1):
+    """The first message: the protocol of the worker, and what to prove the token on."""
+
+    protocol: int
+    nonce: bytes
+
+
+class Plan(Message, frozen=True, tag=2):
+    """What the gang is: the rank table as its file is, and how often agents send a `Beat`."""
+
+    servable: str
+    rank_table: str
+    beat_seconds: float
+
+
+class Accepted(Message, frozen=True, tag=3):
+    """To `Take` and `Join`."""
+
+
+class Refused(Message, frozen=True, tag=4):
+    """The connection ends, and why."""
+
+    text: str
+
+
+class Run(Message, frozen=True, tag=5):
+    """Run a sub-graph on `inputs` (`wire.native`), and return the outputs if `returns`."""
+
+    id: int
+    subgraph: int
+    inputs: bytes
+    returns: bool
+
+
+class Stop(Message, frozen=True, tag=6):
+    """The servable is stopped for good."""
+
+
+# --- script or agent to worker ----------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag=20):
+    """The answer to `Challenge`."""
+
+    protocol: int
+    proof: bytes
+
+
+class Take(Message, frozen=True, tag=21):
+    """A script is going to start the agents of these ranks."""
+
+    ranks: list[int]
+
+
+class GaveUp(Message, frozen=True, tag=22):
+    """A script could not start its agents for the first time, and why."""
+
+    text: str
+
+
+class Join(Message, frozen=True, tag=23):
+    """An agent has loaded the model of its rank."""
+
+    rank: int
+    graphs: list[GraphReport]
+
+
+class Beat(Message, frozen=True, tag=24):
+    """An agent lives."""
+
+
+class Ran(Message, frozen=True, tag=25):
+    """The answer to a `Run`: the outputs, or b"" if they were not asked for; or why it failed."""
+
+    id: int
+    outputs: bytes
+    fault: Fault | None = None
+
+
+ToPeer: TypeAlias = Challenge | Plan | Accepted | Refused | Run | Stop
+ToGang: TypeAlias = Hello | Take | GaveUp | Join | Beat | Ran
+
+
+def to_reports(graphs: Sequence[Signature]) -> list[GraphReport]:
+    return [
+        GraphReport([_report(one) for one in graph.inputs], [_report(one) for one in graph.outputs])
+        for graph in graphs
+    ]
+
+
+def to_signatures(reports: Sequence[GraphReport]) -> tuple[Signature, ...]:
+    """What another process reported.  Raises InvalidInputs."""
+    return tuple(
+        Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
+        for graph in reports
+    )
+
+
+def _report(spec: TensorSpec) -> TensorReport:
+    number = 0 if spec.dtype is None else dtypes.BY_NUMPY[spec.dtype].proto
+    return TensorReport(spec.name, number, None if spec.shape is None else list(spec.shape))
+
+
+def _spec(report: TensorReport) -> TensorSpec:
+    row = dtypes.BY_PROTO.get(report.dtype)
+    if report.dtype and (row is None or row.numpy is None):
+        raise InvalidInputs(f"tensor '{report.name}' has an unknown type {report.dtype}")
+    shape = None if report.shape is None else tuple(report.shape)
+    if shape is not None and (len(shape) > MAX_RANK or any(dim < -1 for dim in shape)):
+        raise InvalidInputs(f"tensor '{report.name}' has no shape: {shape[:MAX_RANK]}")
+    return TensorSpec(report.name, row.numpy if row else None, shape)

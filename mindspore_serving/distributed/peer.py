@@ -1,0 +1,119 @@
+"""The worker's end of the connection to a script or an agent: frames, limits, silence.
+
+Decides nothing: its owner gets the messages.
+"""
+
+import asyncio
+import secrets
+from typing import Protocol, cast
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.distributed import token
+from mindspore_serving.distributed.keeping import keep_alive
+from mindspore_serving.distributed.messages import (
+    MEDIUM,
+    PROTOCOL,
+    SMALL,
+    Challenge,
+    Hello,
+    Refused,
+    ToGang,
+)
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.ipc.channel import FRAME_LIMIT, Frames, encode
+
+
+class Owner(Protocol):
+    """Gets what comes from peers."""
+
+    def on_opened(self, peer: "Peer") -> None: ...
+
+    def on_message(self, peer: "Peer", message: ToGang) -> None: ...
+
+    def on_closed(self, peer: "Peer") -> None: ...
+
+
+class Peer(asyncio.Protocol):
+    """A script, or the agent of `rank` once it has joined."""
+
+    def __init__(self, owner: Owner, secret: bytes) -> None:
+        self.rank: int | None = None
+        self.is_known = False  # it has proved the token
+        self.silent_for = 0.0  # seconds, counted by the owner; before that, of its whole life
+        self.why = ""  # it was refused
+        self._owner = owner
+        self._secret = secret
+        self._nonce = secrets.token_bytes(token.NONCE)
+        self._frames: Frames[ToGang] = Frames(ToGang, SMALL)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        keep_alive(transport.get_extra_info("socket"))
+        self.send(Challenge(PROTOCOL, self._nonce))
+        self._owner.on_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_known:
+            self.silent_for = 0.0
+        try:
+            for message in self._frames.feed(data):
+                if self._transport is None:
+                    return  # refused
+                if self.is_known:
+                    self._owner.on_message(self, message)
+                else:
+                    self._greet(message)
+        except (msgspec.DecodeError, ServingError) as error:
+            self.refuse(str(error))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._owner.on_closed(self)
+
+    def expect_tensors(self) -> None:
+        """From now on it may send large messages."""
+        self._frames.limit = FRAME_LIMIT
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.write(encode(message))
+
+    def write(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def refuse(self, text: str) -> None:
+        """Say why, and end the connection."""
+        log.warning("a script or an agent is refused: %s", text)
+        self.why = f"was refused: {text}"
+        self.send(Refused(text))
+        self.close()
+
+    def abort(self) -> None:
+        """End the connection now, whatever is not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """End the connection when all is sent; what comes meanwhile is not read."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
+
+    def _greet(self, message: ToGang) -> None:
+        if not isinstance(message, Hello):
+            raise InvalidInputs("the first message should be Hello")
+        if message.protocol != PROTOCOL:
+            raise InvalidInputs(
+                f"the worker speaks protocol {PROTOCOL} and the agent protocol {message.protocol}: "
+                "install the same version of mindspore-serving on all machines"
+            )
+        if not token.is_proof(message.proof, self._secret, self._nonce):
+            raise InvalidInputs(
+                f"wrong token: {token.VARIABLE} should be the same for the worker and all agents"
+            )
+        self.is_known = True
+        self._frames.limit = MEDIUM
+        self._owner.on_message(self, message)

@@ -1,0 +1,113 @@
+"""The predictions that a gang works on: what is sent to which agent, and who waits for the result.
+
+Lives on the event loop of the `Leader`; `stages` decides.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mindspore_serving.distributed.gang import Gang
+from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, Run
+from mindspore_serving.distributed.peer import Peer
+from mindspore_serving.distributed.stages import Prediction, Source, Stage
+from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge, WorkerUnavailable
+from mindspore_serving.ipc.channel import encode
+
+SETTLING = 10.0  # seconds that the other ranks have for a prediction in which one failed
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A prediction, and who waits for it."""
+
+    prediction: Prediction
+    subgraph: int
+    answer: "asyncio.Future[bytes]"
+
+
+class Predictions:
+    """Of a gang whose `agents` are known by their ranks.  `on_stuck` is called with the reason when
+    ranks do not come back from a prediction that another one could not run."""
+
+    def __init__(
+        self, gang: Gang, agents: Mapping[int, Peer], on_stuck: Callable[[str], None]
+    ) -> None:
+        spec = gang.spec
+        self._slots = asyncio.Semaphore(spec.stage_size if spec.enable_pipeline_infer else 1)
+        self._gang = gang
+        self._agents = agents
+        self._on_stuck = on_stuck
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = 0
+        self._reason = ""  # why there will be no more
+
+    async def run(self, subgraph: int, inputs: bytes) -> bytes:
+        """The encoded outputs of the last rank.  Raises StageFailed if a rank could not run it,
+        WorkerUnavailable if the gang is lost."""
+        if len(inputs) > MOST_TENSORS:
+            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MOST_TENSORS} are sent")
+        await self._slots.acquire()
+        if self._reason:
+            self._slots.release()  # the next one is to see it too
+            raise WorkerUnavailable(self._reason)
+        self._next_id += 1
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        pending = _Pending(Prediction(self._gang.routes[subgraph]), subgraph, answer)
+        self._pending[self._next_id] = pending
+        for stage in pending.prediction.begin():
+            self._send(self._next_id, pending, stage, inputs)
+        return await answer
+
+    def _send(self, number: int, pending: _Pending, stage: Stage, inputs: bytes) -> None:
+        payload = b"" if stage.source is Source.NOTHING else inputs
+        frames: dict[bool, bytes] = {}
+        for rank in stage.ranks:
+            returns = stage.returns and rank == stage.last
+            if returns not in frames:
+                frames[returns] = encode(Run(number, pending.subgraph, payload, returns))
+            self._agents[rank].write(frames[returns])
+
+    def on_ran(self, rank: int, ran: Ran) -> None:
+        """An agent has answered.  Raises InvalidInputs if it was not asked."""
+        pending = self._pending.get(ran.id)
+        if pending is None:
+            raise InvalidInputs(f"rank {rank} answered what it was not asked")
+        prediction = pending.prediction
+        if ran.fault is None:
+            following = prediction.answered(rank, ran.outputs)
+            if following is not None:
+                self._send(ran.id, pending, following, ran.outputs)
+        else:
+            error = StageFailed(f"rank {rank}: {ran.fault.text}")
+            prediction.failed(rank, error)
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
+                asyncio.get_running_loop().call_later(SETTLING, self._check_settled, ran.id, rank)
+        if prediction.is_settled:
+            self._settle(ran.id, pending)
+
+    def _settle(self, number: int, pending: _Pending) -> None:
+        del self._pending[number]
+        self._slots.release()
+        if not pending.answer.done():
+            assert pending.prediction.outputs is not None  # the last rank did not fail
+            pending.answer.set_result(pending.prediction.outputs)
+
+    def _check_settled(self, number: int, failed: int) -> None:
+        pending = self._pending.get(number)
+        if pending is not None:
+            stuck = ", ".join(map(str, pending.prediction.waiting))
+            self._on_stuck(
+                f"rank {failed} failed in a prediction, and ranks {stuck} did not come back from "
+                f"it within {SETTLING:g} s"
+            )
+
+    def fail(self, reason: str) -> None:
+        """Answer all with an error, and those that follow."""
+        self._reason = self._reason or reason
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(WorkerUnavailable(reason))
+        self._pending.clear()
+        self._slots.release()

@@ -1,0 +1,521 @@
+"""A gang's model in this process, with agents that are only connections: what they may do to it."""
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mindspore_serving.core.declaration import DistributedSpec
+from mindspore_serving.core.deployment import GangOptions
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.distributed import connecting, leader, messages, predictions, token
+from mindspore_serving.distributed.backend import GangModel
+from mindspore_serving.distributed.connecting import GangConnection, connect
+from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Run, Stop, Take
+from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
+from mindspore_serving.ipc.channel import encode
+from mindspore_serving.ipc.messages import Fault
+from mindspore_serving.wire import native
+from tests.distributed import tables
+from tests.ports import free_port
+from tests.waiting import PATIENCE, eventually
+
+FLOAT = np.dtype(np.float32)
+X = np.ones((2, 3), np.float32)
+
+
+def report(name: str = "x", shape: tuple[int, ...] = (2, 3)) -> list[messages.GraphReport]:
+    tensors = (TensorSpec(name, FLOAT, shape),)
+    return messages.to_reports([Signature(tensors, (TensorSpec("y", FLOAT, shape),))])
+
+
+class Opening:
+    """A gang that waits for its agents on a thread; `model` once it is complete."""
+
+    def __init__(self, pool: ThreadPoolExecutor, rank_size: int, stage_size: int, **how: Any):
+        self.address = f"127.0.0.1:{free_port()}"
+        self.broken: Future[str] = Future()
+        self.connections: list[GangConnection] = []
+        timeout, wait = how.pop("timeout", 0.0), how.pop("wait", 0.0)
+        machines = [(tables.IP, 8)] * (rank_size // 8) or [(tables.IP, rank_size)]
+        options = GangOptions(tables.text(*machines), self.address, wait, timeout)
+        spec = DistributedSpec(rank_size, stage_size, **how)
+        self._opened = pool.submit(GangModel.open, "big", spec, options, self.broken.set_result)
+        self._ranks = rank_size
+
+    @property
+    def model(self) -> GangModel:
+        return self._opened.result(PATIENCE)
+
+    @property
+    def error(self) -> str:
+        return str(self._opened.exception(PATIENCE))
+
+    def end_wait(self) -> None:
+        """Give up by some connection that the gang still has, or a new one."""
+
+        def attempt() -> bool:
+            with suppress(OSError, StartError):
+                self.connections.append(connect(self.address))
+            for connection in self.connections:
+                with suppress(OSError):
+                    connection.send(GaveUp("the test is over"))
+            return self._opened.done()
+
+        eventually(attempt)
+
+    def connect(self) -> GangConnection:
+        def attempt() -> GangConnection | None:
+            try:
+                return connect(self.address)
+            except OSError:
+                return None
+
+        self.connections.append(eventually(attempt))
+        return self.connections[-1]
+
+    def script(self, *ranks: int) -> GangConnection:
+        connection = self.connect()
+        connection.ask(Take(list(ranks or range(self._ranks))))
+        return connection
+
+    def agent(self, rank: int, *args: Any) -> GangConnection:
+        connection = self.connect()
+        connection.ask(Join(rank, report(*args)))
+        return connection
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
+
+
+@pytest.fixture
+def opening(pool: ThreadPoolExecutor) -> Iterator[Callable[..., Opening]]:
+    opened: list[Opening] = []
+
+    def make(rank_size: int = 2, stage_size: int = 1, **how: Any) -> Opening:
+        opened.append(Opening(pool, rank_size, stage_size, **how))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        if not one._opened.done():
+            one.end_wait()
+        elif one._opened.exception() is None:
+            one.model.close()
+        for connection in one.connections:
+            connection.close()
+
+
+class Agent:
+    """The agent of a rank, which answers what it is asked when a test says so."""
+
+    def __init__(self, connection: GangConnection) -> None:
+        self.connection = connection
+        self._runs: list[Run] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing has come."""
+        self._runs += self.connection.take()
+        return not self._runs
+
+    def next(self) -> Run:
+        while not self._runs:
+            self._runs += self.connection.receive(wait=True)
+        return self._runs.pop(0)
+
+    def answer(self, value: "np.ndarray | None" = None, run: Run | None = None) -> None:
+        """To `run`, or the next one."""
+        outputs = native.encode_values([value]) if value is not None else b""
+        self.connection.send(Ran((run or self.next()).id, outputs))
+
+    def fail(self, text: str) -> None:
+        self.connection.send(Ran(self.next().id, b"", Fault(3, text)))
+
+
+def complete(gang: Opening, *names: str) -> list[Agent]:
+    gang.script()
+    agents = [Agent(gang.agent(rank, name)) for rank, name in enumerate(names)]
+    assert gang.model is not None
+    return agents
+
+
+def test_the_ranks_get_the_inputs_and_the_last_one_returns(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    done = pool.submit(gang.model.run, [X])
+    runs = [agent.next() for agent in agents]
+    assert [run.returns for run in runs] == [False, True]
+    for run in runs:
+        np.testing.assert_array_equal(native.decode_values(run.inputs)[0], X)
+    agents[1].answer(7 * X, runs[1])
+    agents[0].answer(run=runs[0])
+    np.testing.assert_array_equal(done.result(PATIENCE)[0], 7 * X)
+
+
+def test_without_a_pipeline_one_prediction_runs_at_a_time(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    done = [pool.submit(gang.model.run, [X]) for _ in range(2)]
+    for _ in done:
+        runs = [agent.next() for agent in agents]
+        assert all(agent.is_idle for agent in agents)
+        for agent, run in zip(agents, runs, strict=True):
+            agent.answer(X, run)
+    for one in done:
+        one.result(PATIENCE)
+
+
+def test_with_a_pipeline_as_many_run_as_there_are_stages(opening, pool):
+    gang = opening(8, 2, enable_pipeline_infer=True)
+    agents = complete(gang, *["x"] * 4, *["hidden"] * 4)
+    done = [pool.submit(gang.model.run, [X]) for _ in range(3)]
+    first, second = agents[:4], agents[4:]
+    for agent in first:
+        agent.answer(5 * X)
+    runs = [agent.next() for agent in second]  # of the first prediction
+    np.testing.assert_array_equal(native.decode_values(runs[0].inputs)[0], 5 * X)
+    for agent in first:  # of the second one, at the same time
+        agent.answer(5 * X)
+    assert all(agent.is_idle for agent in first)  # the third one waits
+    for agent, run in zip(second, runs, strict=True):
+        agent.answer(6 * X, run)
+    for agent in (*first, *second, *second):
+        agent.answer(6 * X)
+    for one in done:
+        np.testing.assert_array_equal(one.result(PATIENCE)[0], 6 * X)
+
+
+def test_a_rank_that_cannot_run_it_fails_the_prediction_only(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    done = pool.submit(gang.model.run, [X])
+    agents[0].fail("not a number")
+    with pytest.raises(StageFailed, match="rank 0: not a number"):
+        done.result(PATIENCE)
+    agents[1].answer(X)
+    again = pool.submit(gang.model.run, [X])
+    for agent in agents:
+        agent.answer(X)
+    assert len(again.result(PATIENCE)) == 1
+
+
+def test_ranks_that_do_not_come_back_from_a_failed_prediction_end_the_gang(
+    opening, pool, monkeypatch
+):
+    monkeypatch.setattr(predictions, "SETTLING", 0.05)
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    pool.submit(gang.model.run, [X])
+    agents[0].fail("out of memory")
+    assert "rank 0 failed in a prediction, and ranks 1 did not" in gang.broken.result(PATIENCE)
+
+
+def test_when_a_rank_is_lost_everything_is_answered_at_once(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    done = [pool.submit(gang.model.run, [X]) for _ in range(3)]
+    agents[0].next()
+    agents[1].connection.close()
+    assert gang.broken.result(PATIENCE) == "the agent of rank 1 has ended"
+    for one in done:
+        with pytest.raises(WorkerUnavailable, match="the agent of rank 1 has ended"):
+            one.result(PATIENCE)
+    with pytest.raises(WorkerUnavailable):
+        gang.model.run([X])
+    with pytest.raises(EOFError):
+        agents[0].next()
+    with pytest.raises(OSError, match="refused"):
+        connect(gang.address)
+
+
+def test_when_a_script_is_lost_its_gang_is(opening):
+    gang = opening()
+    script = gang.script()
+    agents = [gang.agent(0), gang.agent(1)]
+    assert gang.model is not None
+    script.close()
+    assert "started the agents of ranks 0, 1 has ended" in gang.broken.result(PATIENCE)
+    assert len(agents) == 2
+
+
+def test_a_silent_agent_is_lost_and_one_with_signs_of_life_is_not(opening):
+    gang = opening(timeout=0.4)
+    agents = complete(gang, "x", "x")
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.05):
+            agents[0].connection.send(Beat())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        assert "rank 1 gave no sign of life for" in gang.broken.result(PATIENCE)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_agents_that_leave_before_the_gang_is_complete_may_come_again(opening):
+    gang = opening()
+    script = gang.script()
+    gang.agent(0).close()
+    script.close()
+
+    def retake() -> GangConnection | None:
+        try:
+            return gang.script()
+        except StartError:  # the end of the old connection was not seen yet
+            return None
+
+    eventually(retake)
+    agents = [gang.agent(0), gang.agent(1)]
+    assert gang.model.signature[0].inputs[0].name == "x"
+    assert len(agents) == 2
+
+
+def test_agents_that_cannot_start_end_the_wait(opening):
+    gang = opening()
+    gang.script().send(GaveUp("rank 1: no such file"))
+    assert gang.error == "rank 1: no such file"
+
+
+def test_the_wait_for_agents_may_be_limited(opening):
+    gang = opening(wait=0.2)
+    assert gang.error == "agents of ranks 0, 1 have not joined within 0.2 s"
+
+
+def test_a_complete_gang_does_not_end_because_others_give_up(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    with pytest.raises(StartError, match="rank 0 is taken already by agents of another script"):
+        gang.script()
+    gang.connect().send(GaveUp("we were refused"))
+    done = pool.submit(gang.model.run, [X])
+    for agent in agents:
+        agent.answer(X)
+    assert len(done.result(PATIENCE)) == 1
+
+
+def test_stopping_is_said_to_all(opening):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+    gang.model.close()
+    assert agents[1].connection.receive(wait=True) == [Stop()]
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_an_address_in_use_is_one_error(opening, pool):
+    gang = opening()
+    gang.connect()
+    options = GangOptions(tables.text((tables.IP, 2)), gang.address, 0, 0)
+    with pytest.raises(StartError, match="bind to the socket address .* failed"):
+        GangModel.open("big", DistributedSpec(2, 1), options, print)
+
+
+def test_a_wrong_rank_table_is_one_error():
+    options = GangOptions("{}", "127.0.0.1:1", 0, 0)
+    with pytest.raises(StartError, match="The rank table is wrong"):
+        GangModel.open("big", DistributedSpec(2, 1), options, print)
+
+
+@pytest.mark.parametrize("variable", [token.VARIABLE, token.FILE_VARIABLE])
+def test_only_who_has_the_token_may_join(opening, monkeypatch, tmp_path, variable):
+    for name in ("right", "wrong"):
+        (tmp_path / name).write_text(f"{name}\n")
+    value = {token.VARIABLE: "{}", token.FILE_VARIABLE: str(tmp_path / "{}")}[variable]
+    monkeypatch.setenv(variable, value.format("right"))
+    gang = opening()
+    gang.script()
+    for wrong in ("", value.format("wrong")):
+        monkeypatch.setenv(variable, wrong)
+        with pytest.raises(StartError, match="wrong token: SERVING_DISTRIBUTED_TOKEN should"):
+            connect(gang.address)
+
+
+def test_a_token_file_that_cannot_be_read_is_one_error(monkeypatch, tmp_path):
+    for path, problem in ((tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
+        (tmp_path / "empty").touch()
+        with pytest.raises(StartError, match=problem):
+            token.read_token({token.FILE_VARIABLE: str(path)})
+
+
+def test_another_version_of_the_protocol_is_refused(opening, monkeypatch):
+    gang = opening()
+    gang.script()
+    monkeypatch.setattr(connecting, "PROTOCOL", 99)
+    with pytest.raises(StartError, match="the worker speaks protocol 1 and the agent protocol 99"):
+        connect(gang.address)
+
+
+def test_wrong_ranks_are_refused(opening):
+    gang = opening()
+    gang.script()
+    agent = gang.agent(0)
+    for rank, args, problem in (
+        (0, (), "rank 0 has joined already"),
+        (2, (), "rank 2 is unknown"),
+        (1, ("x", (2, 4)), "the inputs of ranks of a stage should be the same"),
+    ):
+        with pytest.raises(StartError, match=problem):
+            gang.agent(rank, *args)
+    agent.send(Join(1, report()))
+    with pytest.raises(StartError, match="has joined as rank 0 already"):
+        agent.ask(Beat())
+
+
+def raw(gang: Opening) -> socket.socket:
+    gang.connect().close()  # it listens
+    host, _, port = gang.address.rpartition(":")
+    return socket.create_connection((host, int(port)), PATIENCE)
+
+
+def all_of(stream: socket.socket) -> bytes:
+    with stream:
+        found = b""
+        while chunk := stream.recv(1 << 16):
+            found += chunk
+        return found
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"at most 65536 are accepted"),
+        (struct.pack("<I", messages.SMALL + 1), b"at most 65536 are accepted"),
+        (struct.pack("<I", 3) + b"\xc1\xc1\xc1", b"MessagePack"),
+        (encode(Beat()), b"the first message should be Hello"),
+        (encode(messages.Hello(1, b"")), b"wrong token"),
+    ],
+)
+def test_what_is_no_greeting_is_refused_before_it_is_read(opening, sent, problem):
+    stream = raw(opening())
+    stream.sendall(sent)
+    assert problem in all_of(stream)
+
+
+def test_who_does_not_greet_is_sent_away(opening, monkeypatch):
+    monkeypatch.setattr(leader, "GREETING", 0.1)
+    assert len(all_of(raw(opening(timeout=0.4)))) > token.NONCE
+
+
+def test_too_many_who_do_not_greet_are_sent_away(opening, monkeypatch):
+    monkeypatch.setattr(leader, "MOST_UNKNOWN", 2)
+    gang = opening()
+    waiting = [raw(gang), raw(gang)]
+    with pytest.raises(StartError, match="too many connections wait"):
+        connect(gang.address)
+    for stream in waiting:
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Join(1, []),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 99, None)], [])]),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [-2])], [])]),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [1] * 33)], [])]),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 13, None)], [])]),
+        Join(-(1 << 60), report()),
+        Take([1 << 60]),
+        Ran(1, b""),
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused_alone(opening, message: msgspec.Struct):
+    gang = opening()
+    gang.script()
+    with pytest.raises(StartError, match="the worker refuses"):
+        gang.connect().ask(message)
+    gang.agent(0)
+
+
+def edited(frame: bytes, edits: list[tuple[int, int]]) -> bytes:
+    """`frame` with the bytes at these places (from its end, so that most keep the length)."""
+    found = bytearray(frame)
+    for place, value in edits:
+        found[-1 - place % len(found)] = value
+    return bytes(found)
+
+
+EDITS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4)
+FRAMES = [
+    encode(message)
+    for message in (Join(1, report()), Take([0, 1]), Ran(1, b"abc", Fault(3, "text")), Beat())
+]
+
+
+def test_whatever_others_send_the_gang_serves(opening, pool):
+    gang = opening()
+    agents = complete(gang, "x", "x")
+
+    @given(st.sampled_from(FRAMES), EDITS)
+    @settings(max_examples=100)
+    def send(frame: bytes, edits: list[tuple[int, int]]) -> None:
+        connection = connect(gang.address)
+        connection._stream.sendall(edited(frame, edits))
+        connection.close()
+
+    send()
+    done = pool.submit(gang.model.run, [X])
+    for agent in agents:
+        agent.answer(X)
+    assert len(done.result(PATIENCE)) == 1
+
+
+def test_a_large_message_of_a_script_is_refused(opening):
+    gang = opening()
+    connection = gang.connect()
+    with pytest.raises(StartError, match="at most 4194304|ended the conn|Broken|reset"):
+        connection.ask(GaveUp("x" * messages.MEDIUM))
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [b"", b"\xff" * 40, native.encode_values([X, X]), native.encode_values(["text"])],
+)
+def test_a_result_that_is_none_fails_the_prediction(opening, pool, outputs):
+    gang = opening(1, 1)
+    (agent,) = complete(gang, "x")
+    done = pool.submit(gang.model.run, [X])
+    agent.connection.send(Ran(agent.next().id, outputs))
+    with pytest.raises(StageFailed, match="the last rank returned"):
+        done.result(PATIENCE)
+
+
+def test_an_agent_that_answers_what_it_was_not_asked_is_lost(opening):
+    gang = opening(1, 1)
+    (agent,) = complete(gang, "x")
+    agent.connection.send(Ran(77, b""))
+    assert "rank 0 was refused: rank 0 answered what" in gang.broken.result(PATIENCE)
+
+
+def test_a_listener_that_is_no_worker_is_one_error(monkeypatch):
+    monkeypatch.setattr(connecting, "ANSWERING", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(StartError, match="has not answered within"):
+            connect(address)
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(connect, address)
+            server.accept()[0].close()  # of the first try
+            other, _ = server.accept()
+            with other:
+                other.sendall(b"\0\0\0\0SMTP ready")
+                with pytest.raises(ServingError, match="is no worker of a distributed servable"):
+                    done.result(PATIENCE)

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.distributed.stages import Prediction, Source, Stage, plan
+from mindspore_serving.errors import InvalidInputs, StageFailed
+
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
+
+
+def tensor(name, shape=(2, 3), dtype=FLOAT):
+    return TensorSpec(name, dtype, shape)
+
+
+X, Y, HIDDEN = tensor("x"), tensor("y"), tensor("hidden", (2, 8))
+
+
+def graph(inputs, outputs=(Y,)):
+    return Signature(tuple(inputs), tuple(outputs))
+
+
+def sources(*stages):
+    return [stage.source for stage in plan(stages, len(stages))]
+
+
+def test_ranks_form_stages_and_the_last_one_returns_the_result():
+    assert plan([graph([X])] * 4, 1) == (Stage(range(4), Source.REQUEST, True),)
+    first, second = plan([graph([X])] * 4, 2)
+    assert (first.ranks, first.returns) == (range(2), False)
+    assert (second.ranks, second.returns, second.last) == (range(2, 4), True, 3)
+
+
+def test_a_later_stage_without_inputs_gets_none():
+    assert sources(graph([X]), graph([])) == [Source.REQUEST, Source.NOTHING]
+
+
+def test_a_later_stage_with_the_inputs_of_the_first_gets_those_of_the_request():
+    assert sources(graph([X]), graph([X])) == [Source.REQUEST, Source.REQUEST]
+
+
+def test_a_later_stage_with_other_inputs_gets_the_outputs_before_it():
+    stages = plan([graph([X], [HIDDEN]), graph([tensor("h", (2, 8))])], 2)
+    assert [stage.source for stage in stages] == [Source.REQUEST, Source.PREVIOUS]
+    assert stages[0].returns
+
+
+def test_a_name_decides_where_shapes_do_not():
+    assert sources(graph([X]), graph([tensor("h")]))[1] is Source.PREVIOUS
+    assert sources(graph([X], [HIDDEN]), graph([tensor("h")]))[1] is Source.REQUEST
+
+
+def test_what_a_model_does_not_say_fits():
+    unknown = TensorSpec("h", None, None)
+    assert sources(graph([X], []), graph([unknown]))[1] is Source.PREVIOUS
+    assert sources(graph([X], [HIDDEN]), graph([tensor("h", (-1, 8))]))[1] is Source.PREVIOUS
+
+
+@pytest.mark.parametrize(
+    "own", [tensor("h", (2, 9)), tensor("h", (2, 8), INT), tensor("h", (2, 8, 1))]
+)
+def test_inputs_that_come_from_nowhere_are_refused(own):
+    with pytest.raises(InvalidInputs, match="the inputs of stage 1 .* neither those of stage 0"):
+        plan([graph([X], [HIDDEN]), graph([own])], 2)
+
+
+def test_a_prediction_of_one_stage_ends_when_all_ranks_have_answered():
+    prediction = Prediction(plan([graph([X])] * 3, 1))
+    assert [stage.ranks for stage in prediction.begin()] == [range(3)]
+    prediction.answered(2, b"result")
+    prediction.answered(0, b"")
+    assert prediction.waiting == [1]
+    prediction.answered(1, b"")
+    assert prediction.is_settled
+    assert prediction.outputs == b"result"
+
+
+def test_a_chained_stage_begins_with_the_outputs_of_the_last_rank_before_it():
+    prediction = Prediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
+    (first,) = prediction.begin()
+    assert prediction.answered(0, b"") is None
+    following = prediction.answered(1, b"hidden")
+    assert following is not None
+    assert following.ranks == range(2, 4)
+    assert not prediction.is_settled
+    prediction.answered(2, b"")
+    prediction.answered(3, b"y")
+    assert (prediction.outputs, prediction.is_settled) == (b"y", True)
+
+
+def test_stages_that_wait_for_nothing_begin_together():
+    prediction = Prediction(plan([graph([X]), graph([])], 2))
+    assert [stage.source for stage in prediction.begin()] == [Source.REQUEST, Source.NOTHING]
+
+
+def test_after_a_failure_nothing_more_begins_and_the_first_error_counts():
+    prediction = Prediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
+    prediction.begin()
+    prediction.failed(0, StageFailed("no memory"))
+    assert prediction.answered(1, b"hidden") is None
+    assert prediction.is_settled
+    assert str(prediction.error) == "no memory"
+
+
+def test_an_answer_nobody_asked_for_is_refused():
+    prediction = Prediction(plan([graph([X])] * 2, 1))
+    prediction.begin()
+    prediction.answered(0, b"")
+    for rank in (0, 5):
+        with pytest.raises(InvalidInputs, match="answered what it was not asked"):
+            prediction.answered(rank, b"")

@@ -1,0 +1,79 @@
+"""Agents whose MindIR files have collective operators, on a CPU."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.commands import run
+from tests.e2e.gangs import GangScripts
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.mindspore, pytest.mark.slow]
+
+EXPORT = """
+import sys
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+
+class Part(nn.Cell):
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+        self.weight = ms.Parameter(ms.Tensor(np.load("weight.npy")[rows]), name="weight")
+        self.sum = ops.AllReduce(group="mccl_world_group")
+
+    def construct(self, x):
+        return self.sum(ops.matmul(x[:, self.rows], self.weight))
+
+x = ms.Tensor(np.zeros((4, 6), np.float32))
+for rank, rows in enumerate((slice(0, 3), slice(3, 6))):
+    ms.export(Part(rows), x, file_name=f"rank{rank}", file_format="MINDIR")
+"""
+
+SCHEDULER = """
+import mindspore
+from mindspore.communication import init
+
+mindspore.set_device("CPU")
+init()
+"""
+
+FILES = ["rank0.mindir", "rank1.mindir"]
+
+
+@pytest.fixture
+def gang(tmp_path: Path):
+    made = GangScripts(tmp_path, spec="1, with_batch_dim=False")
+    np.save(tmp_path / "weight.npy", np.random.default_rng(1).standard_normal((6, 2), np.float32))
+    made.write("export.py", EXPORT)
+    done = run([sys.executable, "export.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    yield made
+    made.close()
+
+
+def test_two_ranks_sum_what_each_has_of_a_product(gang):
+    meeting = {
+        "MS_WORKER_NUM": "2",
+        "MS_SCHED_HOST": "127.0.0.1",
+        "MS_SCHED_PORT": str(free_port()),
+    }
+    gang.run("scheduler.py", SCHEDULER, MS_ROLE="MS_SCHED", **meeting)
+    gang.start_agents(FILES, environment={"MS_ROLE": "MS_WORKER", **meeting})
+    gang.start_server("").says("it serves")
+    x = np.random.default_rng(2).standard_normal((4, 6), np.float32)
+    with gang.client() as client:
+        (answer,) = client.infer({"x": x})
+    weight = np.load(gang.directory / "weight.npy")
+    np.testing.assert_allclose(answer["y"], x @ weight, rtol=1e-4, atol=1e-5)
+
+
+def test_without_a_scheduler_the_reason_is_said(gang):
+    agents = gang.start_agents(FILES)
+    server = gang.start_server("")
+    assert (server.status(), agents.status()) == (1, 1)
+    for text in (agents.text, server.text):
+        assert "it talks to other ranks (AllReduce), which meet by a scheduler on a CPU" in text
