@@ -106,6 +106,8 @@ def open_model(source: ModelSource, path: str, file: GraphFile) -> tuple[Any, pr
         return convert(program, file.graph), program
     except StartError as error:
         raise load_error(source, path, error) from error
+    except RecursionError as error:
+        raise load_error(source, path, "its graphs call each other too deep") from error
 
 
 def _missing(missing: Mapping[str, Sequence[str]]) -> str:

@@ -30,8 +30,9 @@ from mindspore_serving.mindir.values import (
     leaves,
 )
 
-_MAX_BYTES = 1 << 33  # of one value whose shape is known: more is a mistake or an attack
+_MAX_BYTES = 1 << 32  # of one value whose shape is known: more is a mistake or an attack
 _MAX_DEPTH = 200  # graphs inside graphs
+_MAX_CALLS = 200_000  # in all; graphs that call each other twice would double them each time
 
 
 def missing_operators(program: Program) -> dict[str, list[str]]:
@@ -72,6 +73,7 @@ class _Walk:
     flow: Flow
     variables: dict[str, Variable]
     depth: int = 0
+    num_calls: int = 0
 
     def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
         """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
@@ -103,6 +105,9 @@ class _Walk:
         return Outcome({RETURN: tuple(self._known(output, scope) for output in body.outputs)})
 
     def _value(self, call: Call, scope: Mapping[str, Value]) -> Value:
+        self.num_calls += 1
+        if self.num_calls > _MAX_CALLS:
+            raise StartError(f"its graphs make more than {_MAX_CALLS} calls")
         if call.operator == "UpdateState":
             return MONAD
         if not call.operator:

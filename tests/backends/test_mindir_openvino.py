@@ -190,6 +190,23 @@ def call_itself(model):
     node.input.extend(entry.name for entry in model.graph.input)
 
 
+def double_calls(model):
+    """Forty graphs, each of which calls the next one twice."""
+    for number in range(40):
+        graph = model.functions.add(name=f"g{number}")
+        graph.input.add(name=f"x{number}")
+        kind = "ReLU" if number == 39 else f"REF::g{number + 1}"
+        for side, given in (("a", f"x{number}"), ("b", f"a{number}"), ("c", f"b{number}")):
+            node = graph.node.add(name=side, op_type=kind if side != "c" else "ReLU")
+            node.input.append(given)
+            node.output.append(f"{side}{number}")
+        graph.output.add(name=f"c{number}")
+    node = model.graph.node.add(name="first", op_type="REF::g0")
+    node.input.append(model.graph.input[0].name)
+    node.output.append("result")
+    model.graph.output[0].name = "result"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
@@ -197,6 +214,7 @@ def call_itself(model):
         ("add", enlarge_input, "of shape \\(2147483648, 2\\) has 17179869184 bytes, accepted"),
         ("add", make_cycle, "not defined before it: a missing name, or a cycle"),
         ("two_open", call_itself, "calls itself"),
+        ("two_open", double_calls, "make more than 200000 calls"),
     ],
 )
 def test_what_cannot_be_is_one_readable_error(opened, changed, name, change, text):
