@@ -53,7 +53,7 @@ class BackgroundLoop:
     def _get(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = _new_loop()
+                self._loop = new_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="serving-loop", daemon=True
                 )
@@ -71,7 +71,8 @@ async def _cancel_all() -> None:
         await asyncio.wait(others, timeout=4)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Of uvloop, where it is installed."""
     try:
         import uvloop
     except ImportError:

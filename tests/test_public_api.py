@@ -32,7 +32,8 @@ SIGNATURES = {
         "num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
-        "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60)"
+        "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60, "
+        "node_labels=None)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
@@ -57,6 +58,9 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
+    f"{SERVER}.start_node_server": (
+        "(address, ssl_config=None, *, token_file=None, insecure=False, local_slots=None)"
+    ),
     f"{SERVER}.register.call_postprocess_pipeline": "(postprocess_fun, *args)",
     f"{SERVER}.register.call_servable": "(*args, subgraph=0)",
     f"{SERVER}.register.register_pipeline": "(output_names)",
@@ -147,6 +151,7 @@ def test_it_is_called_as_documented(path: str) -> None:
 def test_the_names_of_the_server_are_complete() -> None:
     assert set(server.__all__) >= {
         *("start_servables", "start_grpc_server", "start_restful_server", "stop"),
+        "start_node_server",
         *("ServableStartConfig", "SSLConfig"),
         *register.__all__,
     }

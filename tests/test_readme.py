@@ -2,8 +2,8 @@
 
 A Python block that begins with `# PATH` is that file.  A `console` block is typed line by line in
 the directory of those files: `$ COMMAND` must print exactly the lines below it, and `$ COMMAND &`
-is a server, which must get ready, or a script of agents, which wait for one.  Ports are replaced by
-free ones.  Other blocks are not run, but Python must be Python.
+is a server, which must get ready, a script of agents, which wait for one, or a machine that joins
+one later.  Ports are replaced by free ones.  Other blocks are not run, but Python must be Python.
 """
 
 import ast
@@ -108,6 +108,9 @@ class Typist:
             source = (self._directory / command.split()[1]).read_text()
         if "startup_agents(" in source:
             return  # they wait for a server that comes later
+        if " worker --join" in command:
+            server.says("Joining")
+            return
         ports = [new for new in self._ports.values() if new in source]
 
         def is_ready() -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mindspore_serving import __version__
+from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
+from mindspore_serving.cli.options import add_options, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
@@ -18,8 +20,6 @@ from mindspore_serving.cli.settings import (
     PredictSettings,
     QuantizeSettings,
     ServeSettings,
-    add_options,
-    to_settings,
 )
 from mindspore_serving.errors import ServingError
 
@@ -30,6 +30,8 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
   mindspore-serving chat http://127.0.0.1:1500      talk with a language model
   mindspore-serving bench http://127.0.0.1:1500     how fast it answers
+  mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
+  mindspore-serving status               which workers run, and where
   mindspore-serving doctor               what works on this machine
   mindspore-serving quantize llama/ llama-int8/     a smaller language model
   mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
@@ -85,6 +87,18 @@ Prompts are made of random words, of the wanted length by the server's own count
 --prompts they are read from a file.  At a rate, latencies count from when a request was due, even
 if it was sent late.
 """
+_WORKER = """\
+Join a server, and run workers for it on this machine until Ctrl-C or SIGTERM:
+
+  openssl rand -hex 32 > token && chmod 600 token      the same file on both machines
+  mindspore-serving serve models/ --worker-address 10.0.0.1:6200 --token-file token \\
+      --tls-cert server.pem --tls-key server-key.pem               on 10.0.0.1
+  mindspore-serving worker --join 10.0.0.1:6200 --token-file token --tls-ca ca.pem
+
+The servables, and this version of this package, have to be on this machine too.  When the server
+is gone its workers here end, and this machine joins again when it is back.  With SIGTERM workers
+finish what they have, and the server places them elsewhere.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
         ("quantize", "round a language model's weights", _QUANTIZE, QuantizeSettings),
         ("convert", "write a MindIR file as OpenVINO IR", _CONVERT, ConvertSettings),
+        ("worker", "run workers on this machine for a server elsewhere", _WORKER, WorkerSettings),
+        ("status", "show which workers run, and where", "", StatusSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

@@ -4,12 +4,26 @@ import os
 import ssl
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import InvalidInputs
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
+
+
+class TlsFiles(Protocol):
+    """Paths of PEM files: an authority in place of the system's, and a client's certificate."""
+
+    @property
+    def tls_ca(self) -> str | None: ...
+
+    @property
+    def tls_cert(self) -> str | None: ...
+
+    @property
+    def tls_key(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +76,7 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
         parts.hostname,
         port or (443 if is_secure else 80),
         parts.path.rstrip("/").removesuffix("/v1"),
-        _context(access) if is_secure else None,
+        to_context(access) if is_secure else None,
         {"authorization": f"Bearer {key}"} if key else {},
     )
 
@@ -72,7 +86,8 @@ def to_key(access: Access) -> str:
     return access.api_key or os.environ.get(API_KEY, "")
 
 
-def _context(access: Access) -> ssl.SSLContext:
+def to_context(access: TlsFiles) -> ssl.SSLContext:
+    """Of a client.  Raises InvalidInputs naming the files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=access.tls_ca)
         if access.tls_cert:

@@ -81,6 +81,7 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
             **{name: getattr(settings, name) for name in SUPERVISION},
+            node_labels=dict(settings.node_labels),
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )
@@ -151,6 +152,14 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     (most, content), keys = limits(settings), api_keys(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
+    if settings.worker_address is not None:
+        server.start_node_server(
+            settings.worker_address,
+            tls,
+            token_file=settings.token_file,
+            insecure=settings.insecure,
+            local_slots=settings.local_slots,
+        )
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),

@@ -5,10 +5,37 @@ other end is a child, a process on another machine or an actor of some engine is
 """
 
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a worker needs of the machine that it runs on.
+
+    `device_type` is "none" for any; `labels` are those that its machine must have.
+    """
+
+    servable: str = ""
+    device_type: str = "none"
+    device_id: int | None = None  # of a worker that owns one
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_here: bool = False  # it has to run on the master's machine
+    patience: float = 0.0  # seconds that it may wait for a place
+
+
+ANYTHING = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker runs."""
+
+    node: str = ""  # "" is the master's machine
+    device_id: int | None = None
 
 
 class Process(Protocol):
@@ -16,6 +43,11 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int: ...
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether its machine is leaving: the worker that follows it runs elsewhere."""
+        ...
 
     async def wait(self) -> int:
         """Its exit status once it has ended (negative: the signal that ended it)."""
@@ -38,12 +70,13 @@ class Launched:
     stream: socket.socket
     arena: Arena | NoArena
     view: ArenaView | NoArena
+    place: Place = Place()
 
 
 class Launcher(Protocol):
     """Starts workers."""
 
-    async def launch(self, name: str, log_name: str) -> Launched:
+    async def launch(self, name: str, log_name: str, needs: Needs) -> Launched:
         """Start a worker process; `name` is for people.  Raises StartError, or ResourceShortage if
         it may succeed later."""
         ...

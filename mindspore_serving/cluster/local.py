@@ -10,15 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import mindspore_serving
 from mindspore_serving.aio import FunctionThread
-from mindspore_serving.cluster.base import Launched
+from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.cluster.worker_log import WorkerLog
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
+from mindspore_serving.ipc.arena import NoArena
 
 LOG_DIRECTORY = "serving_logs"
 # Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
@@ -46,6 +49,10 @@ class LocalProcess:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def is_moving(self) -> bool:
+        return False
+
     async def wait(self) -> int:
         if self._ended is None:
             loop = asyncio.get_running_loop()
@@ -71,42 +78,52 @@ class LocalProcess:
 
 
 class LocalLauncher:
-    """Worker processes of this machine; their output goes to files in `serving_logs/`."""
+    """Worker processes of this machine; their output goes to files in `serving_logs/`.
 
-    def __init__(self) -> None:
+    With `is_inline` payloads go through the stream, as it leads to another machine in the end.
+    """
+
+    def __init__(self, *, is_inline: bool = False) -> None:
         self._spawner = FunctionThread("spawner")  # now: later there may be no thread to be had
+        self._is_inline = is_inline
 
-    async def launch(self, name: str, log_name: str) -> Launched:
+    async def launch(
+        self, name: str, log_name: str, needs: Needs = ANYTHING, options: Sequence[str] = ()
+    ) -> Launched:
+        """As `Launcher.launch`, with more `options` of the worker's command line."""
         with ExitStack() as inherited, ExitStack() as ours:
             try:
                 log = WorkerLog(log_path(log_name))
                 inherited.callback(log.close_writer)
                 ours.callback(log.close)
-                return await self._launch(name, log, inherited, ours)
+                arguments = ["--name", name, *options]
+                launched = await self._launch(arguments, log, inherited, ours)
             except OSError as error:
                 kind = ResourceShortage if error.errno in _SHORTAGES else StartError
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
+            launched.place = Place(device_id=needs.device_id)
+            return launched
 
     async def _launch(
-        self, name: str, log: WorkerLog, inherited: ExitStack, ours: ExitStack
+        self, arguments: Sequence[str], log: WorkerLog, inherited: ExitStack, ours: ExitStack
     ) -> Launched:
         """What the worker inherits is closed in any case, what is ours if this fails."""
         stream, theirs = socket.socketpair()
         inherited.callback(theirs.close)
         ours.callback(stream.close)
         descriptors = {"channel": theirs.fileno()}
-        for kind in ("to-worker", "to-master"):
+        for kind in ("to-master",) if self._is_inline else ("to-worker", "to-master"):
             descriptors[kind] = arena.create()
             inherited.callback(os.close, descriptors[kind])
         descriptors["lifeline"], lifeline = os.pipe2(os.O_CLOEXEC)
         inherited.callback(os.close, descriptors["lifeline"])
         ours.callback(os.close, lifeline)
-        to_worker = arena.Arena(descriptors["to-worker"])
+        to_worker = NoArena() if self._is_inline else arena.Arena(descriptors["to-worker"])
         ours.callback(to_worker.close)
         to_master = arena.ArenaView(descriptors["to-master"], status.SIZE)
         ours.callback(to_master.close)
-        child, pidfd = await self._spawner.run(_spawn, name, log.writer, descriptors)
+        child, pidfd = await self._spawner.run(_spawn, arguments, log.writer, descriptors)
         ours.pop_all()
         log.begin()
         process = LocalProcess(child, pidfd, lifeline, log)
@@ -114,14 +131,17 @@ class LocalLauncher:
 
 
 def _spawn(
-    name: str, output: int, descriptors: dict[str, int]
+    arguments: Sequence[str], output: int, descriptors: dict[str, int]
 ) -> "tuple[subprocess.Popen[bytes], int]":
     """The worker's process, and a descriptor of it."""
     # -P: nothing in the current directory may hide what the worker imports
     safe = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *safe, "-m", "mindspore_serving.execution", "--name", name]
+    command = [sys.executable, *safe, "-m", "mindspore_serving.execution", *arguments]
     command += ["--channel", f"fd:{descriptors['channel']}"]
-    command += ["--arenas", f"{descriptors['to-master']},{descriptors['to-worker']}"]
+    if "to-worker" in descriptors:
+        command += ["--arenas", f"{descriptors['to-master']},{descriptors['to-worker']}"]
+    else:
+        command += ["--status", str(descriptors["to-master"])]
     command += ["--lifeline", str(descriptors["lifeline"])]
     child = subprocess.Popen(
         command,
@@ -151,6 +171,7 @@ def environment() -> dict[str, str]:
     if not root.endswith(("site-packages", "dist-packages")):
         old = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = root + (os.pathsep + old if old else "")
+    environment.pop(TOKEN, None)  # what a servable does not need
     environment["PYTHONUNBUFFERED"] = "1"
     return environment
 

@@ -67,6 +67,7 @@ class Deployment:
     heartbeat_timeout: float = 10.0  # seconds; 0 for none, as in the next two
     stage_timeout: float = 0.0  # seconds
     step_timeout: float = 300.0  # seconds
+    node_labels: Mapping[str, str] = field(default_factory=dict)  # that its machines must have
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     gang: GangOptions | None = None  # of a distributed servable

@@ -61,6 +61,7 @@ class Link:
     ) -> None:
         self.name = name
         self.process = launched.process
+        self.place = launched.place
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, RequestPart] = {}
         self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
@@ -224,7 +225,8 @@ class Link:
             self.is_ready = True
             self.loaded.set_result(message)
         else:
-            self.loaded.set_exception(StartError(message.text))
+            where = f"node {self.place.node}: " if self.place.node else ""
+            self.loaded.set_exception(StartError(where + message.text))
 
     def _on_done(self, message: Done) -> None:
         for offset in message.freed:

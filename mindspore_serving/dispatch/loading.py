@@ -3,6 +3,7 @@
 Knows nothing of other workers, nor whether this one is still wanted.
 """
 
+from mindspore_serving.cluster.base import Needs
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
@@ -26,6 +27,18 @@ async def load(link: Link, setup: Setup) -> Ready:
         tail = link.process.log_tail()[-_TAIL:]
         text = f"{error}, {exit_text(status)}{': ' if tail else ''}{tail}"
         raise StartError(text) from error
+
+
+def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> Needs:
+    """What a worker needs of a machine, for which it waits at most `patience` seconds."""
+    return Needs(
+        deployment.servable_name,
+        deployment.device_type,
+        device_id,
+        deployment.node_labels,
+        is_here=deployment.gang is not None,  # its agents connect to an address of this machine
+        patience=patience,
+    )
 
 
 def setup_of(

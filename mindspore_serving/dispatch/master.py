@@ -124,7 +124,8 @@ class Master:
             log_name = f"log_{name}_extra{extra}_version{version}"
 
         async def start() -> Link:
-            launched = await self._launcher.launch(title, log_name)
+            needs = loading.needs_of(deployment, device_id, supervisor.patience)
+            launched = await self._launcher.launch(title, log_name, needs)
             owns_models = device_id is not None or not deployment.device_ids
             link = Link(launched, title, self, owns_models=owns_models)
             self._links[link] = supervisor
@@ -209,7 +210,8 @@ class Master:
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""
         self._unregister(link)
-        self._links[link].leave()
+        if not link.process.is_moving:
+            self._links[link].leave()
         if link.is_ready:
             link.ask_to_exit()
         else:

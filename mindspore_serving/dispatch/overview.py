@@ -47,7 +47,10 @@ class Overview:
         return [status.readiness(*one, self._registry) for one in self._deployed]
 
     def observe(self) -> list[dict[str, Any]]:
-        return [status.observe(service) for service in self._registry]
+        return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
+
+    def _workers(self, deployment: Deployment) -> Sequence[WorkerSupervisor]:
+        return next((own for one, own in self._deployed if one == deployment), ())
 
     def describe(self) -> list[dict[str, Any]]:
         return [status.describe(service) for service in self._registry]

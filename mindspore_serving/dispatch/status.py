@@ -57,13 +57,27 @@ def readiness(
     return ServableReadiness(deployment.name, version, is_ready=False, reason=reason)
 
 
-def observe(service: Service) -> dict[str, Any]:
-    """As `describe`, and requests, latencies of about the last minute in milliseconds, and of a
-    language model its card and its engines' totals over all workers."""
+def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
+    """Where a worker runs, or ran last; nothing but its state before its first start."""
+    link = supervisor.link
+    if link is None:
+        return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
+    return {
+        "node": link.place.node,
+        "pid": link.process.pid,
+        "device": link.place.device_id,
+        "state": supervisor.condition,
+    }
+
+
+def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[str, Any]:
+    """As `describe`, and its workers, requests, latencies of about the last minute in milliseconds,
+    and of a language model its card and its engines' totals over all workers."""
     methods = service.methods.values()
     p50, p99 = quantiles([method.series for method in methods], (0.5, 0.99))
     found: dict[str, Any] = {
         **describe(service),
+        "workers": [worker(one) for one in supervisors],
         "requests": {
             "waiting": num_waiting(service),
             "running": sum(len(link.parts) for link in service.workers),

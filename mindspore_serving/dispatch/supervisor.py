@@ -14,6 +14,8 @@ from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 from mindspore_serving.isolation.spawning import exit_text
 
+FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place; later ones are tried again
+
 
 class WorkerSupervisor:
     """One replica that is to run: its worker now, and the next one when that dies.
@@ -81,6 +83,13 @@ class WorkerSupervisor:
         if self.state in ("ready", "starting"):
             self.state = "leaving"
             self._on_change(self)
+
+    @property
+    def patience(self) -> float:
+        """The seconds that its next start may wait for a machine with room."""
+        if self.is_added:
+            return 0.0
+        return FIRST_PATIENCE if self.state == "starting" else PATIENCE
 
     @property
     def is_coming(self) -> bool:

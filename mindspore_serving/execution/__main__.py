@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mindspore_serving.execution.worker import Worker
+from mindspore_serving.execution.worker import Overrides, Worker
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect
@@ -28,12 +28,13 @@ def main() -> int:
     if arguments.lifeline is not None:
         end_with(arguments.lifeline)
     stream = connect(arguments.channel)
-    arena: Arena | NoArena = NoArena(status.SIZE)
+    arena: Arena | NoArena = NoArena(status.SIZE, arguments.status)
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
         to_write, to_read = map(int, arguments.arenas.split(","))
         arena, view = Arena(to_write, status.SIZE), ArenaView(to_read)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
+    worker.overrides = Overrides(arguments.servables, arguments.device_id)
     is_child = arguments.channel.startswith("fd:")
     _watch(stream, worker.announce_leaving, arena, is_child=is_child)
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
@@ -48,6 +49,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.execution")
     parser.add_argument("--channel", required=True, help="fd:N, unix:PATH or tcp:HOST:PORT")
     parser.add_argument("--arenas", help="descriptors to write to and to read from: W,R")
+    parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
+    parser.add_argument("--servables", help="directory of servables here, if not the master's")
+    parser.add_argument("--device-id", type=int, help="device here, if not the master's")
     parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
     return parser.parse_args()

@@ -3,6 +3,9 @@
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import StageKind
@@ -17,8 +20,26 @@ from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Failed, Leaving, Ready, Setup
 from mindspore_serving.ipc.status import STAGES, STEPS, Lane
+from mindspore_serving.servable.check import check_servable_name
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What this machine knows better than the master: where servables are, and which device."""
+
+    servables: str | None = None  # the only directory of which anything is loaded
+    device_id: int | None = None
+
+    def apply(self, setup: Setup) -> Setup:
+        """Raises InvalidInputs if the servable would lie elsewhere."""
+        if self.servables is not None:
+            check_servable_name("servable_name", setup.servable_name)
+            setup = msgspec.structs.replace(setup, servable_directory=self.servables)
+        if self.device_id is not None and setup.device_id is not None:
+            setup = msgspec.structs.replace(setup, device_id=self.device_id)
+        return setup
 
 
 class Worker:
@@ -36,6 +57,7 @@ class Worker:
         view: ArenaView | NoArena,
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
+        self.overrides = Overrides()
         self._on_broken = on_broken
         self._connection = Connection(stream, arena, view)
         self._lane = Lane(arena.reserved, STAGES)
@@ -67,6 +89,7 @@ class Worker:
         self._remote.servable = setup.servable_name
         try:
             steps = Lane(self._connection.arena.reserved, STEPS)
+            setup = self.overrides.apply(setup)
             host = load(setup, self._remote, self._connection.make_wakeable, steps, self._broke)
         except Exception as error:
             if not isinstance(error, ServingError):

@@ -1,5 +1,6 @@
 """`ip:port` and `unix:path`, checked; and a bound listening socket.  Knows no protocol."""
 
+import ipaddress
 import resource
 import socket
 from dataclasses import dataclass
@@ -53,7 +54,20 @@ def parse(text: str, tag: str, *, allow_unix: bool) -> Address:
     return Address(text, host=host.strip("[]"), port=int(port))
 
 
-def listen(address: Address) -> socket.socket:
+def check_loopback(address: Address, tag: str) -> None:
+    """Raise InvalidInputs if other machines could reach `address`, or it lies elsewhere."""
+    try:
+        is_here = ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        is_here = address.host == "localhost"
+    if not is_here:
+        raise InvalidInputs(
+            f"{tag} is {address.text}, where others could read along: only addresses of this "
+            "machine, as 127.0.0.1, may be insecure"
+        )
+
+
+def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
     """A listening TCP socket.  Raises StartError if the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -64,7 +78,7 @@ def listen(address: Address) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartError(
-            f"Serving Error: RESTful server start failed, bind to the socket address "
+            f"Serving Error: {tag} start failed, bind to the socket address "
             f"{address.text} failed: {error.strerror or error}"
         ) from error
     listener.setblocking(False)

@@ -121,11 +121,12 @@ class ArenaView:
 
 
 class NoArena:
-    """For a channel to another machine: everything travels inline, and `reserved` is read by
-    nobody."""
+    """For a channel to another machine: everything travels inline.  `reserved` is the beginning of
+    the shared memory `fd`, if there is one, else nobody but us reads it."""
 
-    def __init__(self, num_reserved: int = 0) -> None:
-        self.reserved = memoryview(bytearray(num_reserved))
+    def __init__(self, num_reserved: int = 0, fd: int | None = None) -> None:
+        memory = bytearray(num_reserved) if fd is None else mmap.mmap(fd, num_reserved)
+        self.reserved = memoryview(memory)
 
     def put(self, data: "bytes | bytearray | memoryview") -> Payload:
         return cast(bytes, data)

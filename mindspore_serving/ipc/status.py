@@ -7,7 +7,7 @@ Behind the lanes is a count of heartbeats.
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 NUM_LANES = 2
@@ -34,9 +34,13 @@ class Lane:
         self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
         self._start = number * _LENGTH * 8
 
-    def begin(self, stage: int = 0, ids: Sequence[int] | None = None) -> None:
-        """Stage `stage` begins, counted from 0, with the items `ids`; None for any."""
-        start, now = self._start, time.monotonic_ns()
+    def begin(
+        self, stage: int = 0, ids: Sequence[int] | None = None, since: float | None = None
+    ) -> None:
+        """Stage `stage` begins, counted from 0, with the items `ids`; None for any.  `since` is now
+        or a time by `time.monotonic`."""
+        start = self._start
+        now = time.monotonic_ns() if since is None else int(since * 1e9)
         if ids is None or len(ids) > MOST_IDS:
             _HEAD.pack_into(self._memory, start, now, stage, _ANY, 0)
         elif len(ids) == 1:
@@ -74,6 +78,18 @@ def beat(memory: memoryview) -> None:
 def beats(memory: memoryview) -> int | None:
     """The heartbeats that were counted; None where `memory` is not shared with the worker."""
     return struct.unpack_from("q", memory, _BEATS)[0] if len(memory) == SIZE else None
+
+
+def write(memory: memoryview, num_beats: int, running: Iterable[Running]) -> None:
+    """Copy what the worker of another machine says of itself."""
+    lanes = {one.lane: one for one in running}
+    for number in range(NUM_LANES):
+        lane, one = Lane(memory, number), lanes.get(number)
+        if one is None:
+            lane.end()
+        else:
+            lane.begin(one.stage, None if one.ids is None else sorted(one.ids), one.since)
+    struct.pack_into("q", memory, _BEATS, num_beats)
 
 
 def read(memory: memoryview) -> Iterator[Running]:

@@ -63,7 +63,7 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
     if _shared(old) != _shared(new):
         raise InvalidInputs(
             "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
-            "max_workers, llm_options or a timeout of servable name "
+            "max_workers, node_labels, llm_options or a timeout of servable name "
             f"{name} is different in multiple configurations."
         )
     return replace(
@@ -82,6 +82,7 @@ _shared = attrgetter(
     "heartbeat_timeout",
     "stage_timeout",
     "step_timeout",
+    "node_labels",
     "llm_options",
 )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         start_servable,
         startup_agents,
     )
+    from mindspore_serving.server.nodes import start_node_server
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
         Context,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     )
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOMES = ("config", "distributed", "register", "startup")  # where the other names are
+_HOMES = ("config", "distributed", "nodes", "register", "startup")  # where the other names are
 
 __all__ = [
     "AscendDeviceInfo",
@@ -54,6 +55,7 @@ __all__ = [
     "register",
     "register_method",
     "start_grpc_server",
+    "start_node_server",
     "start_restful_server",
     "start_servable",
     "start_servables",

@@ -77,6 +77,7 @@ class ServableStartConfig:
         stage_timeout: Seconds that a stage may run: the worker is then ended and replaced, and the
             requests that ran fail.  0 (default): any.
         step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
+        node_labels: Run on machines with these labels only (`worker --join ... --labels`).
         alias: What clients call it; the name of its directory if it is "".
         llm_options: For the directory of a language model (config.json, *.safetensors): the options
             of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
@@ -111,6 +112,7 @@ class ServableStartConfig:
         min_workers: int = 1,
         requests_per_worker: int = 8,
         scale_down_delay: float = 60,
+        node_labels: Mapping[str, str] | None = None,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
@@ -138,6 +140,7 @@ class ServableStartConfig:
             heartbeat_timeout=check_number("heartbeat_timeout", heartbeat_timeout),
             stage_timeout=check_number("stage_timeout", stage_timeout),
             step_timeout=check_number("step_timeout", step_timeout),
+            node_labels=_check_labels(node_labels),
             alias=check_servable_name("alias", alias) if alias else "",
             llm_options=_check_options(llm_options),
         )
@@ -163,6 +166,7 @@ class ServableStartConfig:
     heartbeat_timeout: float = _reads("heartbeat_timeout")
     stage_timeout: float = _reads("stage_timeout")
     step_timeout: float = _reads("step_timeout")
+    node_labels: Mapping[str, str] = _reads("node_labels")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
 
@@ -210,6 +214,18 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
 def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:
     """What `config` asks for, as the dispatcher and the launchers take it."""
     return replace(config._deployment, enable_lite=enable_lite)
+
+
+def _check_labels(labels: object) -> dict[str, str]:
+    if labels is None:
+        return {}
+    if not isinstance(labels, Mapping) or not all(
+        isinstance(text, str) for pair in labels.items() for text in pair
+    ):
+        raise InvalidInputs(
+            f"Parameter 'node_labels' should be a dict of str, but actually {labels!r}"
+        )
+    return dict(labels)
 
 
 def _check_options(options: object) -> dict[str, Any]:

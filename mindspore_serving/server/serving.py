@@ -9,6 +9,8 @@ from typing import Any
 
 from mindspore_serving import metrics
 from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.cluster.node_server import NodeServer, Security
+from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
@@ -26,6 +28,7 @@ from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
@@ -35,8 +38,10 @@ EXIT_GRACE = 5.0  # seconds that workers have to leave
 class Serving:
     """What `start_*` starts and `stop` stops."""
 
-    def __init__(self, master: Master) -> None:
-        self._master = master
+    def __init__(self, on_all_gone: Callable[[], None]) -> None:
+        self._launcher = SpreadingLauncher(LocalLauncher())
+        self._master = Master(self._launcher, on_all_gone)
+        self._nodes: NodeServer | None = None
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
@@ -44,7 +49,7 @@ class Serving:
 
     @classmethod
     async def create(cls, limit: int, on_all_gone: Callable[[], None]) -> "Serving":
-        serving = cls(Master(LocalLauncher(), on_all_gone))
+        serving = cls(on_all_gone)
         serving.set_limit(limit)
         return serving
 
@@ -96,9 +101,22 @@ class Serving:
         await server.start(options.tls)
         self._http = server
 
+    async def start_nodes(
+        self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
+    ) -> None:
+        """Raises StartError if the address cannot be bound or the certificates do not fit."""
+        if self._nodes is not None:
+            raise AlreadyRunning("Serving Error: the node server is already running")
+        context = None if tls is None else to_context(tls)
+        listener = addresses.listen(where, "node server")
+        self._launcher.here.slots = local_slots
+        self._nodes = NodeServer(listener, Security(context, token), self._launcher)
+        self._nodes.start()
+
     async def stop(self, seconds: float) -> None:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
+        self._launcher.close()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
@@ -109,6 +127,8 @@ class Serving:
         if drain:
             await self._master.drain(drain)
         await self._master.stop(grace)
+        if self._nodes is not None:
+            await self._nodes.close()
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None

@@ -6,9 +6,9 @@ any order, and again after `stop`.
 
 import atexit
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Deployment
@@ -28,6 +28,8 @@ from mindspore_serving.server.lifetime import Lifetime
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
+
+T = TypeVar("T")
 
 _loop = BackgroundLoop()
 _lock = threading.Lock()
@@ -97,9 +99,10 @@ def start_grpc_server(
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
             stopped; or a gRPC server runs already.
     """
-    with _all_or_nothing():
+    with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        _loop.run(_get().start_grpc(FrontEndOptions.from_arguments(*arguments)))
+        options = FrontEndOptions.from_arguments(*arguments)
+        run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
 
@@ -145,7 +148,7 @@ def start_restful_server(
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
             stopped; or a RESTful server runs already.
     """
-    with _all_or_nothing():
+    with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(*arguments)
         http = HttpOptions(
@@ -157,7 +160,7 @@ def start_restful_server(
                 max_n, allow_priority, options.limits, language_limits or LanguageLimits()
             ),
         )
-        _loop.run(_get().start_http(options, http))
+        run_on_server(lambda serving: serving.start_http(options, http))
     print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
 
 
@@ -198,6 +201,11 @@ def set_shutdown_timeout(seconds: float) -> None:
     _shutdown_timeout = seconds
 
 
+def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
+    """What `work` returns for the server, which is made if there is none."""
+    return _loop.run(work(_get()))
+
+
 def _get() -> "Serving":
     global _serving
     from mindspore_serving.server.serving import Serving
@@ -211,7 +219,7 @@ def _get() -> "Serving":
 
 
 @contextmanager
-def _all_or_nothing() -> Iterator[None]:
+def all_or_nothing() -> Iterator[None]:
     """Stop everything after an error, so that the process can end."""
     try:
         yield

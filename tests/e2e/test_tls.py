@@ -1,8 +1,6 @@
 """TLS and mutual TLS on both protocols, with certificates made here."""
 
-import datetime
 import http.client
-import ipaddress
 import json
 import ssl
 import warnings
@@ -10,13 +8,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
 from mindspore_serving.client import SSLConfig as ClientTls
+from tests.e2e.authority import Authority
 from tests.e2e.harness import config, write_servable
 from tests.ports import free_port
 from tests.waiting import PATIENCE
@@ -28,49 +24,6 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1; `ca` is its own."""
-
-    def __init__(self, directory: Path, name: str) -> None:
-        self._directory, self._name = (
-            directory,
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
-        )
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
-
-    def issue(
-        self, name: str, password: bytes | None = None, *, days: float = 100
-    ) -> tuple[str, str]:
-        """Paths of certificate and private key; it expires in `days`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False, days=days))
-        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        lock = serialization.BestAvailableEncryption(password) if password else None
-        private = key.private_bytes(encoding, form, lock or serialization.NoEncryption())
-        return certificate, self._save(f"{name}.key", private)
-
-    def _sign(self, subject, key, *, is_ca: bool, days: float = 100) -> bytes:
-        now = datetime.datetime.now(datetime.timezone.utc)
-        builder = (
-            x509.CertificateBuilder(self._name, subject, key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=100))
-            .not_valid_after(now + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
-            .add_extension(
-                x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-                critical=False,
-            )
-        )
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-    def _save(self, name: str, content: bytes) -> str:
-        (self._directory / name).write_bytes(content)
-        return str(self._directory / name)
 
 
 @pytest.fixture(scope="module")

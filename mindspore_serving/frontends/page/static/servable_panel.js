@@ -65,7 +65,7 @@ export class ServablePanel {
 }
 
 function facts(row) {
-  const found = [`${row.num_workers} worker${row.num_workers === 1 ? "" : "s"}`];
+  const found = [`${row.num_workers} worker${row.num_workers === 1 ? "" : "s"}${places(row)}`];
   const { model, engine } = row;
   if (model) found.push(...[model.architecture, model.runtime, model.quantization].filter(Boolean));
   if (model?.max_model_len) found.push(`context ${count(model.max_model_len)}`);
@@ -75,6 +75,14 @@ function facts(row) {
   found.push(`${rounded(engine.num_generated_tokens)} tokens generated`);
   if (engine.num_preemptions) found.push(`preempted ${count(engine.num_preemptions)}×`);
   return found;
+}
+
+function places(row) {
+  const nodes = (row.workers ?? []).filter((one) => one.state === "ready").map((one) => one.node);
+  if (!nodes.some(Boolean)) return ""; // all are on the server's machine
+  const here = (node) => (node ? `on ${node}` : "here");
+  const each = [...new Set(nodes)].map((node) => [nodes.filter((one) => one === node).length, node]);
+  return ` (${each.map(([number, node]) => `${number} ${here(node)}`).join(", ")})`;
 }
 
 function howTo(row) {

@@ -1,0 +1,57 @@
+"""The settings of the subcommands for several machines."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.cli.options import ids, option, pairs
+from mindspore_serving.cli.settings import HTTP_PORT, Access
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """`mindspore-serving worker`."""
+
+    join: str = option("", "the master's --worker-address", metavar="HOST:PORT")
+    name: str = option(
+        "", "name of this machine, of which each must have its own (default: the host's name)"
+    )
+    slots: int = option(
+        0, "most workers at once (default: one for each of --device-ids, else for each core)"
+    )
+    device_type: str | None = option(
+        None, "Ascend, GPU or CPU: only workers for it (default: any)", metavar="TYPE"
+    )
+    device_ids: tuple[int, ...] = option(
+        (), "devices of this machine, each for one worker, as 0,1", type=ids, metavar="IDS"
+    )
+    labels: tuple[tuple[str, str], ...] = option(
+        (),
+        "what servables may ask for with --node-labels, as zone=a,disk=ssd",
+        type=pairs,
+        metavar="LABELS",
+    )
+    servables: str | None = option(
+        None, "where servables are here (default: at the master's path)", metavar="DIR"
+    )
+    token_file: str | None = option(
+        None, "the master's token (default: that in MINDSPORE_SERVING_TOKEN)"
+    )
+    tls_ca: str | None = option(None, "PEM authority of the master, in place of the system's")
+    tls_cert: str | None = option(None, "PEM certificate, for a master that demands one")
+    tls_key: str | None = option(None, "PEM private key of --tls-cert")
+    insecure: bool = option(False, "no TLS, to a master on this machine")
+    join_timeout: float = option(
+        60.0, "seconds to try to reach the master at first", metavar="SECONDS"
+    )
+    shutdown_timeout: float = option(
+        25.0, "seconds from SIGTERM until all has ended", metavar="SECONDS"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings(Access):
+    """`mindspore-serving status`."""
+
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    json: bool = option(False, "as JSON, with all that is known")

@@ -1,0 +1,85 @@
+"""Options of a subcommand, made of the fields of frozen settings: each is written once, as a field.
+
+Knows no values beyond their types.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import MISSING, field, fields
+from typing import Any, TypeVar
+
+_Settings = TypeVar("_Settings")
+_Number = TypeVar("_Number", int, float)
+_Kind = type[Any]
+
+
+def option(default: Any, text: str, **arguments: Any) -> Any:
+    """A field that is `--name`; `arguments` go to argparse."""
+    return field(default=default, metadata={"help": text, **arguments})
+
+
+def positional(text: str, **arguments: Any) -> Any:
+    return field(metadata={"help": text, **arguments})
+
+
+def numbers(kind: type[_Number], example: str) -> Callable[[str], tuple[_Number, ...]]:
+    """Reads numbers with commas between them."""
+
+    def read(text: str) -> tuple[_Number, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected numbers as {example}") from None
+
+    return read
+
+
+def pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """Reads NAME=VALUE with commas between them."""
+    found = []
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if not name or not value:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE,NAME=VALUE")
+        found.append((name, value))
+    return tuple(found)
+
+
+ids = numbers(int, "0,1,2")
+
+
+def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
+    """One argument of `parser` for each field of `kind`."""
+    for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
+        arguments = dict(one.metadata)
+        if one.default is MISSING:
+            parser.add_argument(one.name, **arguments)
+            continue
+        if one.default not in (None, False, (), "") and "(default:" not in arguments["help"]:
+            shown = one.default
+            if isinstance(shown, tuple):
+                shown = ",".join(map(str, shown))
+            arguments["help"] += f" (default: {shown})"
+        if isinstance(one.default, bool):
+            arguments["action"] = "store_true"
+        elif isinstance(one.default, int | float):
+            arguments["type"] = type(one.default)
+        if "action" not in arguments:
+            arguments.setdefault("metavar", _metavar(one.name, one.default))
+        flag = "--" + one.name.replace("_", "-")
+        # "append" adds to a list; a tuple has to stand in for it only afterwards
+        default = [] if arguments.get("action") == "append" else one.default
+        parser.add_argument(flag, dest=one.name, default=default, **arguments)
+
+
+def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
+    """The parsed `arguments` as a `kind`."""
+    values = {one.name: getattr(arguments, one.name) for one in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def _metavar(name: str, default: object) -> str:
+    if name.endswith("port"):
+        return "PORT"
+    known = {"host": "HOST", "timeout": "SECONDS"}
+    return known.get(name, "N" if isinstance(default, int) else "FILE")

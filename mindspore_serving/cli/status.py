@@ -1,0 +1,63 @@
+"""`mindspore-serving status`: which workers run, and where."""
+
+import json
+from collections.abc import Iterator, Sequence
+from http.client import HTTPException
+from typing import Any
+
+from mindspore_serving.cli.doctor import table
+from mindspore_serving.cli.endpoint import to_endpoint
+from mindspore_serving.cli.node_settings import StatusSettings
+from mindspore_serving.errors import ServableUnavailable
+
+_HEADER = ("servable", "version", "node", "pid", "device", "state")
+_TIMEOUT = 10.0
+
+
+def run(settings: StatusSettings) -> int:
+    """Print a line for each worker; 1 if a servable has none that is ready.
+
+    Raises ServingError if the server does not answer.
+    """
+    servables = _ask(settings)
+    if settings.json:
+        print(json.dumps(servables, indent=2))
+    else:
+        for line in lines(servables):
+            print(line)
+    return int(not all(one["num_workers"] for one in servables))
+
+
+def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The table; `servables` as GET /servables gives them."""
+    rows = [
+        (one["name"], one["version"], _shown(row["node"] or "(here)"), *map(_shown, _rest(row)))
+        for one in servables
+        for row in one["workers"]
+    ]
+    yield from table([_HEADER, *([str(cell) for cell in row] for row in rows)])
+
+
+def _rest(row: dict[str, Any]) -> tuple[object, ...]:
+    return row["pid"], row["device"], row["state"]
+
+
+def _shown(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _ask(settings: StatusSettings) -> list[dict[str, Any]]:
+    endpoint = to_endpoint(settings.http, settings)
+    connection = endpoint.connect(_TIMEOUT)
+    try:
+        connection.request("GET", f"{endpoint.base}/servables", headers=endpoint.headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise ServableUnavailable(f"{endpoint.url} answers {answer.status}: {body[:200]!r}")
+        found: list[dict[str, Any]] = json.loads(body)["servables"]
+    except (OSError, HTTPException, ValueError, KeyError) as error:
+        raise ServableUnavailable(f"{endpoint.url} does not answer: {error}") from None
+    finally:
+        connection.close()
+    return found

@@ -1,0 +1,42 @@
+"""How a node reaches its master: one address, TLS, and the token."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+
+from mindspore_serving.cluster.node_connection import Connection, connect
+from mindspore_serving.cluster.node_messages import preamble
+from mindspore_serving.errors import StartError, Temporary
+
+DIAL_SECONDS = 10.0
+
+
+class CannotReach(Temporary):
+    """The master does not answer; it may do so later."""
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddress:
+    """`context` is None for a connection without TLS; `token` is "" if certificates are enough."""
+
+    host: str
+    port: int
+    context: ssl.SSLContext | None
+    token: str = field(repr=False)
+
+    async def dial(self) -> Connection:
+        """Raises StartError if trying again cannot help, else CannotReach."""
+        where = f"the master at {self.host}:{self.port}"
+        try:
+            connection = await connect(self.host, self.port, self.context, DIAL_SECONDS)
+        except ssl.SSLCertVerificationError as error:
+            why = error.verify_message
+            raise StartError(f"the certificate of {where} is not trusted: {why}") from None
+        except ssl.SSLError as error:
+            raise StartError(f"{where} does not speak our TLS: {error.reason or error}") from None
+        except asyncio.TimeoutError:
+            raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
+        except OSError as error:
+            raise CannotReach(f"{where} cannot be reached: {error.strerror or error}") from None
+        connection.writer.write(preamble(self.token))
+        return connection

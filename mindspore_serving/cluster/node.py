@@ -1,0 +1,195 @@
+"""A machine that runs workers for a master elsewhere: joins, starts what it is asked to, leaves.
+
+It starts our worker module alone, for servables of one directory; no command, path or code comes
+over the wire.  When the master is gone it ends its workers, and tries to join again.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from mindspore_serving import log
+from mindspore_serving.cluster.dialing import CannotReach, MasterAddress
+from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.cluster.node_connection import FAILURES, Connection
+from mindspore_serving.cluster.node_messages import (
+    Attach,
+    Join,
+    Joined,
+    Leave,
+    NotStarted,
+    Ping,
+    Refused,
+    Start,
+    ToNode,
+    check_start,
+)
+from mindspore_serving.cluster.node_worker import NodeWorker
+from mindspore_serving.errors import ResourceShortage, ServingError, StartError
+
+ANSWER_SECONDS = 15.0  # for the master to let us in
+_FIRST_DELAY, _MOST_DELAY = 0.25, 5.0  # seconds between two tries to join
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a node knows: its master, and the only directory of servables here; None for the paths
+    that the master says."""
+
+    master: MasterAddress
+    servables: str | None = None
+
+
+class Node:
+    """Calls `on_joined` whenever it has joined.  `offer` is what it says of itself."""
+
+    def __init__(self, offer: Join, home: Home, on_joined: Callable[[], None]) -> None:
+        self._offer = offer
+        self._home = home
+        self._on_joined = on_joined
+        self._launcher = LocalLauncher(is_inline=True)
+        self._connection: Connection | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # of workers
+        self._workers: set[NodeWorker] = set()
+        self._has_joined = False
+        self._is_leaving = asyncio.Event()
+
+    async def run(self, join_seconds: float) -> None:
+        """Until `leave`.  Raises StartError if it is refused, or the master cannot be reached at
+        first within `join_seconds`."""
+        loop = asyncio.get_running_loop()
+        end, delay = loop.time() + join_seconds, _FIRST_DELAY
+        while not self._is_leaving.is_set():
+            had_joined = self._has_joined
+            try:
+                await self._stay_joined()
+                delay = _FIRST_DELAY
+            except (CannotReach, StartError) as error:
+                is_over = isinstance(error, StartError) or loop.time() + delay > end
+                if not had_joined and is_over:
+                    raise StartError(str(error)) from None
+                log.warning("%s; trying again in %.1f s", error, delay)
+            with suppress(asyncio.TimeoutError):
+                jittered = delay * random.uniform(0.7, 1.0)
+                await asyncio.wait_for(self._is_leaving.wait(), jittered)
+            delay = min(_MOST_DELAY, 2 * delay)
+
+    async def leave(self, seconds: float) -> None:
+        """Let the workers finish, at most `seconds` long; the master places them again."""
+        self._is_leaving.set()
+        if self._connection is None:
+            return
+        self._connection.send(Leave())
+        for worker in self._workers:
+            worker.leave()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=seconds)
+        self._connection.abort()
+
+    async def _stay_joined(self) -> None:
+        """Join, and do what the master says until it is gone.  Raises StartError if it refuses,
+        CannotReach if it is not there."""
+        connection = await self._home.master.dial()
+        try:
+            await self._join(connection)
+            self._connection, self._has_joined = connection, True
+            self._on_joined()
+            log.warning("the master is gone: %s", await self._follow(connection))
+        finally:
+            self._connection = None
+            connection.abort()
+            await self._end_workers()
+
+    async def _join(self, connection: Connection) -> None:
+        connection.send(self._offer)
+        try:
+            answer = await asyncio.wait_for(_first_answer(connection), ANSWER_SECONDS)
+        except (asyncio.TimeoutError, *FAILURES) as error:
+            why = connection.why_lost(error) or f"no answer within {ANSWER_SECONDS:g} s"
+            raise CannotReach(
+                f"the master did not let this node in ({why}); see its log, it may demand a "
+                "certificate (--tls-cert)"
+            ) from error
+        if isinstance(answer, Refused):
+            raise StartError(f"the master refused this node: {answer.text}")
+
+    async def _follow(self, connection: Connection) -> str:
+        """Until the master is gone; returns why."""
+        alive = asyncio.create_task(connection.keep_alive())
+        try:
+            while True:
+                message: ToNode = await connection.receive(ToNode)
+                if isinstance(message, Start):
+                    self._begin(message)
+                elif not isinstance(message, Ping):
+                    raise ValueError("it sent what a node does not expect")
+        except FAILURES as error:
+            return connection.why_lost(error)
+        finally:
+            alive.cancel()
+
+    def _begin(self, start: Start) -> None:
+        task = asyncio.create_task(self._work(start))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_workers(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _work(self, start: Start) -> None:
+        """Start a worker, and stay with it until it has ended."""
+        try:
+            connection = await self._home.master.dial()
+        except ServingError as error:
+            log.warning("%s: %s", start.name, error)
+            return
+        try:
+            connection.send(Attach(start.id))
+            worker = await self._launch(start, connection)
+            if worker is not None:
+                await self._stay(worker)
+        finally:
+            connection.abort()
+
+    async def _stay(self, worker: NodeWorker) -> None:
+        self._workers.add(worker)
+        try:
+            await worker.run()
+        finally:
+            self._workers.discard(worker)
+
+    async def _launch(self, start: Start, connection: Connection) -> NodeWorker | None:
+        """The worker; None if there is none, and the master knows why."""
+        try:
+            check_start(start, self._offer)
+            if len(self._tasks) > self._offer.slots or self._is_leaving.is_set():
+                raise ResourceShortage("no slot is free")
+            log_name = f"{self._offer.name}_{start.log_name}"
+            launched = await self._launcher.launch(
+                start.name, log_name, options=self._options(start)
+            )
+        except ServingError as error:
+            is_shortage = isinstance(error, ResourceShortage)
+            connection.send(NotStarted(str(error), is_shortage))
+            await connection.close()
+            return None
+        log.info("started %s: pid %d", start.name, launched.process.pid)
+        return NodeWorker(launched, connection)
+
+    def _options(self, start: Start) -> list[str]:
+        """What a worker here knows better than the master."""
+        options = []
+        if self._home.servables is not None:
+            options += ["--servables", self._home.servables]
+        if start.device_id is not None and self._offer.device_ids:
+            options += ["--device-id", str(start.device_id)]
+        return options
+
+
+async def _first_answer(connection: Connection) -> Joined | Refused:
+    answer: Joined | Refused = await connection.receive(Joined | Refused)
+    return answer

@@ -1,0 +1,172 @@
+"""A connection between a node and the master: frames with limits, signs of life, and relays.
+
+Knows no messages but `Ping`, and not which end it is.
+"""
+
+import asyncio
+import socket
+import ssl
+import struct
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from mindspore_serving.cluster.node_messages import (
+    DATA,
+    HEADER,
+    MESSAGE,
+    MOST_DATA,
+    MOST_MESSAGE,
+    Ping,
+    encode,
+)
+from mindspore_serving.errors import TooLarge
+
+PING_SECONDS = 1.0
+SILENCE_SECONDS = 8.0  # without anything from the other end, it is lost
+BUFFER = 1 << 18  # bytes that wait in a connection, in each direction
+FAILURES = (
+    OSError,
+    EOFError,
+    msgspec.MsgspecError,
+    TooLarge,
+    ValueError,
+    ArithmeticError,
+    struct.error,
+)
+"""What reading from another machine may raise: it is gone, or sends what is no message."""
+
+T = TypeVar("T")
+
+
+class Connection:
+    """One end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.why_aborted = ""
+        self._num_received = 0
+        writer.transport.set_write_buffer_limits(BUFFER)
+
+    @property
+    def peer(self) -> str:
+        name = self.writer.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if name else "?"
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.writer.write(encode(message))
+
+    async def receive(self, kind: "type[T] | object", most: int = MOST_MESSAGE) -> "T":
+        """The next message, of `kind`.  Raises one of FAILURES."""
+        frame, data = await self.receive_frame(most)
+        if frame != MESSAGE:
+            raise ValueError("it sent data in place of a message")
+        message: T = msgspec.msgpack.decode(data, type=kind)
+        return message
+
+    async def receive_frame(self, most: int = MOST_MESSAGE) -> tuple[int, bytes]:
+        """Kind and content of the next frame; a message has at most `most` bytes."""
+        kind, length = HEADER.unpack(await self.reader.readexactly(HEADER.size))
+        if kind not in (MESSAGE, DATA):
+            raise ValueError(f"it sent a frame of kind {kind}")
+        limit = MOST_DATA if kind == DATA else most
+        if length > limit:
+            raise TooLarge(f"it sent a frame of {length} bytes, at most {limit} are accepted")
+        data = await self.reader.readexactly(length)
+        self._num_received += 1
+        return kind, data
+
+    async def send_data(self, data: bytes) -> None:
+        """A piece of a worker's stream; waits while the other end does not read."""
+        self.writer.write(HEADER.pack(DATA, len(data)))
+        self.writer.write(data)
+        await self.writer.drain()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what is sent now does not wait behind much else."""
+        return self.writer.transport.get_write_buffer_size() < BUFFER
+
+    async def keep_alive(self) -> None:
+        """Send signs of life, and abort when there is none from the other end."""
+        loop = asyncio.get_running_loop()
+        silent_for, last, count = 0.0, loop.time(), self._num_received
+        while silent_for < SILENCE_SECONDS:
+            if self.has_room:
+                self.send(Ping())
+            await asyncio.sleep(PING_SECONDS)
+            # If we were stopped ourselves for a while, the other end is not to blame.
+            silent_for += min(loop.time() - last, 2 * PING_SECONDS)
+            last = loop.time()
+            if self._num_received != count:
+                silent_for, count = 0.0, self._num_received
+        self.abort(f"no sign of life for {SILENCE_SECONDS:g} s")
+
+    def abort(self, why: str = "") -> None:
+        """End it now, with what was not sent."""
+        self.why_aborted = self.why_aborted or why
+        self.writer.transport.abort()
+
+    def why_lost(self, error: BaseException) -> str:
+        """What to say when `error` ended the reading."""
+        if self.why_aborted:
+            return self.why_aborted
+        return str(error) if not isinstance(error, EOFError) else "the connection was closed"
+
+    async def refuse(self, message: msgspec.Struct) -> None:
+        """Say why, and end it.  What the other end still sends is read, as the kernel would else
+        throw away what it has not read of ours."""
+        self.send(message)
+        try:
+            with suppress(asyncio.TimeoutError, *FAILURES):
+                await asyncio.wait_for(self.reader.readexactly(BUFFER), PING_SECONDS)
+        finally:
+            await self.close()
+
+    async def close(self, seconds: float = PING_SECONDS) -> None:
+        """End it when all is sent, within `seconds`."""
+        try:
+            self.writer.close()  # at once, also if we are cancelled
+            await asyncio.wait_for(self.writer.wait_closed(), seconds)
+        except (OSError, asyncio.TimeoutError):
+            self.writer.transport.abort()
+
+
+async def accept(
+    stream: socket.socket, context: ssl.SSLContext | None, seconds: float
+) -> Connection:
+    """The server's end of `stream`, after the handshake of TLS."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(BUFFER, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    timeout = seconds if context else None
+    transport, _ = await loop.connect_accepted_socket(
+        lambda: protocol, stream, ssl=context, ssl_handshake_timeout=timeout
+    )
+    return Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+async def connect(
+    host: str, port: int, context: ssl.SSLContext | None, seconds: float
+) -> Connection:
+    """The client's end.  Raises OSError (also of TLS) or asyncio.TimeoutError."""
+    opening = asyncio.open_connection(host, port, ssl=context, limit=BUFFER)
+    return Connection(*await asyncio.wait_for(opening, seconds))
+
+
+async def open_stream(
+    stream: socket.socket,
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Our end of the socket pair of a worker."""
+    reader, writer = await asyncio.open_unix_connection(sock=stream, limit=BUFFER)
+    writer.transport.set_write_buffer_limits(BUFFER)
+    return reader, writer
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """All bytes, no faster than they are taken.  Raises OSError when an end breaks."""
+    while data := await reader.read(MOST_DATA):
+        writer.write(data)
+        await writer.drain()

@@ -1,0 +1,162 @@
+"""What a node and the master say to each other, and the bytes that a connection begins with.
+
+A node keeps one connection to the master, and opens another for each worker that it starts.  Both
+begin with a preamble of fixed length; the first message says which it is.  Then come frames: the
+messages below or, from a worker, pieces of its stream.
+"""
+
+import hashlib
+import re
+import struct
+from typing import TypeAlias
+
+import msgspec
+
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.ipc.messages import Message
+from mindspore_serving.ipc.status import Running
+
+PROTOCOL = 1
+_MAGIC = b"MSNODE\0"
+_PREAMBLE = struct.Struct(f"{len(_MAGIC)}sB32s")
+PREAMBLE_SIZE = _PREAMBLE.size
+HEADER = struct.Struct("<BI")  # kind and length of a frame
+MESSAGE, DATA = range(2)
+MOST_MESSAGE = 1 << 16  # bytes
+MOST_DATA = 1 << 18
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
+MOST_SLOTS, MOST_LABELS, MOST_LABEL = 1024, 64, 128
+
+
+class Join(Message, frozen=True, tag=1):
+    """The first message of a node: who it is, and what it offers."""
+
+    version: str  # of the package
+    name: str
+    slots: int  # workers that it runs at once
+    device_type: str  # one of DEVICE_TYPES; "none": the workers find out
+    device_ids: list[int]  # none: a worker may have any
+    labels: dict[str, str]
+
+
+class Attach(Message, frozen=True, tag=2):
+    """The first message of a connection for the worker that was asked for as `id`."""
+
+    id: str
+
+
+class Leave(Message, frozen=True, tag=3):
+    """The node ends soon: nothing more is to be started there."""
+
+
+class Ping(Message, frozen=True, tag=4):
+    """A sign of life, in both directions."""
+
+
+class Joined(Message, frozen=True, tag=5):
+    """The node is known now."""
+
+
+class Refused(Message, frozen=True, tag=6):
+    """Why the other side is not served.  The connection ends."""
+
+    text: str
+
+
+class Start(Message, frozen=True, tag=7):
+    """Start a worker, and attach it as `id`."""
+
+    id: str
+    name: str  # for people
+    log_name: str
+    device_id: int | None
+
+
+class Started(Message, frozen=True, tag=8):
+    """The worker's process runs; its stream follows."""
+
+    pid: int
+
+
+class NotStarted(Message, frozen=True, tag=9):
+    """Why there is no process; with `is_shortage` there may be one later."""
+
+    text: str
+    is_shortage: bool
+
+
+class Report(Message, frozen=True, tag=10):
+    """What the worker says of itself in shared memory.  `since` of what runs is an age here: clocks
+    of two machines have nothing in common."""
+
+    num_beats: int
+    running: list[Running]
+
+
+class Moving(Message, frozen=True, tag=11):
+    """The worker is asked to leave because its node does: it is to run elsewhere."""
+
+
+class Exited(Message, frozen=True, tag=12):
+    """The worker has ended; `tail` is the end of its log."""
+
+    status: int
+    tail: str
+
+
+FirstMessage: TypeAlias = Join | Attach
+FromNode: TypeAlias = Ping | Leave
+ToNode: TypeAlias = Joined | Refused | Start | Ping
+FromWorker: TypeAlias = Started | NotStarted | Report | Moving | Exited
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """`message` as a frame."""
+    body = msgspec.msgpack.encode(message)
+    return HEADER.pack(MESSAGE, len(body)) + body
+
+
+def preamble(token: str) -> bytes:
+    """What a node sends first.  "" is no token."""
+    return _PREAMBLE.pack(_MAGIC, PROTOCOL, digest(token))
+
+
+def parse_preamble(data: bytes) -> tuple[int, bytes]:
+    """The version of the protocol, and the digest of the token.  Raises ValueError."""
+    magic, protocol, found = _PREAMBLE.unpack(data)
+    if magic != _MAGIC:
+        raise ValueError("it is no node of MindSpore Serving")
+    return protocol, found
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def check_offer(offer: Join) -> None:
+    """Raises InvalidInputs naming what is wrong."""
+    if not _NAME.fullmatch(offer.name):
+        text = "1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        raise InvalidInputs(f"the node's name is {offer.name[:80]!r}, expected {text}")
+    if not 1 <= offer.slots <= MOST_SLOTS:
+        raise InvalidInputs(f"slots is {offer.slots}, expected 1 to {MOST_SLOTS}")
+    if offer.device_type not in DEVICE_TYPES:
+        raise InvalidInputs(f"device_type is {offer.device_type[:80]!r}, expected {DEVICE_TYPES}")
+    ids = offer.device_ids
+    if len(set(ids)) != len(ids) or any(not 0 <= one < MOST_SLOTS for one in ids):
+        raise InvalidInputs(f"device_ids are {ids[:20]}, expected different numbers from 0 on")
+    labels = offer.labels
+    texts = [*labels, *labels.values()]
+    if len(labels) > MOST_LABELS or any(not 0 < len(one) <= MOST_LABEL for one in texts):
+        text = f"at most {MOST_LABELS}, with names and values of 1 to {MOST_LABEL} characters"
+        raise InvalidInputs(f"the labels cannot be used, expected {text}")
+
+
+def check_start(start: Start, offer: Join) -> None:
+    """Raises InvalidInputs if a node with this `offer` does not do that."""
+    if not _LOG_NAME.fullmatch(start.log_name) or not start.name.isprintable():
+        raise InvalidInputs("the name of the worker or of its log cannot be used")
+    if offer.device_ids and start.device_id not in (None, *offer.device_ids):
+        raise InvalidInputs(f"device {start.device_id} was not offered")

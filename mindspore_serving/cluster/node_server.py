@@ -1,0 +1,192 @@
+"""Listens for nodes: who may join, how many may knock at once, and when one is lost.
+
+A connection has to prove itself within seconds, by the token and, with mutual TLS, by its
+certificate, before anything else of it is read.
+"""
+
+import asyncio
+import hmac
+import socket
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving import __version__, log
+from mindspore_serving.cluster.node_connection import FAILURES, Connection, accept
+from mindspore_serving.cluster.node_messages import (
+    PREAMBLE_SIZE,
+    PROTOCOL,
+    FirstMessage,
+    FromNode,
+    Join,
+    Joined,
+    Leave,
+    Refused,
+    check_offer,
+    digest,
+    parse_preamble,
+)
+from mindspore_serving.cluster.nodes import Machine
+from mindspore_serving.cluster.remote import RemoteLauncher
+from mindspore_serving.cluster.spreading import SpreadingLauncher
+from mindspore_serving.errors import InvalidInputs
+
+HANDSHAKE_SECONDS = 10.0
+MOST_UNKNOWN = 64  # connections that have not proved themselves yet
+_LOG_SECONDS = 1.0  # between two lines about those that could not
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """`context` is None without TLS, `token` is "" where certificates of clients are enough."""
+
+    context: ssl.SSLContext | None
+    token: str
+
+
+class NodeServer:
+    """Nodes that join become machines of `launcher`."""
+
+    def __init__(
+        self, listener: socket.socket, security: Security, launcher: SpreadingLauncher
+    ) -> None:
+        self._listener = listener
+        self._security = security
+        self._launcher = launcher
+        self._launchers: dict[Connection, RemoteLauncher] = {}  # of the nodes
+        self._num_unknown = 0
+        self._logged = -_LOG_SECONDS
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._run(self._accept())
+
+    async def close(self) -> None:
+        """End the connections; nodes then end their workers, and try to join again."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._listener.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                stream, address = await loop.sock_accept(self._listener)
+            except OSError as error:  # no descriptors, say
+                log.warning("nodes cannot connect: %s", error)
+                await asyncio.sleep(_LOG_SECONDS)
+                continue
+            if self._num_unknown >= MOST_UNKNOWN:
+                stream.close()
+                self._warn(address[0], f"{MOST_UNKNOWN} others have not proved themselves yet")
+            else:
+                self._num_unknown += 1
+                self._run(self._meet(stream, address[0]))
+
+    async def _meet(self, stream: socket.socket, host: str) -> None:
+        """Let one connection prove itself, then serve it."""
+        try:
+            connection, message = await self._prove(stream)
+        except FAILURES as error:
+            self._warn(host, str(error))
+            return
+        finally:
+            self._num_unknown -= 1
+        try:
+            if isinstance(message, Join):
+                await self._serve(connection, message)
+            elif not any(one.attach(message.id, connection) for one in self._launchers.values()):
+                connection.abort()  # its start was given up
+        except InvalidInputs as error:
+            self._warn(host, str(error))
+            await connection.refuse(Refused(str(error)))
+
+    async def _prove(self, stream: socket.socket) -> tuple[Connection, FirstMessage]:
+        """Raises one of FAILURES, when the connection has ended."""
+        try:
+            connection = await accept(stream, self._security.context, HANDSHAKE_SECONDS)
+        except OSError as error:
+            stream.close()
+            raise OSError(f"the handshake of TLS has failed: {error}") from error
+        try:
+            first = self._first_message(connection)
+            return connection, await asyncio.wait_for(first, HANDSHAKE_SECONDS)
+        except InvalidInputs as error:
+            await connection.refuse(Refused(str(error)))
+            raise ValueError(str(error)) from None
+        except asyncio.TimeoutError:
+            connection.abort()
+            raise OSError("it did not prove itself in time") from None
+        except BaseException:
+            connection.abort()
+            raise
+
+    async def _first_message(self, connection: Connection) -> FirstMessage:
+        protocol, found = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
+        token = self._security.token
+        if token and not hmac.compare_digest(found, digest(token)):
+            raise InvalidInputs("the token is wrong or missing")
+        if protocol != PROTOCOL:
+            raise InvalidInputs(_other_version(f"another protocol, {protocol}"))
+        message: FirstMessage = await connection.receive(FirstMessage)
+        return message
+
+    async def _serve(self, connection: Connection, offer: Join) -> None:
+        """Raises InvalidInputs if the node is not wanted."""
+        _check(offer)
+        machine = Machine(
+            offer.name, offer.slots, offer.device_type, tuple(offer.device_ids), offer.labels
+        )
+        launcher = RemoteLauncher(offer.name, connection.send)
+        self._launcher.join(machine, launcher)
+        self._launchers[connection] = launcher
+        connection.send(Joined())
+        log.info("node %s joined from %s: %s slots", machine.name, connection.peer, machine.slots)
+        why = "the server is stopping"
+        try:
+            why = await _follow(connection, machine)
+        finally:
+            del self._launchers[connection]
+            self._launcher.remove(machine)
+            launcher.lose(why)
+            connection.abort()
+            log.info("node %s is gone: %s", machine.name, why)
+
+    def _warn(self, host: str, why: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._logged >= _LOG_SECONDS:
+            self._logged = now
+            log.warning("a connection from %s to the port for nodes is refused: %s", host, why)
+
+
+async def _follow(connection: Connection, machine: Machine) -> str:
+    """Until the node is gone; returns why."""
+    alive = asyncio.create_task(connection.keep_alive())
+    try:
+        while True:
+            message: FromNode = await connection.receive(FromNode)
+            if isinstance(message, Leave):
+                machine.is_leaving = True
+                log.info("node %s is leaving", machine.name)
+    except FAILURES as error:
+        return connection.why_lost(error)
+    finally:
+        alive.cancel()
+
+
+def _check(offer: Join) -> None:
+    if offer.version != __version__:
+        raise InvalidInputs(_other_version(f"version {offer.version[:40]!r}"))
+    check_offer(offer)
+
+
+def _other_version(found: str) -> str:
+    ours = f"version {__version__!r} and protocol {PROTOCOL}"
+    return f"the node has {found}, the master {ours}: install the same on both"

@@ -1,0 +1,64 @@
+"""Which machine a worker runs on.  Only the decision; no I/O.
+
+Workers of a servable are spread: each goes where the fewest of them run, and among those machines
+where the fewest workers run at all.  The master's machine comes first, then the nodes as they
+joined.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mindspore_serving.cluster.base import Needs
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """What one machine offers, and what runs there."""
+
+    name: str  # "" is the master's own
+    slots: int | None = None  # most workers; None for any number
+    device_type: str = "none"  # "none": the workers find out
+    device_ids: tuple[int, ...] = ()  # none: a worker may have any
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_leaving: bool = False
+    workers: dict[object, Needs] = field(default_factory=dict)  # with the devices they have here
+
+    def free_device(self, needs: Needs) -> int | None:
+        """The device for a worker that needs one: that of `needs`, if it is free."""
+        if needs.device_id is None or not self.device_ids:
+            return needs.device_id
+        taken = {one.device_id for one in self.workers.values()}
+        free = [one for one in self.device_ids if one not in taken]
+        return needs.device_id if needs.device_id in free else next(iter(free), None)
+
+    def problem(self, needs: Needs) -> str:
+        """Why it cannot run such a worker now; "" if it can."""
+        if needs.is_here and self.name:
+            return "it is not the master's machine"
+        if self.is_leaving:
+            return "it is leaving"
+        if self.slots is not None and len(self.workers) >= self.slots:
+            return f"its {self.slots} slots are taken" if self.slots else "it has no slots"
+        if needs.device_type != "none" and self.device_type not in ("none", needs.device_type):
+            return f"it offers {self.device_type}, not {needs.device_type}"
+        if any(self.labels.get(name) != value for name, value in needs.labels.items()):
+            return "it has other labels"
+        if needs.device_id is not None and self.free_device(needs) is None:
+            return "its devices are taken"
+        return ""
+
+    def count(self, servable: str) -> int:
+        """The workers of a servable."""
+        return sum(one.servable == servable for one in self.workers.values())
+
+
+def choose(needs: Needs, machines: Iterable[Machine]) -> Machine | None:
+    """The machine for a worker; None if there is no place now."""
+    fitting = [machine for machine in machines if not machine.problem(needs)]
+    return min(fitting, key=lambda one: (one.count(needs.servable), len(one.workers)), default=None)
+
+
+def why_none(needs: Needs, machines: Iterable[Machine]) -> str:
+    """What to say when there is no place."""
+    problems = [f"{one.name or 'this machine'}: {one.problem(needs)}" for one in machines]
+    return f"no machine has a place for it ({'; '.join(problems)})"

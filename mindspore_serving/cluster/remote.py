@@ -1,0 +1,171 @@
+"""Workers of a node, as the master sees them: a process, and a stream that is relayed.
+
+`Link` reads one end of a socket pair; a relay copies between the other end and the connection that
+the node has opened for the worker.
+"""
+
+import asyncio
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import msgspec
+
+from mindspore_serving.cluster.base import Launched, Needs
+from mindspore_serving.cluster.node_connection import FAILURES, Connection, copy, open_stream
+from mindspore_serving.cluster.node_messages import (
+    DATA,
+    Exited,
+    FromWorker,
+    Moving,
+    NotStarted,
+    Report,
+    Start,
+    Started,
+)
+from mindspore_serving.errors import ResourceShortage, StartError
+from mindspore_serving.ipc import status
+from mindspore_serving.ipc.arena import NoArena
+
+START_SECONDS = 60.0  # until a node has started a process
+
+
+class RemoteProcess:
+    """A worker process of a node.  It ends with its connection, if it has not reported its end."""
+
+    def __init__(self, connection: Connection, node: str, pid: int) -> None:
+        self._connection = connection
+        self._node = node
+        self._pid = pid
+        self._tail = ""
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.view = NoArena(status.SIZE)  # what the worker has written in its own
+        self.is_moving = False
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def kill(self) -> None:
+        """The node kills what it started when the connection ends."""
+        self._end(-signal.SIGKILL, "")
+
+    def lose(self, why: str) -> None:
+        """The node, or the way to it, is gone.  What the worker did last is not known."""
+        if not self._ended.done():
+            for lane in (status.STAGES, status.STEPS):
+                status.Lane(self.view.reserved, lane).begin()
+            self._end(-signal.SIGHUP, f"node {self._node} is lost: {why}")
+
+    def log_tail(self) -> str:
+        return self._tail
+
+    async def relay(self, stream: socket.socket) -> None:
+        """Until an end breaks; `stream` is then closed."""
+        reader, writer = await open_stream(stream)
+        out = asyncio.create_task(self._copy_to_worker(reader))
+        try:
+            await self._copy_from_worker(writer)
+        except FAILURES as error:
+            self.lose(self._connection.why_lost(error))
+        finally:
+            out.cancel()
+            self._connection.abort()
+            writer.close()
+
+    async def _copy_to_worker(self, reader: asyncio.StreamReader) -> None:
+        with suppress(OSError):
+            await copy(reader, self._connection.writer)
+
+    async def _copy_from_worker(self, writer: asyncio.StreamWriter) -> None:
+        while not self._ended.done():
+            kind, data = await self._connection.receive_frame()
+            if kind == DATA:
+                writer.write(data)
+                await writer.drain()
+            else:
+                self._take(msgspec.msgpack.decode(data, type=FromWorker))
+
+    def _take(self, message: FromWorker) -> None:
+        if isinstance(message, Report):
+            now = time.monotonic()
+            running = [replace(one, since=now - one.since) for one in message.running]
+            status.write(self.view.reserved, message.num_beats, running)
+        elif isinstance(message, Moving):
+            self.is_moving = True
+        elif isinstance(message, Exited):
+            self._end(message.status, message.tail)
+        else:
+            raise ValueError("it said twice that the worker was started")
+
+    def _end(self, exit_status: int, tail: str) -> None:
+        if not self._ended.done():
+            self._tail = tail
+            self._ended.set_result(exit_status)
+            self._connection.abort()
+
+
+class RemoteLauncher:
+    """Starts workers on one node.  `send` gives a message to the node."""
+
+    def __init__(self, node: str, send: Callable[[Start], None]) -> None:
+        self._node = node
+        self._send = send
+        self._pending: dict[str, asyncio.Future[Connection]] = {}
+        self._processes: set[RemoteProcess] = set()
+        self._relays: set[asyncio.Task[None]] = set()
+
+    def attach(self, worker_id: str, connection: Connection) -> bool:
+        """`connection` is that of a worker; whether such a one was asked for."""
+        waiting = self._pending.get(worker_id)
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(connection)
+        return True
+
+    def lose(self, why: str) -> None:
+        """The node is gone."""
+        for process in list(self._processes):
+            process.lose(why)
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(ResourceShortage(f"node {self._node} is lost: {why}"))
+
+    async def launch(self, name: str, log_name: str, needs: Needs) -> Launched:
+        worker_id = secrets.token_hex(16)
+        waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
+        self._send(Start(worker_id, name, log_name, needs.device_id))
+        connection = None
+        try:
+            connection = await asyncio.wait_for(waiting, START_SECONDS)
+            answer = connection.receive(Started | NotStarted)
+            return self._launched(connection, await asyncio.wait_for(answer, START_SECONDS))
+        except BaseException as error:
+            if connection is not None:
+                connection.abort()
+            if isinstance(error, (asyncio.TimeoutError, *FAILURES)):
+                text = f"node {self._node} has not started a worker for {name}: {error}"
+                raise ResourceShortage(text) from error
+            raise
+        finally:
+            del self._pending[worker_id]
+
+    def _launched(self, connection: Connection, answer: Started | NotStarted) -> Launched:
+        if isinstance(answer, NotStarted):
+            kind = ResourceShortage if answer.is_shortage else StartError
+            raise kind(f"node {self._node}: {answer.text}")
+        process = RemoteProcess(connection, self._node, answer.pid)
+        ours, theirs = socket.socketpair()
+        self._processes.add(process)
+        relay = asyncio.create_task(process.relay(theirs))
+        self._relays.add(relay)
+        relay.add_done_callback(lambda _: self._processes.discard(process))
+        relay.add_done_callback(self._relays.discard)
+        return Launched(process, ours, NoArena(), process.view)

@@ -1,0 +1,94 @@
+"""Starts each worker on the machine that `nodes.choose` says: this one, or a node that joined.
+
+Knows no sockets: a node brings its own launcher.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+
+from mindspore_serving import log
+from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, Place
+from mindspore_serving.cluster.nodes import Machine, choose, why_none
+from mindspore_serving.errors import InvalidInputs, ResourceShortage
+
+
+class SpreadingLauncher:
+    """A launcher over several machines, this one first."""
+
+    def __init__(self, local: Launcher) -> None:
+        self.here = Machine("")
+        self._launchers = {self.here: local}
+        self._is_closed = False
+        self._changed = asyncio.Event()
+        self._watches: set[asyncio.Task[None]] = set()
+
+    @property
+    def machines(self) -> list[Machine]:
+        """This one, then the nodes in the order in which they joined."""
+        return list(self._launchers)
+
+    def join(self, machine: Machine, launcher: Launcher) -> None:
+        """Raises InvalidInputs if there is a machine of that name."""
+        if any(one.name == machine.name for one in self._launchers):
+            raise InvalidInputs(f"a node with the name {machine.name!r} has joined already")
+        self._launchers[machine] = launcher
+        self._change()
+
+    def remove(self, machine: Machine) -> None:
+        """It is gone."""
+        del self._launchers[machine]
+
+    def close(self) -> None:
+        """Nothing waits for a place any more."""
+        self._is_closed = True
+        self._change()
+
+    async def launch(self, name: str, log_name: str, needs: Needs = ANYTHING) -> Launched:
+        """See `Launcher`.  Waits for a place."""
+        while True:
+            machine = await self._wait_for_place(name, needs)
+            launcher = self._launchers[machine]
+            needed = replace(needs, device_id=machine.free_device(needs))
+            worker = object()
+            machine.workers[worker] = needed
+            try:
+                launched = await launcher.launch(name, log_name, needed)
+            except BaseException as error:
+                self._free(machine, worker)
+                if isinstance(error, ResourceShortage) and machine not in self._launchers:
+                    continue  # the node was lost meanwhile
+                raise
+            launched.place = Place(machine.name, needed.device_id)
+            watch = asyncio.create_task(self._free_after(launched, machine, worker))
+            self._watches.add(watch)
+            watch.add_done_callback(self._watches.discard)
+            return launched
+
+    async def _wait_for_place(self, name: str, needs: Needs) -> Machine:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + needs.patience
+        is_first = True
+        while (machine := choose(needs, self._launchers)) is None:
+            problem = f"{name} waits: {why_none(needs, self._launchers)}"
+            if self._is_closed or loop.time() >= end:
+                raise ResourceShortage(problem)
+            if is_first:
+                log.warning("%s", problem)
+            is_first = False
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), end - loop.time())
+        return machine
+
+    async def _free_after(self, launched: Launched, machine: Machine, worker: object) -> None:
+        await launched.process.wait()
+        self._free(machine, worker)
+
+    def _free(self, machine: Machine, worker: object) -> None:
+        del machine.workers[worker]
+        self._change()
+
+    def _change(self) -> None:
+        """Somebody who waits for a place may have one."""
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,66 @@
+"""Workers on other machines: where those machines join, and who may.  Starts no process."""
+
+import os
+
+from mindspore_serving.cluster.node_token import TOKEN, read_token
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.servable.check import check_bool, check_int, check_str
+from mindspore_serving.server import startup
+from mindspore_serving.server.config import SSLConfig
+
+_TAG = "node server"
+
+
+def start_node_server(
+    address: str,
+    ssl_config: SSLConfig | None = None,
+    *,
+    token_file: "str | os.PathLike[str] | None" = None,
+    insecure: bool = False,
+    local_slots: int | None = None,
+) -> None:
+    """Let other machines run workers of this server: `mindspore-serving worker --join ADDRESS`.
+    Call it before `start_servables`.
+
+    Args:
+        address: `ip:port`.
+        ssl_config: certificates for TLS.  With `verify_client` machines need a certificate signed
+            by `custom_ca`; else they need the token.
+        token_file: a file with the token that they must send; None for that in the environment
+            variable MINDSPORE_SERVING_TOKEN, if there is one.
+        insecure: no TLS; for addresses of this machine, and with a token.
+        local_slots: most workers on this machine; None (default) for any number.  With 0 all run
+            on machines that join: `start_servables` waits for them, at most 300 s.
+
+    Raises:
+        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
+            stopped; or such a server runs already.
+    """
+    with startup.all_or_nothing():
+        where = addresses.parse(check_str("address", address), _TAG, allow_unix=False)
+        if check_bool("insecure", insecure):
+            addresses.check_loopback(where, _TAG)
+            ssl_config = None
+        token = read_token(token_file)
+        _check(ssl_config, token, insecure)
+        if local_slots is not None:
+            check_int("local_slots", local_slots, 0, None)
+        startup.run_on_server(
+            lambda serving: serving.start_nodes(where, ssl_config, token, local_slots)
+        )
+    print(f"Serving: machines may join at {address}", flush=True)
+
+
+def _check(tls: SSLConfig | None, token: str, insecure: bool) -> None:
+    """Raises InvalidInputs if anybody could read along, or join."""
+    if not insecure and not isinstance(tls, SSLConfig):
+        raise InvalidInputs(
+            f"The {_TAG} needs certificates (ssl_config, or --tls-cert and --tls-key); only at an "
+            "address of this machine it may do without, if it is said to be insecure"
+        )
+    if not token and not (tls and tls.verify_client):
+        raise InvalidInputs(
+            f"The {_TAG} needs a token (token_file or {TOKEN}), or an authority that signs the "
+            "certificates of machines (custom_ca with verify_client, or --tls-ca)"
+        )

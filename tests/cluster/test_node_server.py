@@ -1,0 +1,228 @@
+"""Who reaches the port for nodes: what is refused, and that it holds up nobody else."""
+
+import asyncio
+import socket
+import struct
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from mindspore_serving import __version__
+from mindspore_serving.cluster import node_connection, node_server
+from mindspore_serving.cluster.base import ANYTHING, Needs
+from mindspore_serving.cluster.node_connection import Connection, connect
+from mindspore_serving.cluster.node_messages import (
+    HEADER,
+    MESSAGE,
+    Attach,
+    Join,
+    Joined,
+    Ping,
+    Refused,
+    Start,
+    ToNode,
+    encode,
+    preamble,
+)
+from mindspore_serving.cluster.node_server import NodeServer, Security
+from mindspore_serving.cluster.spreading import SpreadingLauncher
+from mindspore_serving.errors import ResourceShortage
+from tests.waiting import PATIENCE, until
+
+TOKEN = "a token of no use elsewhere"
+JOIN = Join(__version__, "a", 2, "none", [], {})
+
+
+class NoWorkers:
+    """The master's own machine, which starts nothing."""
+
+    async def launch(self, name, log_name, needs):
+        raise AssertionError("nothing is to be started here")
+
+
+@asynccontextmanager
+async def serving(token: str = TOKEN):
+    """A server for nodes: its launcher and its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    launcher = SpreadingLauncher(NoWorkers())
+    launcher.here.slots = 0
+    server = NodeServer(listener, Security(None, token), launcher)
+    server.start()
+    try:
+        yield launcher, listener.getsockname()[1]
+    finally:
+        await server.close()
+        while _dialled:
+            _dialled.pop().abort()
+
+
+_dialled: list[Connection] = []
+
+
+async def dial(port: int, first: bytes) -> Connection:
+    connection = await connect("127.0.0.1", port, None, PATIENCE)
+    _dialled.append(connection)
+    connection.writer.write(first)
+    return connection
+
+
+async def join(port: int, message: Join = JOIN, token: str = TOKEN) -> Connection:
+    return await dial(port, preamble(token) + encode(message))
+
+
+async def answer(connection: Connection) -> object:
+    return await asyncio.wait_for(connection.receive(ToNode), PATIENCE)
+
+
+async def is_closed(connection: Connection) -> bool:
+    """Whether the server ends it, perhaps with a word."""
+    with suppress(ConnectionError):
+        await asyncio.wait_for(connection.reader.read(), PATIENCE)
+    return True
+
+
+async def test_a_node_with_the_token_joins():
+    async with serving() as (launcher, port):
+        connection = await join(port)
+        assert await answer(connection) == Joined()
+        assert await answer(connection) == Ping()
+        connection.abort()
+
+
+@pytest.mark.parametrize("token", ["", "another token, as long as it"])
+async def test_a_wrong_token_is_refused(token):
+    async with serving() as (_, port):
+        connection = await join(port, token=token)
+        assert await answer(connection) == Refused("the token is wrong or missing")
+        assert await is_closed(connection)
+
+
+async def test_another_version_is_refused_with_both():
+    async with serving() as (_, port):
+        connection = await join(port, Join("0.9", "a", 2, "none", [], {}))
+        refused = await answer(connection)
+        assert "the node has version '0.9'" in refused.text
+        assert f"the master version '{__version__}'" in refused.text
+        later = preamble(TOKEN).replace(b"\0\1", b"\0\2", 1)
+        connection = await dial(port, later + encode(JOIN))
+        assert "another protocol, 2" in (await answer(connection)).text
+
+
+async def test_a_name_is_taken_once_and_is_free_when_its_node_has_gone():
+    async with serving() as (launcher, port):
+        first = await join(port)
+        assert await answer(first) == Joined()
+        second = await join(port)
+        assert "a node with the name 'a' has joined already" in (await answer(second)).text
+        first.abort()
+        await until(lambda: choices(launcher) == [])
+        assert await answer(await join(port)) == Joined()
+
+
+def choices(launcher: SpreadingLauncher) -> list[str]:
+    """The nodes of `launcher`."""
+    return [machine.name for machine in launcher.machines if machine.name]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 4,
+        bytes(1000),
+        preamble(TOKEN) + HEADER.pack(MESSAGE, 2**31),
+        preamble(TOKEN) + HEADER.pack(MESSAGE, 70_000) + bytes(70_000),
+        preamble(TOKEN) + HEADER.pack(9, 4) + b"four",
+        preamble(TOKEN) + HEADER.pack(MESSAGE, 4) + b"\xc1\xc1\xc1\xc1",
+        preamble(TOKEN) + encode(Ping()),
+        preamble(TOKEN) + encode(Attach("nobody asked for it")),
+    ],
+)
+async def test_what_is_no_node_is_cut_off_and_others_join(garbage):
+    async with serving() as (_, port):
+        assert await is_closed(await dial(port, garbage))
+        assert await answer(await join(port)) == Joined()
+
+
+@pytest.mark.parametrize("first", [b"", preamble(TOKEN)[:20], preamble(TOKEN)])
+async def test_who_is_silent_is_cut_off(monkeypatch, first):
+    monkeypatch.setattr(node_server, "HANDSHAKE_SECONDS", 0.1)
+    async with serving() as (_, port):
+        assert await is_closed(await dial(port, first))
+
+
+async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch):
+    async with serving() as (launcher, port):
+        node = await join(port)
+        assert await answer(node) == Joined()
+        strangers = [await dial(port, b"") for _ in range(3 * node_server.MOST_UNKNOWN)]
+        refused = strangers[node_server.MOST_UNKNOWN :]
+        assert all([await is_closed(one) for one in refused])  # at once: they are too many
+        assert choices(launcher) == ["a"]
+        assert await answer(node) == Ping()
+        for one in strangers:
+            one.abort()
+        other = await until_joined(port)
+        assert choices(launcher) == ["a", "b"]
+        other.abort()
+
+
+async def until_joined(port: int) -> Connection:
+    """The node "b", once the server has room for it."""
+    while True:
+        connection = await join(port, Join(__version__, "b", 2, "none", [], {}))
+        try:
+            assert await answer(connection) == Joined()
+        except (EOFError, ConnectionError):
+            continue
+        return connection
+
+
+async def test_a_node_that_says_nothing_any_more_is_lost(monkeypatch):
+    monkeypatch.setattr(node_connection, "PING_SECONDS", 0.02)
+    monkeypatch.setattr(node_connection, "SILENCE_SECONDS", 0.2)
+    async with serving() as (launcher, port):
+        await join(port)
+        await until(lambda: choices(launcher) == ["a"])
+        await until(lambda: choices(launcher) == [])
+
+
+async def test_a_start_ends_with_its_node(monkeypatch):
+    async with serving() as (launcher, port):
+        node = await join(port)
+        assert await answer(node) == Joined()
+        starting = asyncio.create_task(launcher.launch("add", "log_add", ANYTHING))
+        while not isinstance(message := await answer(node), Start):
+            pass
+        assert (message.name, message.log_name, message.device_id) == ("add", "log_add", None)
+        node.abort()
+        with pytest.raises(ResourceShortage, match="no machine has a place for it"):
+            await starting
+
+
+async def test_what_waits_for_a_place_ends_with_the_server():
+    async with serving() as (launcher, _):
+        starting = asyncio.create_task(launcher.launch("add", "log", Needs(patience=PATIENCE)))
+        await asyncio.sleep(0)
+        launcher.close()
+        with pytest.raises(ResourceShortage, match="add waits"):
+            await starting
+
+
+async def test_a_worker_that_sends_frames_that_are_none_is_lost():
+    async with serving() as (launcher, port):
+        node = await join(port)
+        starting = asyncio.create_task(launcher.launch("add", "log_add", Needs(patience=PATIENCE)))
+        while not isinstance(message := await answer(node), Start):
+            pass
+        worker = await dial(port, preamble(TOKEN) + encode(Attach(message.id)))
+        worker.writer.write(
+            struct.pack("<BI", MESSAGE, 5) + b"\x92\x08\xcd\x01\x00"
+        )  # Started(256)
+        launched = await starting
+        assert (launched.place.node, launched.process.pid) == ("a", 256)
+        worker.writer.write(HEADER.pack(MESSAGE, 2**31))
+        assert await launched.process.wait() < 0
+        assert "node a is lost: it sent a frame of" in launched.process.log_tail()
+        assert launched.stream.recv(1) == b""
+        launched.stream.close()

@@ -1,0 +1,129 @@
+"""Which machine a worker runs on, without any machine."""
+
+import pytest
+
+from mindspore_serving import __version__
+from mindspore_serving.cluster.base import Needs
+from mindspore_serving.cluster.node_messages import Join, Start, check_offer, check_start
+from mindspore_serving.cluster.nodes import Machine, choose, why_none
+from mindspore_serving.errors import InvalidInputs
+
+
+def place(machines: list[Machine], *all_needs: Needs) -> list[str | None]:
+    """Where workers go that are started one after another."""
+    found = []
+    for needs in all_needs:
+        machine = choose(needs, machines)
+        if machine is not None:
+            kept = Needs(needs.servable, device_id=machine.free_device(needs))
+            machine.workers[object()] = kept
+        found.append(None if machine is None else machine.name)
+    return found
+
+
+def test_workers_of_a_servable_are_spread():
+    machines = [Machine(""), Machine("a", 8), Machine("b", 8)]
+    assert place(machines, *[Needs("add")] * 6) == ["", "a", "b", "", "a", "b"]
+
+
+def test_workers_of_several_servables_are_spread_too():
+    machines = [Machine(""), Machine("a", 8)]
+    assert place(machines, Needs("add"), Needs("sub"), Needs("mul"), Needs("mul")) == [
+        "",
+        "a",
+        "",
+        "a",
+    ]
+
+
+def test_no_more_workers_than_slots():
+    machines = [Machine("", 1), Machine("a", 2)]
+    assert place(machines, *[Needs("add")] * 4) == ["", "a", "a", None]
+
+
+def test_a_machine_offers_each_device_once():
+    machine = Machine("a", 8, device_ids=(3, 5))
+    needs = Needs("add", device_id=5)
+    assert machine.free_device(needs) == 5
+    assert place([machine], needs) == ["a"]
+    assert machine.free_device(needs) == 3
+    assert place([machine], needs, needs) == ["a", None]
+    assert place([machine], Needs("add")) == ["a"]  # one without a device
+
+
+def test_without_devices_of_its_own_a_machine_takes_those_of_the_server():
+    assert Machine("a", 8).free_device(Needs("add", device_id=4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("machine", "needs", "problem"),
+    [
+        (Machine("", 0), Needs("add"), "it has no slots"),
+        (Machine("a", 8, "cpu"), Needs("add", "gpu"), "it offers cpu, not gpu"),
+        (Machine("a", 8, "gpu"), Needs("add", "gpu"), ""),
+        (Machine("a", 8), Needs("add", "gpu"), ""),
+        (Machine("a", 8, "gpu"), Needs("add"), ""),
+        (Machine("a", 8, labels={"zone": "a"}), Needs("add", labels={"zone": "a"}), ""),
+        (
+            Machine("a", 8, labels={"zone": "a"}),
+            Needs("add", labels={"zone": "b"}),
+            "it has other labels",
+        ),
+        (Machine(""), Needs("add", labels={"zone": "b"}), "it has other labels"),
+        (Machine("a", 8, is_leaving=True), Needs("add"), "it is leaving"),
+        (Machine("a", 8), Needs("add", is_here=True), "it is not the master's machine"),
+        (Machine(""), Needs("add", is_here=True), ""),
+    ],
+)
+def test_why_a_machine_has_no_place(machine, needs, problem):
+    assert machine.problem(needs) == problem
+    assert (choose(needs, [machine]) is None) == bool(problem)
+    if problem:
+        assert f"{machine.name or 'this machine'}: {problem}" in why_none(needs, [machine])
+
+
+def offer(**changes: object) -> Join:
+    fields = {
+        "version": __version__,
+        "name": "a",
+        "slots": 1,
+        "device_type": "none",
+        "device_ids": [],
+        "labels": {},
+    }
+    return Join(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": ""}, "the node's name is ''"),
+        ({"name": "../a"}, "the node's name is '../a'"),
+        ({"name": "a" * 64}, "1 to 63"),
+        ({"slots": 0}, "slots is 0, expected 1 to 1024"),
+        ({"device_type": "tpu"}, "device_type is 'tpu'"),
+        ({"device_ids": [1, 1]}, "expected different numbers"),
+        ({"device_ids": [-1]}, "expected different numbers"),
+        ({"labels": {"zone": ""}}, "the labels cannot be used"),
+        ({"labels": {str(n): "x" for n in range(65)}}, "the labels cannot be used"),
+    ],
+)
+def test_an_offer_that_cannot_be_used_is_refused(changes, words):
+    check_offer(offer())
+    with pytest.raises(InvalidInputs, match=words):
+        check_offer(offer(**changes))
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        Start("id", "add", "../../etc/cron", None),
+        Start("id", "add", ".hidden", None),
+        Start("id", "add\n--channel", "log_add", None),
+        Start("id", "add", "log_add", 2),
+    ],
+)
+def test_a_node_starts_nothing_that_it_did_not_offer(start):
+    check_start(Start("id", "servable name:add, device id:0", "log_add_device0", 1), offer())
+    with pytest.raises(InvalidInputs):
+        check_start(start, offer(device_ids=[0, 1]))

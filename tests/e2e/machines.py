@@ -1,0 +1,93 @@
+"""A server in this process, and machines that join it: processes of this machine."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving import server
+from tests.cli.commands import SERVING, Command
+from tests.e2e.harness import Calls, eventually, is_alive, workers
+from tests.ports import free_port
+
+TOKEN = "a token of no use elsewhere"
+
+
+class Machine(Command):
+    """A machine that joins; `pid` is its node."""
+
+    def __init__(self, name: str, where: str, options: list[str], directory: Path) -> None:
+        words = [*SERVING, "worker", "--join", where, "--name", name, *options]
+        super().__init__(words, directory)
+        self.name = name
+
+    def workers(self) -> list[int]:
+        return workers(self.pid)
+
+
+class Cluster:
+    """A server at `where` for machines, whose clients use `calls`.  In the working directory."""
+
+    def __init__(self, stack: ExitStack, directory: Path, **options: Any) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.where = f"127.0.0.1:{self.port}"
+        self.calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+        self._stack = stack
+        token = directory / "token"
+        token.write_text(TOKEN)
+        token.chmod(0o600)
+        self.join_options = ["--token-file", str(token)]
+        if not options.get("ssl_config"):
+            options["insecure"] = True
+            self.join_options.append("--insecure")
+        options.setdefault("token_file", token)
+        server.start_node_server(self.where, **options)
+        server.start_grpc_server(self.calls.grpc)
+        server.start_restful_server(f"127.0.0.1:{self.calls.http}")
+
+    def machine(self, name: str, *options: str) -> Machine:
+        """One that tries to join."""
+        words = [*self.join_options, *options]
+        return self._stack.enter_context(Machine(name, self.where, words, self.directory))
+
+    def join(self, name: str, *options: str) -> Machine:
+        """One that has joined."""
+        machine = self.machine(name, *options)
+        machine.says("Joined")
+        return machine
+
+    def rows(self, servable: str = "toy") -> list[dict[str, Any]]:
+        """What the server says of the workers of a servable."""
+        found = json.loads(self.calls.http_call("GET", "/servables")[1])["servables"]
+        return next((one["workers"] for one in found if one["name"] == servable), [])
+
+    def ready(self, servable: str = "toy") -> dict[str, int]:
+        """How many workers are ready on each machine."""
+        return dict(Counter(r["node"] for r in self.rows(servable) if r["state"] == "ready"))
+
+    def pids(self, servable: str = "toy") -> list[int]:
+        return [row["pid"] for row in self.rows(servable) if row["state"] == "ready"]
+
+
+@contextmanager
+def cluster(directory: Path, **options: Any) -> Iterator[Cluster]:
+    """`options` are those of `start_node_server`; without certificates it is insecure."""
+    with ExitStack() as stack:
+        stack.callback(server.stop)
+        made = Cluster(stack, directory, **options)
+        stack.callback(made.calls.close)
+        yield made
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    os.kill(pid, number)
+
+
+def all_end(pids: list[int]) -> None:
+    """Wait until none of these processes is there."""
+    eventually(lambda: not any(map(is_alive, pids)), what=f"one of {pids} is still there")
