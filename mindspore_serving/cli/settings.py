@@ -158,8 +158,8 @@ class QuantizeSettings:
 class ConvertSettings:
     """`mindspore-serving convert`."""
 
-    source: str = _positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
-    target: str = _positional("the file to make; weights go beside it", metavar="OUT.xml")
+    source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
+    target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
 
 
 @dataclass(frozen=True, slots=True)
