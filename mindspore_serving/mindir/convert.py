@@ -122,7 +122,7 @@ class _Walk:
                 return convert(*inputs)
             value = tensors.apply(convert, inputs, call.attributes or {})
             _check_sizes(value)
-        except (Unsupported, RuntimeError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # of every kind, by what in the file is wrong
             raise tensors.refused(call.place, call.operator, error) from error
         return value
 
@@ -132,7 +132,9 @@ class _Walk:
             return self.run(call.graph, arguments, stops)
         try:
             return control.choose(self, self._known(call.node, scope), arguments, stops)
-        except Unsupported as error:
+        except StartError:
+            raise
+        except Exception as error:
             raise tensors.refused(call.place, "Switch", error) from error
 
     def _known(self, name: str, scope: Mapping[str, Value]) -> Value:

@@ -19,6 +19,7 @@ from mindspore_serving.mindir.values import MONAD, Constant, Value, is_number, l
 
 _ALIGNED = 64  # bytes
 _LARGE = 1 << 16
+_MAX_WORDS = 400  # characters of an error of OpenVINO
 
 
 class Unsupported(Exception):
@@ -255,4 +256,5 @@ def _shown(value: Value) -> str:
 
 
 def refused(place: str, operator: str, why: object) -> StartError:
-    return StartError(f"operator {operator} at '{place}' cannot be converted: {why}")
+    text = " ".join(str(why).split())[:_MAX_WORDS]  # OpenVINO's own errors have many lines
+    return StartError(f"operator {operator} at '{place}' cannot be converted: {text}")
