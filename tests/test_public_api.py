@@ -40,7 +40,7 @@ SIGNATURES = {
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
-        "without_batch_dim_inputs=None, context=None, config_file=None)"
+        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None)"
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",

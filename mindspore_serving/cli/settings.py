@@ -164,6 +164,14 @@ class QuantizeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvertSettings:
+    """`mindspore-serving convert`."""
+
+    source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
+    target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorSettings:
     """`mindspore-serving doctor`."""
 
