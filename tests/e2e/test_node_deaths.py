@@ -1,5 +1,7 @@
 """Workers of other machines that die, hang or lose their machine or their server."""
 
+import http.client
+import json
 import signal
 
 import pytest
@@ -10,7 +12,9 @@ from tests.cli.commands import SERVING, Command
 from tests.e2e.fragile import SOURCE, ask_wait, go, logged
 from tests.e2e.harness import config, eventually, memory, workers, write_servable
 from tests.e2e.machines import TOKEN, all_end, answered, kill, serve, who
+from tests.llm import chatty
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 
 def test_a_worker_of_another_machine_that_is_killed_is_replaced(start_cluster, pool):
@@ -70,6 +74,31 @@ def test_when_a_machine_is_lost_its_workers_run_elsewhere(start_cluster, pool):
     assert answered(first) in two.workers()
     assert made.ready() == {"two": 1}
     all_end([pid])
+
+
+def test_a_stream_ends_with_an_error_when_its_machine_is_lost(start_cluster):
+    made = start_cluster(local_slots=0)
+    one = made.join("one")
+    chatty.build(made.directory, context=20_000)
+    options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "max_num_seqs": 2}
+    server.start_servables(config(made.directory, "chatty", llm_options=options))
+    body = {"model": "chatty", "prompt": "Once", "stream": True, "ignore_eos": True}
+    connection = http.client.HTTPConnection("127.0.0.1", made.calls.http, timeout=PATIENCE)
+    long = json.dumps({**body, "max_tokens": 19_000})
+    connection.request("POST", "/v1/completions", long, {"content-type": "application/json"})
+    reply = connection.getresponse()
+    assert reply.readline().startswith(b"data: {")
+    two = made.join("two")
+    kill(one.pid)
+    assert b'"error"' in reply.read()
+    connection.close()
+    eventually(lambda: made.ready("chatty") == {"two": 1})
+    short = json.dumps({**body, "max_tokens": 4})
+    _, text = made.calls.http_call(
+        "POST", "/v1/completions", short, {"content-type": "application/json"}
+    )
+    assert text.endswith(b"data: [DONE]\n\n")
+    assert two.workers()
 
 
 def test_what_may_run_only_once_fails_when_its_machine_is_lost(start_cluster, pool):
