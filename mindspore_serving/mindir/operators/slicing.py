@@ -167,8 +167,9 @@ def _pad(x: Tensor, *, paddings: Ints) -> Any:
     return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), "constant", like(0, x))
 
 
-def _mirror_pad(x: Tensor, paddings: Ints, *, mode: Value = "REFLECT") -> Any:
-    return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), str(mode).lower())
+def _mirror_pad(x: Tensor, paddings: Tensor, *, mode: Value = "REFLECT") -> Any:
+    begin, end = (op.gather(paddings, op.constant(side), op.constant(1)) for side in (0, 1))
+    return op.pad(x, begin, end, str(mode).lower())
 
 
 def _im2col(
