@@ -1,14 +1,20 @@
 """Workers of other machines that die, hang or lose their machine or their server."""
 
+import http.client
+import json
 import signal
+
+import pytest
 
 from mindspore_serving import server
 from mindspore_serving.dispatch import supervisor
 from tests.cli.commands import SERVING, Command
 from tests.e2e.fragile import SOURCE, ask_wait, go, logged
-from tests.e2e.harness import config, eventually, is_alive, memory, workers, write_servable
+from tests.e2e.harness import config, eventually, memory, workers, write_servable
 from tests.e2e.machines import TOKEN, all_end, answered, kill, serve, who
+from tests.llm import chatty
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 
 def test_a_worker_of_another_machine_that_is_killed_is_replaced(start_cluster, pool):
@@ -68,6 +74,31 @@ def test_when_a_machine_is_lost_its_workers_run_elsewhere(start_cluster, pool):
     assert answered(first) in two.workers()
     assert made.ready() == {"two": 1}
     all_end([pid])
+
+
+def test_a_stream_ends_with_an_error_when_its_machine_is_lost(start_cluster):
+    made = start_cluster(local_slots=0)
+    one = made.join("one")
+    chatty.build(made.directory, context=20_000)
+    options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "max_num_seqs": 2}
+    server.start_servables(config(made.directory, "chatty", llm_options=options))
+    body = {"model": "chatty", "prompt": "Once", "stream": True, "ignore_eos": True}
+    connection = http.client.HTTPConnection("127.0.0.1", made.calls.http, timeout=PATIENCE)
+    long = json.dumps({**body, "max_tokens": 19_000})
+    connection.request("POST", "/v1/completions", long, {"content-type": "application/json"})
+    reply = connection.getresponse()
+    assert reply.readline().startswith(b"data: {")
+    two = made.join("two")
+    kill(one.pid)
+    assert b'"error"' in reply.read()
+    connection.close()
+    eventually(lambda: made.ready("chatty") == {"two": 1})
+    short = json.dumps({**body, "max_tokens": 4})
+    _, text = made.calls.http_call(
+        "POST", "/v1/completions", short, {"content-type": "application/json"}
+    )
+    assert text.endswith(b"data: [DONE]\n\n")
+    assert two.workers()
 
 
 def test_what_may_run_only_once_fails_when_its_machine_is_lost(start_cluster, pool):
@@ -132,30 +163,54 @@ def test_a_machine_that_is_told_to_go_finishes_and_its_workers_move(start_cluste
     all_end([pid])
 
 
-def test_when_the_server_is_killed_the_workers_end_and_the_machine_joins_the_next(stopped):
+@pytest.fixture
+def commands(stopped):
+    """The command lines of a machine, and of the server that it joins on an address that stays."""
     write_servable(stopped, "toy", SOURCE)
     (stopped / "token").write_text(TOKEN)
     (stopped / "token").chmod(0o600)
-    where, port = f"127.0.0.1:{free_port()}", free_port()
+    where, port = f"127.0.0.1:{free_port()}", str(free_port())
     secret = ["--token-file", "token", "--insecure"]
-    words = [*SERVING, "serve", "toy", "--worker-address", where, *secret, "--local-slots", "0"]
-    words += ["--http-port", str(port), "--no-grpc"]
-    join = [*SERVING, "worker", "--join", where, "--name", "one", *secret]
+    serve = ["serve", "toy", "--worker-address", where, *secret, "--local-slots", "0"]
+    serve += ["--http-port", port, "--no-grpc"]
+    join = ["worker", "--join", where, "--name", "one", *secret]
+    return [*SERVING, *join], [*SERVING, *serve]
+
+
+def test_when_the_server_is_killed_the_workers_end_and_the_machine_joins_the_next(
+    commands, stopped
+):
+    join, serve = commands
     with Command(join, stopped) as machine:
-        with Command(words, stopped) as first:
+        with Command(serve, stopped) as first:
             first.says("Ready")
-            machine.says("Joined")
-            old = [p for p in eventually(lambda: workers(machine.pid)) if is_alive(p)]
+            old = workers(machine.pid)
+            assert old
             kill(first.pid)
             all_end(old)
-        with Command(words, stopped) as second:
+        with Command(serve, stopped) as second:
             second.says("Ready")
-            assert eventually(lambda: workers(machine.pid))
+            assert workers(machine.pid)
             second.send(signal.SIGTERM)
             assert second.status() == 0
         eventually(lambda: not workers(machine.pid))
         machine.send(signal.SIGTERM)
         assert machine.status() == 0
+
+
+def test_when_the_server_stands_still_the_machine_ends_its_workers_and_joins_again(
+    commands, stopped
+):
+    join, serve = commands
+    with Command(join, stopped) as machine, Command(serve, stopped) as master:
+        master.says("Ready")
+        old = workers(machine.pid)
+        kill(master.pid, signal.SIGSTOP)
+        machine.says("the master is gone: no sign of life for 8 s")
+        all_end(old)
+        kill(master.pid, signal.SIGCONT)
+        eventually(lambda: workers(machine.pid))
+        eventually(lambda: machine.text.count("Joined ") == 2)
 
 
 def test_nothing_stays_behind_when_the_server_stops(start_cluster, started):
