@@ -32,6 +32,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"checkpoint"}),
     frozenset({"tokenization", "sampling"}),
     frozenset({"grammar", "models"}),
+    frozenset({"parallel"}),
     frozenset({"runtimes"}),
     frozenset({"engine", "chat"}),
     frozenset({"loader", "inputs", "outputs"}),

@@ -26,6 +26,8 @@ class EngineConfig:
         quantization: how weights are stored, by the runtime's name; None as in the checkpoint.
         device: "auto", or a name the runtime knows ("cpu", "cuda").
         num_threads: None lets the runtime choose.
+        tensor_parallel: ranks, processes of this machine, over which the model is cut; 1 is none.
+            `num_threads` and `kv_cache_memory` are of all ranks together.  Runtime "torch" only.
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
@@ -52,6 +54,7 @@ class EngineConfig:
     quantization: str | None = None
     device: str = "auto"
     num_threads: int | None = None
+    tensor_parallel: int = 1
     graph_mode: bool = False
     enable_prefix_caching: bool = True
     num_speculative_tokens: int = 0
@@ -113,6 +116,7 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "num_speculative_tokens": (0, 16),
     "max_ngram": (1, 32),
     "min_ngram": (1, 32),
+    "tensor_parallel": (1, 64),
     "max_model_len": (2, None),
     "max_num_waiting": (1, None),
     "max_num_waiting_tokens": (1, None),

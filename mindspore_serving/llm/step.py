@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import Code, ServingError
+
 Tokens = npt.NDArray[np.int32]
 Logits = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
@@ -43,6 +45,12 @@ class Step:
         object.__setattr__(self, "num_tokens", sum(len(row.tokens) for row in self.rows))
 
 
+class RunnerLost(ServingError):
+    """The runner has lost a part of itself and can compute no further step."""
+
+    code = Code.SYSTEM_ERROR
+
+
 class Runner(Protocol):
     """A model with its cache, ready to run steps.  Used by one thread."""
 
@@ -57,7 +65,8 @@ class Runner(Protocol):
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
 
         The result may be overwritten by the next `run`.  Raises ServingError; a row whose blocks
-        are too few or out of range is refused before anything is computed.
+        are too few or out of range is refused before anything is computed.  After RunnerLost no
+        step can be computed.
         """
         ...
 

@@ -17,7 +17,7 @@ from mindspore_serving.llm.checkpoint.pooling import unit_vectors
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, Step, Vectors
+from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, RunnerLost, Step, Vectors
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
 
@@ -119,6 +119,8 @@ class Embedder:
                 long.start = end
                 return []
             (vector,) = unit_vectors(self._open_runner().embed(step))
+        except RunnerLost:
+            raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
             self._end_long(long)
             return [(long.request_id, _failure(1, error))]
@@ -139,6 +141,8 @@ class Embedder:
         rows = [Row(prompt, 0, table, 1) for prompt, table in zip(batch, tables, strict=True)]
         try:
             vectors = unit_vectors(self._open_runner().embed(Step(tuple(rows))))
+        except RunnerLost:
+            raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
             failure = _failure(len(batch), error)
             return [(request_id, failure) for request_id in ids]

@@ -24,7 +24,7 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import Runner
+from mindspore_serving.llm.step import Runner, RunnerLost
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -171,6 +171,7 @@ class Engine:
         """Compute one step: its outputs.
 
         A step that fails ends its requests with ERROR and the cause as `stop_reason`; others go on.
+        Raises RunnerLost if the runner can compute no further one.
         """
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
@@ -190,6 +191,8 @@ class Engine:
             logits = self._masks.beside(readout.constrained, self.runner.run, scheduled.step)
             outputs += readout.score(logits)
             sampled = readout.sample(logits)
+        except RunnerLost:
+            raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
             return outputs + self._fail(scheduled, error)
         return outputs + self._write(scheduled, readout.counts, sampled, forks)

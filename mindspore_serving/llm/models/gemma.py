@@ -34,7 +34,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     x = ops.rms_norm(x, ops.weight("model.norm.weight"), spec.norm_eps, plus_one=True)
     x = ops.hidden(x)
     head = embedding if spec.tied_embeddings else ops.weight("lm_head.weight")
-    logits = ops.linear(x, head)
+    logits = ops.logits(x, head)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 
 
@@ -42,4 +42,4 @@ def _feed_forward(layer: Layer, h: Tensor) -> Tensor:
     ops = layer.ops
     gate, up = (layer.linear(h, name, bias=False) for name in LLAMA.gate_up)
     h = ops.mul(ops.gelu(gate, tanh=True), up)
-    return layer.linear(h, LLAMA.down, bias=False)
+    return ops.all_reduce(layer.linear(h, LLAMA.down, bias=False))

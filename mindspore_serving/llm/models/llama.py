@@ -76,7 +76,7 @@ def decode(
     x = ops.rms_norm(x, ops.weight(f"{names.norm}.weight"), spec.norm_eps)
     x = ops.hidden(x)
     head = names.embedding if spec.tied_embeddings else names.head
-    return ops.linear(x, ops.weight(f"{head}.weight"))
+    return ops.logits(x, ops.weight(f"{head}.weight"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Layer:
             q = ops.rope(q, tables, spec.num_heads)
             k = ops.rope(k, tables, spec.num_kv_heads)
         out = ops.attention(self.index, q, k, v, spec.attention(self.index, slopes))
-        return self.linear(out, names.output, spec.output_bias)
+        return ops.all_reduce(self.linear(out, names.output, spec.output_bias))
 
     def head_norm(self, x: Tensor, name: str, num_heads: int) -> Tensor:
         weight, eps = self.weight(name), self.spec.norm_eps
@@ -116,7 +116,7 @@ class Layer:
         ops, spec, names = self.ops, self.spec, self.names
         sizes = (spec.intermediate_size, spec.intermediate_size)
         gate, up = self.projected(h, names.gate_up, sizes, spec.mlp_bias)
-        return self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias)
+        return ops.all_reduce(self.linear(ops.silu_mul(gate, up), names.down, spec.mlp_bias))
 
     def projected(
         self, h: Tensor, names: tuple[str, ...], sizes: tuple[int, ...], bias: bool

@@ -43,4 +43,5 @@ def _feed_forward(layer: Layer, h: Tensor) -> Tensor:
         experts.append((gate, up, down))
     top_k, normalize = spec.experts_per_token, spec.normalize_experts
     router = layer.weight(names.router)
-    return layer.ops.moe(h, router, experts, top_k=top_k, normalize=normalize)
+    h = layer.ops.moe(h, router, experts, top_k=top_k, normalize=normalize)
+    return layer.ops.all_reduce(h)

@@ -54,6 +54,15 @@ class Ops(Protocol):
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
         ...
 
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """The sum of `x` over the ranks that share the model; `x` itself where there is one.
+        Follows each matrix that is cut by its inputs."""
+        return x
+
+    def logits(self, x: Tensor, head: Weight) -> Tensor:
+        """x @ head.T, the head's rows being the vocabulary; complete on rank 0 alone."""
+        return self.linear(x, head)
+
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, *, plus_one: bool = False) -> Tensor:
         """Over the last axis; `plus_one` scales by 1 + weight (Gemma)."""
         ...

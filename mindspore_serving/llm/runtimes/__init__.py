@@ -8,7 +8,9 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.step import EncoderRunner, Runner
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.runner import OpenRank, open_ranks
+from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
@@ -18,22 +20,34 @@ OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 class Runtime:
     """Where a runtime's functions are, as "module:function" below this package.
 
-    `opens_encoder` is "" if it has no models that embed and do not generate.  `has_adapters` and
-    `has_graph_mode` say whether it takes `EngineConfig.adapters` and `graph_mode`.
+    `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
+    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`.
     """
 
     opens: str
     opens_encoder: str = ""
+    opens_rank: str = ""
     has_adapters: bool = False
     has_graph_mode: bool = False
 
 
 RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime("openvino.opening:open_runner", "openvino.encoder:open_encoder"),
-    "torch": Runtime("torch.opening:open_runner", "torch.encoder:open_encoder", has_adapters=True),
+    "torch": Runtime(
+        "torch.opening:open_runner",
+        "torch.encoder:open_encoder",
+        "torch.opening:open_rank",
+        has_adapters=True,
+    ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner"),
     "toy": Runtime("toy:open_runner"),
+}
+# Options that not every runtime takes, and whether one does.
+OPTIONS: dict[str, Callable[[Runtime], bool]] = {
+    "adapters": lambda row: row.has_adapters,
+    "graph_mode": lambda row: row.has_graph_mode,
+    "tensor_parallel": lambda row: bool(row.opens_rank),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 
@@ -44,24 +58,38 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     Raises StartError: an unknown runtime, no library, a model or an option that it cannot use.
     """
     row = _find(runtime, RUNTIMES)
-    for option in ("adapters", "graph_mode"):
-        if getattr(config, option) and not getattr(row, f"has_{option}"):
-            accepted = [name for name, row in RUNTIMES.items() if getattr(row, f"has_{option}")]
+    for option, has_it in OPTIONS.items():
+        if _is_given(config, option) and not has_it(row):
+            accepted = [name for name, row in RUNTIMES.items() if has_it(row)]
             raise StartError(
                 f"runtime {runtime!r} has no {option}, expected one of {', '.join(accepted)}"
             )
+    if config.tensor_parallel > 1:
+        return open_ranks(directory, runtime, config, _import(runtime, row.opens_rank))
     opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
+
+
+def open_rank(
+    directory: str | Path, runtime: str, config: EngineConfig, group: Group
+) -> EmbeddingRunner:
+    """The part of the model that this rank of `group` holds.  Raises as `open_runner`."""
+    opener: OpenRank = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
+    return opener(directory, config, group)
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:
     """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
     row = _find(runtime, ENCODER_RUNTIMES, " for a model that embeds")
-    for option in ("adapters", "graph_mode"):
-        if getattr(config, option):
+    for option in OPTIONS:
+        if _is_given(config, option):
             raise StartError(f"{option} is an option of models that generate; this one embeds")
     opener: OpenEncoder = _import(runtime, row.opens_encoder)
     return opener(directory, config)
+
+
+def _is_given(config: EngineConfig, option: str) -> bool:
+    return bool(getattr(config, option) != getattr(EngineConfig(), option))
 
 
 def _find(name: str, rows: Mapping[str, Runtime], purpose: str = "") -> Runtime:

@@ -11,7 +11,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
-from mindspore_serving.llm.step import Logits
+from mindspore_serving.llm.step import Logits, RunnerLost
 
 SHARE_OF_FREE = 0.5  # of main memory; the rest is for activations and everything else
 # The options that a runtime of MindSpore accepts on a CPU.
@@ -111,10 +111,11 @@ def check_options(
 
 @contextmanager
 def first_step() -> Iterator[None]:
-    """Around the first step, which loads the weights: a ServingError becomes a StartError."""
+    """Around the first step, which loads the weights: a ServingError becomes a StartError,
+    but RunnerLost."""
     try:
         yield
-    except StartError:
+    except (StartError, RunnerLost):
         raise
     except ServingError as error:
         raise StartError(f"the weights do not fit config.json, or memory: {error}") from error

@@ -23,6 +23,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
     check_logits,
@@ -61,17 +63,38 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     return start_runner(open_model(directory, config), config)
 
 
-def open_model(directory: str | Path, config: EngineConfig) -> TorchModel:
-    """What `open_runner` runs.  Its weights are loaded when they are first used."""
+def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> TorchRunner:
+    """The part of the model that this rank of `group` holds, on a CPU; as `open_runner`.
+
+    `kv_cache_memory` and `num_threads` are of all ranks together.
+    """
+    size = group.size
+    if config.adapters:
+        raise StartError(f"tensor_parallel is {size}, but adapters are not cut over ranks")
+    if open_device(config.device) != "cpu":
+        raise StartError(f'tensor_parallel is {size}, which needs device="cpu"')
+    threads = config.num_threads or torch.get_num_threads()
+    memory = config.kv_cache_memory and config.kv_cache_memory // size
+    config = replace(config, num_threads=max(1, threads // size), kv_cache_memory=memory)
+    return start_runner(open_model(directory, config, group), config)
+
+
+def open_model(
+    directory: str | Path, config: EngineConfig, group: Group | None = None
+) -> TorchModel:
+    """What `open_runner` runs, or `open_rank`.  Its weights are loaded when they are first used."""
     prepare(config)
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    if group is not None:
+        checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(group.rank, group.size))
+        spec = cut_spec(spec, group.size)
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
     adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
-    return TorchModel(spec, decoder, weights, adapters, dtype, kv_dtype, device)
+    return TorchModel(spec, decoder, weights, adapters, dtype, kv_dtype, device, group)
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -87,7 +110,16 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
     block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
-    limits = runner_limits(config, spec, block_bytes, free_memory=_free_memory(model.device))
+    size = 1 if model.group is None else model.group.size
+    free = _free_memory(model.device) // size
+    limits = runner_limits(config, spec, block_bytes, free_memory=free)
+    if model.group is not None:  # what every rank can hold
+        least = model.group.least
+        limits = replace(
+            limits,
+            num_blocks=least(limits.num_blocks),
+            max_model_len=least(limits.max_model_len),
+        )
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     if model.device != "cpu":
         _warm_up(runner, model, config, can_capture=kernels is not None)

@@ -12,6 +12,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
     Layout,
@@ -37,6 +38,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 )
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ranks import RankOps
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
@@ -93,6 +95,12 @@ class TorchModel:
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
+    group: Group | None = None  # of ranks, of which this is the part of one
+
+    def ops(self, cache: PagedCache) -> TorchOps:
+        if self.group is None:
+            return TorchOps(self.weights, cache, self.dtype, self.adapters)
+        return RankOps(self.weights, cache, self.dtype, self.group, self.spec.vocab_size)
 
 
 class TorchRunner(LimitedRunner):
@@ -113,8 +121,7 @@ class TorchRunner(LimitedRunner):
         self._model = model
         self._path = path or GatherPath(limits.block_size)
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
-        ops = TorchOps(model.weights, self._cache, model.dtype, model.adapters)
-        self._ops: TorchOps | None = ops
+        self._ops: TorchOps | None = model.ops(self._cache)
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size

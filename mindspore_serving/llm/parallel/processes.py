@@ -1,0 +1,138 @@
+"""The processes of ranks 1 and up: started, watched and ended by rank 0."""
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from itertools import combinations
+
+from mindspore_serving.isolation.frames import receive, send
+from mindspore_serving.isolation.spawning import command, environment, exit_text
+from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.messages import Failed, decode_from_rank
+
+MODULE = "mindspore_serving.llm.runtimes.rank"
+END_SECONDS = 5.0  # for a rank to end by itself once it is to
+CAUSE_SECONDS = 1.0  # for the kernel to say how a rank has ended
+CONTROL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loaded
+LOST_STATUS = 3  # of a rank that ends because another one has
+
+
+class RankProcess:
+    """A rank in a process group of its own, which the kernel kills when this process ends."""
+
+    def __init__(
+        self, rank: int, child: "subprocess.Popen[bytes]", control: socket.socket, lifeline: int
+    ) -> None:
+        self.rank = rank
+        self._child = child
+        self._control = control
+        self._lifeline = lifeline
+
+    def send(self, frame: bytes) -> None:
+        """Raises OSError if it has ended, or does not read."""
+        send(self._control, frame)
+
+    def wait_until_loaded(self) -> str:
+        """Why it cannot load; "" if it has.  Raises OSError if it neither says nor ends."""
+        frame = receive(self._control)
+        if frame is None:
+            return exit_text(self._child.wait(END_SECONDS))
+        message = decode_from_rank(frame)
+        return message.text if isinstance(message, Failed) else ""
+
+    def problem(self) -> str:
+        """What it says of its end, or how it has ended; "" while it runs, and if it has ended
+        because another rank has."""
+        with suppress(OSError):
+            while select.select([self._control], [], [], 0)[0]:
+                if not (frame := receive(self._control)):
+                    break
+                if isinstance(message := decode_from_rank(frame), Failed):
+                    return message.text
+        status = self._child.poll()
+        return "" if status in (None, LOST_STATUS) else exit_text(status or 0)
+
+    def kill(self) -> None:
+        """End it now, with all that it has started."""
+        self._control.close()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+
+def end_ranks(processes: list[RankProcess]) -> str:
+    """Kill them all; which one ended first, and how, as the end of a sentence."""
+    until = time.monotonic() + CAUSE_SECONDS
+    cause = ""
+    while not cause and time.monotonic() < until:
+        found = ((process.rank, process.problem()) for process in processes)
+        cause = next((f"; rank {rank}: {problem}" for rank, problem in found if problem), "")
+        if not cause:
+            time.sleep(0.01)
+    for process in processes:
+        process.kill()
+    processes.clear()
+    return cause
+
+
+def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
+    """For each rank its sockets to the others, by their numbers."""
+    sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for low, high in combinations(range(size), 2):
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sockets[low][high], sockets[high][low] = pair
+    return sockets
+
+
+def start_ranks(size: int) -> tuple[Group, list[RankProcess]]:
+    """The group of `size` ranks, of which this process is rank 0, and the processes of the others.
+
+    Raises OSError if they cannot be started; then none is left.
+    """
+    with ExitStack() as passing, ExitStack() as failing:
+        memory = create_memory(size)
+        passing.callback(os.close, memory)
+        sockets = connect_ranks(size)
+        for rank, peers in enumerate(sockets):
+            for end in peers.values():
+                (passing if rank else failing).callback(end.close)
+        processes: list[RankProcess] = []
+        for rank in range(1, size):
+            processes.append(_start(rank, sockets[rank], memory))
+            failing.callback(processes[-1].kill)
+        group = Group(0, sockets[0], memory)
+        failing.pop_all()
+        return group, processes
+
+
+def _start(rank: int, peers: Mapping[int, socket.socket], memory: int) -> RankProcess:
+    with ExitStack() as passing, ExitStack() as failing:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(CONTROL_SECONDS)
+        passing.callback(theirs.close)
+        failing.callback(ours.close)
+        lifeline_end, lifeline = os.pipe2(os.O_CLOEXEC)
+        passing.callback(os.close, lifeline_end)
+        failing.callback(os.close, lifeline)
+        places = [f"{peer}={end.fileno()}" for peer, end in peers.items()]
+        descriptors = {
+            "--control": theirs.fileno(), "--memory": memory, "--lifeline": lifeline_end,
+        }  # fmt: skip
+        arguments = [str(word) for pair in descriptors.items() for word in pair]
+        child = subprocess.Popen(
+            command(MODULE, "--rank", str(rank), *arguments, "--peers", *places),
+            pass_fds=(*descriptors.values(), *(end.fileno() for end in peers.values())),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment(),
+        )
+        failing.pop_all()
+        return RankProcess(rank, child, ours, lifeline)

@@ -1,0 +1,113 @@
+"""Rank 0 of a model over ranks: a runner that has the other ranks compute each step with it.
+
+Every rank computes the same steps in the same order, and refuses the same ones before anything is
+exchanged.  Whatever else goes wrong on one rank ends all of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeAlias
+
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.messages import Load, compute, encode
+from mindspore_serving.llm.parallel.processes import RankProcess, end_ranks, start_ranks
+from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
+
+PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
+LOAD_PATIENCE = 120.0  # the same while it loads: reading a tensor from a slow disk stops them
+
+OpenRank: TypeAlias = Callable[[str | Path, EngineConfig, Group], EmbeddingRunner]
+"""Opens the part of a model that a rank of the group holds."""
+
+
+class ParallelRunner:
+    """An `EmbeddingRunner` over `own`, the runner of rank 0, and the processes of the others."""
+
+    def __init__(self, own: EmbeddingRunner, group: Group, processes: list[RankProcess]) -> None:
+        self.block_size = own.block_size
+        self.num_blocks = own.num_blocks
+        self.vocab_size = own.vocab_size
+        self.max_model_len = own.max_model_len
+        self.num_adapters = own.num_adapters
+        self.hidden_size = own.hidden_size
+        self._own = own
+        self._group = group
+        self._processes = processes
+        self._num_steps = 0
+        self._lost: RunnerLost | None = None
+
+    def run(self, step: Step) -> Logits:
+        return self._together(step, self._own.run)
+
+    def embed(self, step: Step) -> Vectors:
+        return self._together(step, self._own.embed)
+
+    def close(self) -> None:
+        """End all ranks; none has anything to finish."""
+        for process in self._processes:
+            process.kill()
+        self._processes.clear()
+        self._group.close()
+        self._own.close()
+
+    def _together(self, step: Step, compute_own: Callable[[Step], Logits]) -> Logits:
+        if self._lost is not None:
+            raise self._lost
+        try:
+            self._send(step)
+            return compute_own(step)
+        except Exception as error:
+            is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
+            if is_refused and self._group.num_exchanges == 0:
+                raise  # and so it is by the others
+            raise self._lose(str(error)) from error
+
+    def _send(self, step: Step) -> None:
+        self._num_steps += 1
+        self._group.begin(self._num_steps)
+        frame = encode(compute(self._num_steps, step))
+        for process in self._processes:
+            try:
+                process.send(frame)
+            except OSError as error:
+                raise RunnerLost(f"rank {process.rank} takes no step: {error}") from error
+
+    def _lose(self, text: str) -> RunnerLost:
+        """End all ranks; what is raised from now on."""
+        self._lost = RunnerLost(f"the ranks are ended: {text}{end_ranks(self._processes)}")
+        return self._lost
+
+
+def open_ranks(
+    directory: str | Path, runtime: str, config: EngineConfig, open_rank: OpenRank
+) -> ParallelRunner:
+    """The model in `directory` over `config.tensor_parallel` ranks, of which this process is one.
+
+    Raises StartError: what one rank refuses, a rank that ends while it loads; no rank is left.
+    """
+    size = config.tensor_parallel
+    try:
+        group, processes = start_ranks(size)
+    except OSError as error:
+        raise StartError(f"{size} ranks cannot be started: {error}") from error
+    group.patience = LOAD_PATIENCE
+    try:
+        for process in processes:
+            load = Load(str(directory), runtime, asdict(config), process.rank, size)
+            process.send(encode(load))
+        own = open_rank(directory, config, group)
+        for process in processes:
+            problem = process.wait_until_loaded()
+            if problem:
+                raise StartError(f"rank {process.rank} of {size} cannot load: {problem}")
+    except BaseException as error:
+        found = end_ranks(processes)
+        group.close()
+        if isinstance(error, RunnerLost | OSError):
+            raise StartError(f"the model cannot be loaded over ranks: {error}{found}") from error
+        raise
+    group.patience = PATIENCE
+    return ParallelRunner(own, group, processes)

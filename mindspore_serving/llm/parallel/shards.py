@@ -1,0 +1,189 @@
+"""Which part of a model a rank holds: heads, intermediate features and rows of the vocabulary.
+
+Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; what
+follows them is cut by inputs, so that the ranks' results add up.  A bias that is added after the
+sum stays on rank 0.  What is not cut (norms, routers) is on every rank.
+
+Tensors stay views of the mapped file: a rank reads the pages of its own part.  Knows no runtime
+and no process.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models import ARCHITECTURES, llama, moe, quantization_of
+from mindspore_serving.llm.models.llama import LLAMA
+from mindspore_serving.llm.models.spec import ModelSpec
+
+DEFINITIONS = ("llama", "gemma", "moe")  # files of llm/models whose tensors are cut here
+CUT = tuple(
+    name for name, place in ARCHITECTURES.items() if place.endswith(
+        tuple(f".{file}:decoder" for file in DEFINITIONS)
+    )
+)  # fmt: skip
+_LAYER = re.compile(r"model\.layers\.\d+\.")
+_EXPERT = re.compile(r"\.\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Indices `begin` to `end` - 1."""
+
+    begin: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The part of rank `rank` of `size`."""
+
+    rank: int
+    size: int
+
+    def of(self, count: int) -> Range:
+        """Its part of `count` things; parts differ by one at most, and are in order of ranks."""
+        return Range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    def kv_heads(self, count: int) -> Range:
+        """Its part of `count` key-value heads; with fewer heads than ranks, the one that it shares
+        with others."""
+        if count >= self.size:
+            return self.of(count)
+        head = count * self.rank // self.size
+        return Range(head, head + 1)
+
+
+def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
+    """The sizes of one of `size` ranks; hidden size and vocabulary are the model's.
+
+    Raises StartError: an architecture that is not cut, a size that does not divide the model.
+    """
+    if spec.architecture not in CUT:
+        raise StartError(
+            f"tensor_parallel is {size}, but {spec.architecture} is not cut over ranks, expected "
+            f"one of {', '.join(CUT)}"
+        )
+    heads, kv_heads = spec.num_heads, spec.num_kv_heads
+    if heads % size or (kv_heads % size and size % kv_heads):
+        raise StartError(
+            f"tensor_parallel is {size}, expected a divisor of the model's {heads} attention heads "
+            f"that divides its {kv_heads} key-value heads or is a multiple of them"
+        )
+    if spec.intermediate_size % size:
+        raise StartError(
+            f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
+            f"{spec.intermediate_size}"
+        )
+    return replace(
+        spec,
+        num_heads=heads // size,
+        num_kv_heads=max(1, kv_heads // size),
+        intermediate_size=spec.intermediate_size // size,
+    )
+
+
+class ShardedCheckpoint(Checkpoint):
+    """The part of a checkpoint that one rank holds, under the names of the whole tensors.
+
+    `spec` is the whole model's.  Raises StartError for a quantised checkpoint.
+    """
+
+    def __init__(self, whole: Checkpoint, spec: ModelSpec, shard: Shard) -> None:
+        if quantization_of(whole.config):
+            raise StartError(
+                f"{whole.directory} is quantised, but tensor_parallel={shard.size} needs a "
+                "checkpoint of floats"
+            )
+        super().__init__(whole.directory, whole.config, whole._tensors)
+        self._spec = spec
+        self._shard = shard
+        self._names = llama.NAMES.get(spec.architecture, LLAMA)
+        experts = moe.NAMES.get(spec.architecture, moe.QWEN)
+        leaves = (experts.gate, experts.up, experts.down)
+        gate, up, down = (f"{experts.experts}.{leaf}" for leaf in leaves)
+        self._expert_outputs = (gate, up)
+        self._inputs = (self._names.output, self._names.down, down)
+
+    def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
+        dtype, _, bits = super().raw(name)
+        part = self._part(name, bits)
+        return dtype, part.shape, part
+
+    def _part(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        module, _, kind = name.rpartition(".")
+        if module in (self._names.embedding, self._names.head):
+            count = self._spec.vocab_size
+            return _rows(name, bits, [self._shard.of(count)], count)
+        module = _EXPERT.sub(".", _LAYER.sub("", module))
+        if module in self._inputs:
+            return self._columns(name, bits) if kind == "weight" else self._bias(bits)
+        if module in self._expert_outputs:
+            return _rows(name, bits, [self._even(name, len(bits))], len(bits))
+        ranges = self._outputs(module)
+        return _rows(name, bits, *ranges) if ranges else bits
+
+    def _outputs(self, module: str) -> tuple[list[Range], int] | None:
+        """The rows of a matrix that is cut by outputs, and how many the whole has."""
+        spec, names = self._spec, self._names
+        heads = self._shard.of(spec.num_heads)
+        kv = self._shard.kv_heads(spec.num_kv_heads)
+        features = self._shard.of(spec.intermediate_size)
+        parts = [_scaled(one, spec.head_dim) for one in (heads, kv, kv)]
+        for modules, own, sizes in (
+            (names.qkv, parts, [spec.q_size, spec.kv_size, spec.kv_size]),
+            (names.gate_up, [features] * 2, [spec.intermediate_size] * 2),
+        ):
+            if module not in modules:
+                continue
+            if len(modules) > 1:
+                index = modules.index(module)
+                return [own[index]], sizes[index]
+            return list(_joined(own, sizes)), sum(sizes)
+        return None
+
+    def _columns(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        columns = self._even(name, bits.shape[-1])
+        return bits[:, columns.begin : columns.end]
+
+    def _even(self, name: str, count: int) -> Range:
+        if count % self._shard.size:
+            raise StartError(
+                f"tensor_parallel is {self._shard.size}, expected a divisor of the {count} "
+                f"features of tensor {name!r}"
+            )
+        return self._shard.of(count)
+
+    def _bias(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return bits if self._shard.rank == 0 else np.zeros_like(bits)
+
+
+def _rows(
+    name: str, bits: npt.NDArray[Any], ranges: list[Range], expected: int
+) -> npt.NDArray[Any]:
+    if len(bits) != expected:
+        raise StartError(f"tensor {name!r} has {len(bits)} rows, expected {expected}")
+    parts = [bits[one.begin : one.end] for one in ranges]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _scaled(part: Range, factor: int) -> Range:
+    return Range(part.begin * factor, part.end * factor)
+
+
+def _joined(parts: list[Range], sizes: list[int]) -> Iterator[Range]:
+    """`parts` of tensors with `sizes` rows, which are one after another in a fused tensor."""
+    begin = 0
+    for part, size in zip(parts, sizes, strict=True):
+        yield Range(begin + part.begin, begin + part.end)
+        begin += size

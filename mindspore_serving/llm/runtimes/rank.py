@@ -1,0 +1,84 @@
+"""The process of a rank other than 0: loads its part of a model, and computes the steps that rank 0
+sends until that closes the connection."""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from mindspore_serving import log
+from mindspore_serving.errors import ServingError
+from mindspore_serving.isolation.frames import receive, send
+from mindspore_serving.isolation.lifeline import end_with
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.messages import (
+    Compute,
+    Failed,
+    Load,
+    Loaded,
+    decode_to_rank,
+    encode,
+)
+from mindspore_serving.llm.parallel.processes import LOST_STATUS
+from mindspore_serving.llm.runtimes import open_rank
+from mindspore_serving.llm.step import Runner, RunnerLost
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("--rank", "--control", "--memory", "--lifeline"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--peers", nargs="+", required=True)
+    arguments = parser.parse_args()
+    end_with(arguments.lifeline)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # rank 0 decides when it ends
+    peers = {}
+    for place in arguments.peers:
+        rank, _, descriptor = place.partition("=")
+        peers[int(rank)] = socket.socket(fileno=int(descriptor))
+    group = Group(arguments.rank, peers, arguments.memory)
+    os.close(arguments.memory)
+    with socket.socket(fileno=arguments.control) as control:
+        try:
+            _serve(control, group)
+        except (RunnerLost, ConnectionError):
+            return LOST_STATUS
+        except Exception as error:
+            if not isinstance(error, ServingError):
+                log.error("rank %d failed", group.rank, exc_info=True)
+            with suppress(OSError):
+                send(control, encode(Failed(str(error) or repr(error))))
+            return 1
+    return 0
+
+
+def _serve(control: socket.socket, group: Group) -> None:
+    frame = receive(control)
+    if frame is None:
+        return
+    load = decode_to_rank(frame)
+    assert isinstance(load, Load)
+    runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), group)
+    send(control, encode(Loaded()))
+    while (frame := receive(control)) is not None:
+        message = decode_to_rank(frame)
+        assert isinstance(message, Compute)
+        _compute(runner, group, message)
+
+
+def _compute(runner: Runner, group: Group, message: Compute) -> None:
+    group.begin(message.number)
+    try:
+        runner.run(message.step())
+    except ServingError:
+        if group.num_exchanges:
+            raise
+        # refused, and so by rank 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A language model over ranks whose processes die or hang: all ranks end, requests are answered,
+the next worker starts new ones, and no process stays behind."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.step import RunnerLost
+from tests.e2e.harness import (
+    Calls,
+    children,
+    config,
+    eventually,
+    is_alive,
+    serving,
+    workers,
+    write_servable,
+)
+from tests.llm import chatty
+from tests.waiting import PATIENCE
+
+pytestmark = [pytest.mark.torch, pytest.mark.e2e, pytest.mark.slow]
+SOURCE = """
+from mindspore_serving.llm import SamplingParams
+
+params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # minutes of them
+llm = register.declare_llm(
+    "../chatty", runtime="torch", dtype="f32", max_num_seqs=4, tensor_parallel={size},
+    kv_cache_memory=64 << 20, num_threads=2, params=params,
+)
+
+@register.register_method(output_names=["text"])
+def generate(prompt):
+    return register.add_stage(llm, prompt, outputs_count=1)
+"""
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The processes of the ranks that `pid` has started."""
+    return [one for one in children(pid) if is_alive(one) and is_rank(one)]
+
+
+def is_rank(pid: int) -> bool:
+    try:
+        return b"mindspore_serving.llm.runtimes.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Iterator[Calls]:
+    chatty.build(tmp_path, context=65536)
+    write_servable(tmp_path, "cut", SOURCE.format(size=2))
+    before = set(children(os.getpid()))
+    with serving(tmp_path, config(tmp_path, "cut")) as found:
+        yield found
+    assert not {one for one in children(os.getpid()) if is_alive(one)} - before
+
+
+def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
+    body = {"prompt": [66, 9], "max_tokens": 4, "temperature": 0, "ignore_eos": True, **more}
+    status, answer = calls.http_call("POST", "/v1/completions", json.dumps(body).encode())
+    return status, json.loads(answer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_dies_or_hangs_in_a_step_ends_the_worker_and_the_next_one_serves(calls, number):
+    """The stream that had output ends with an error; it is found by heartbeat if it hangs."""
+    expected = ask(calls)
+    assert expected[0] == 200
+    (worker,) = workers(os.getpid())
+    (rank,) = ranks_of(worker)
+    pieces = calls.client("cut", "generate").infer_stream({"prompt": "x"})
+    assert "text" in next(pieces)
+    os.kill(rank, number)
+    assert "died" in list(pieces)[-1]["error"]
+    eventually(lambda: not is_alive(rank) and not is_alive(worker))
+    answer = eventually(lambda: one[1] if (one := ask(calls))[0] == 200 else None)
+    assert answer["choices"] == expected[1]["choices"]
+    (following,) = workers(os.getpid())
+    assert following != worker
+    assert len(ranks_of(following)) == 1
+
+
+def test_a_rank_that_dies_while_nothing_runs_costs_no_request(calls, pool):
+    expected = ask(calls)
+    (worker,) = workers(os.getpid())
+    os.kill(*ranks_of(worker), signal.SIGKILL)
+    status, answer = pool.submit(ask, calls).result(PATIENCE)
+    assert (status, answer["choices"]) == (200, expected[1]["choices"])
+    assert not is_alive(worker)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_ranks_end_with_their_worker(calls, number):
+    assert ask(calls)[0] == 200
+    (worker,) = workers(os.getpid())
+    (rank,) = ranks_of(worker)
+    os.kill(worker, number)
+    eventually(lambda: not is_alive(rank))
+
+
+def test_without_a_server_what_is_generated_ends_with_the_reason(tmp_path, pool):
+    path = chatty.build(tmp_path, context=65536)
+    params = SamplingParams(max_tokens=60_000, ignore_eos=True)
+    with LLM(path, "torch", tensor_parallel=2, dtype="f32", num_threads=2) as llm:
+        (rank,) = ranks_of(os.getpid())
+        answers = pool.submit(llm.generate, [[66, 9]], params)
+        os.kill(rank, signal.SIGKILL)
+        with pytest.raises(RunnerLost, match="rank 1: ended by signal SIGKILL"):
+            answers.result(PATIENCE)
+        with pytest.raises(RunnerLost, match="rank 1: ended by signal SIGKILL"):
+            llm.generate([[66, 9]], params)
+    assert not is_alive(rank)
+
+
+def test_a_size_that_does_not_fit_is_one_error_of_the_start(tmp_path):
+    chatty.build(tmp_path)
+    write_servable(tmp_path, "cut", SOURCE.format(size=3))
+    with (
+        pytest.raises(RuntimeError, match="expected a divisor of the model's 4 attention heads"),
+        serving(tmp_path, config(tmp_path, "cut")),
+    ):
+        pass
+    assert not ranks_of(os.getpid())

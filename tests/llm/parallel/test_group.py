@@ -1,0 +1,95 @@
+"""Ranks that exchange arrays: in order, with the same bits, and never hanging on one another."""
+
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.step import RunnerLost
+from tests.llm.rank_threads import groups
+from tests.waiting import PATIENCE
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
+    """Many times over, so that a rank that is faster would overwrite what another still reads."""
+
+    def work(group: Group) -> list[list[int]]:
+        found = []
+        for number in range(300):
+            half = group.half
+            group.parts[half, group.rank, :2] = number % 100, group.rank
+            group.meet(2)
+            found.append(group.parts[half, :, :2].flatten().tolist())
+        return found
+
+    with groups(size) as own, ThreadPoolExecutor(size) as pool:
+        for found in pool.map(work, own, timeout=PATIENCE):
+            assert found == [
+                [x for rank in range(size) for x in (number % 100, rank)] for number in range(300)
+            ]
+
+
+def test_the_least_number_of_all_ranks():
+    with groups(3) as own, ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda group: group.least(7 - group.rank), own, timeout=PATIENCE)
+        assert list(found) == [5, 5, 5]
+
+
+def test_ranks_that_compute_different_things_are_found():
+    with groups(2) as own, ThreadPoolExecutor(2) as pool:
+        own[0].begin(5)
+        own[1].begin(6)
+        one, other = (pool.submit(group.meet, 8) for group in own)
+        problem = r"rank 1 of 2 is at \(step, exchange, bytes\) \(6, 0, 8\)"
+        with pytest.raises(RunnerLost, match=problem):
+            one.result(PATIENCE)
+        with pytest.raises(RunnerLost, match="rank 0 of 2 is at"):
+            other.result(PATIENCE)
+
+
+def test_a_rank_that_has_ended_is_found_by_those_that_wait():
+    with groups(2) as own, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(own[0].meet, 8)
+        own[1].close()
+        with pytest.raises(RunnerLost, match="rank 1 of 2 has ended"):
+            waiting.result(PATIENCE)
+
+
+@pytest.fixture
+def alone():
+    """Rank 0 of two, the socket of rank 1, which nobody serves, and the memory of both."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    memory = create_memory(2)
+    group = Group(0, {1: ours}, memory, patience=2.0)
+    yield group, theirs, memory
+    group.close()
+    theirs.close()
+    os.close(memory)
+
+
+def test_a_rank_without_heartbeats_is_lost(alone):
+    with pytest.raises(RunnerLost, match="rank 1 of 2 gave no heartbeat for 2 s"):
+        alone[0].meet(8)
+
+
+def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
+    group, theirs, memory = alone
+    slow = Group(1, {0: theirs}, memory)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(group.least, 3)
+        until = int(slow._beats[1]) + 12  # four looks, twice the patience
+        while slow._beats[1] < until:
+            assert not waiting.done()
+        assert slow.least(4) == 3
+        assert waiting.result(PATIENCE) == 3
+
+
+def test_parts_are_memory_that_both_see(alone):
+    group, theirs, memory = alone
+    other = Group(1, {0: theirs}, memory)
+    other.parts[1, 1, :3] = 1, 2, 3
+    assert np.array_equal(group.parts[1, 1, :3], [1, 2, 3])

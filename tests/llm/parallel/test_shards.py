@@ -1,0 +1,161 @@
+"""How a model is cut over ranks: sizes, heads, fused matrices, biases, rows of the vocabulary."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.parallel.shards import Range, Shard, ShardedCheckpoint, cut_spec
+
+# 4 heads of 2 features that share 2 key-value heads, 8 features in the middle, 10 tokens.
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 6,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 2,
+    "vocab_size": 10,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1e-6,
+}
+LAYER = "model.layers.0."
+
+
+def part(name: str, *shape: int, rank: int, size: int, **config: object) -> np.ndarray:
+    """What a rank has of a tensor whose numbers count its elements."""
+    bits = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    whole = Checkpoint(Path("model"), CONFIG | config, {name: StoredTensor("F32", shape, bits)})
+    spec, _ = load_definition(whole.config)
+    own = ShardedCheckpoint(whole, spec, Shard(rank, size)).raw(name)[2]
+    assert np.shares_memory(own, bits) or "qkv" in name or "gate_up" in name or not own.any()
+    return own
+
+
+def rows(own: np.ndarray) -> list[int]:
+    """Which rows of the whole matrix these are."""
+    return (own[:, 0] / own.shape[1]).astype(int).tolist()
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "count", "expected"),
+    [(0, 2, 10, (0, 5)), (1, 2, 10, (5, 10)), (0, 4, 10, (0, 2)), (3, 4, 10, (7, 10))],
+)
+def test_parts_are_in_order_and_differ_by_one_at_most(rank, size, count, expected):
+    assert Shard(rank, size).of(count) == Range(*expected)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [("q_proj", [4, 5, 6, 7]), ("k_proj", [2, 3]), ("v_proj", [2, 3])],
+)
+def test_a_rank_has_whole_heads(module, expected):
+    count = 8 if module == "q_proj" else 4
+    own = part(f"{LAYER}self_attn.{module}.weight", count, 6, rank=1, size=2)
+    assert rows(own) == expected
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [0, 1]), (1, [0, 1]), (2, [2, 3]), (3, [2, 3])])
+def test_with_more_ranks_than_key_value_heads_they_share_heads(rank, expected):
+    own = part(f"{LAYER}self_attn.k_proj.weight", 4, 6, rank=rank, size=4)
+    assert rows(own) == expected
+
+
+def test_what_follows_whole_heads_is_cut_by_its_inputs():
+    own = part(f"{LAYER}self_attn.o_proj.weight", 6, 8, rank=1, size=2)
+    assert own[0].tolist() == [4, 5, 6, 7]
+    own = part(f"{LAYER}mlp.down_proj.weight", 6, 8, rank=1, size=4)
+    assert own[0].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(0, [0.0, 1, 2]), (1, [0.0, 0, 0])])
+def test_a_bias_behind_a_sum_is_added_once(rank, expected):
+    assert part(f"{LAYER}mlp.down_proj.bias", 3, rank=rank, size=2).tolist() == expected
+
+
+def test_a_bias_of_heads_is_cut_with_them():
+    own = part(f"{LAYER}self_attn.q_proj.bias", 8, rank=1, size=2)
+    assert own.tolist() == [4, 5, 6, 7]
+
+
+def test_a_fused_matrix_is_cut_in_each_of_its_parts():
+    config = {"architectures": ["Phi3ForCausalLM"]}
+    own = part(f"{LAYER}self_attn.qkv_proj.weight", 16, 6, rank=1, size=2, **config)
+    assert rows(own) == [4, 5, 6, 7, 10, 11, 14, 15]
+    own = part(f"{LAYER}mlp.gate_up_proj.weight", 16, 6, rank=0, size=2, **config)
+    assert rows(own) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
+def test_the_vocabulary_is_cut_even_if_the_ranks_do_not_divide_it(name):
+    assert [rows(part(name, 10, 6, rank=rank, size=4)) for rank in range(4)] == [
+        [0, 1], [2, 3, 4], [5, 6], [7, 8, 9],
+    ]  # fmt: skip
+
+
+def test_the_features_of_every_expert_are_cut_and_the_router_is_not():
+    moe = {"architectures": ["MixtralForCausalLM"], "num_local_experts": 2}
+    moe["num_experts_per_tok"] = 1
+    prefix = f"{LAYER}block_sparse_moe."
+    own = part(f"{prefix}experts.1.w3.weight", 8, 6, rank=1, size=2, **moe)
+    assert rows(own) == [4, 5, 6, 7]
+    own = part(f"{prefix}experts.1.w2.weight", 6, 8, rank=0, size=2, **moe)
+    assert own[0].tolist() == [0, 1, 2, 3]
+    assert part(f"{prefix}gate.weight", 2, 6, rank=1, size=2, **moe).shape == (2, 6)
+
+
+def test_norms_are_on_every_rank():
+    assert part(f"{LAYER}input_layernorm.weight", 6, rank=1, size=2).tolist() == list(range(6))
+
+
+@pytest.mark.parametrize(("size", "kv_heads"), [(2, 1), (4, 1)])
+def test_the_sizes_of_a_rank(size, kv_heads):
+    spec, _ = load_definition(CONFIG)
+    own = cut_spec(spec, size)
+    assert (own.num_heads, own.num_kv_heads) == (4 // size, kv_heads)
+    assert own.intermediate_size == 8 // size
+    assert (own.hidden_size, own.vocab_size) == (6, 10)
+
+
+@pytest.mark.parametrize(
+    ("size", "config", "problem"),
+    [
+        (3, {}, "divisor of the model's 4 attention heads"),
+        (8, {}, "divisor of the model's 4 attention heads"),
+        (2, {"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
+        (4, {"intermediate_size": 6}, "divisor of the model's intermediate_size 6"),
+        (2, {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not cut over ranks"),
+        (2, {"architectures": ["BaichuanForCausalLM"]}, "is not cut over ranks"),
+    ],
+)
+def test_a_size_or_model_that_cannot_be_cut_is_refused(size, config, problem):
+    spec, _ = load_definition(CONFIG | config)
+    with pytest.raises(StartError, match=problem):
+        cut_spec(spec, size)
+
+
+def test_experts_that_cannot_be_cut_are_refused_by_name():
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 2, "num_experts_per_tok": 1}
+    name = f"{LAYER}mlp.experts.0.gate_proj.weight"
+    with pytest.raises(StartError, match=r"divisor of the 3 features of tensor .*experts\.0"):
+        part(name, 3, 6, rank=0, size=2, **config)
+
+
+def test_a_tensor_of_another_size_than_config_says_is_refused():
+    with pytest.raises(StartError, match="has 6 rows, expected 8"):
+        part(f"{LAYER}self_attn.q_proj.weight", 6, 6, rank=0, size=2)
+
+
+def test_a_quantised_checkpoint_is_refused():
+    config = json.loads(json.dumps(CONFIG)) | {
+        "quantization_config": {"quant_method": "mindspore_serving"}
+    }
+    spec, _ = load_definition(config)
+    with pytest.raises(StartError, match="is quantised, but tensor_parallel=2 needs"):
+        ShardedCheckpoint(Checkpoint(Path("model"), config, {}), spec, Shard(0, 2))

@@ -1,0 +1,193 @@
+"""What a model over ranks generates is, token for token, what it generates on one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm import LLM, FinishReason, SamplingParams
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import processes
+from mindspore_serving.llm.runtimes import open_encoder, open_runner
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import checkpoints
+from tests.llm.rank_threads import ranks
+from tests.llm.running import generate, generate_staggered, texts
+
+pytestmark = pytest.mark.torch
+COUNT = 16
+CUT = [
+    "llama", "llama3-tied", "llama-biased", "llama-yarn", "qwen2", "qwen3", "mistral", "phi3",
+    "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def llama(built: Path) -> Path:
+    return checkpoints.build("llama", built / "one")
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_two_ranks_generate_what_the_reference_does(built, name):
+    path = checkpoints.build(name, built)
+    prompts = [(5,), *checkpoints.prompts(4)]
+    with ranks(path, 2) as runner:
+        answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
+def test_four_ranks_that_share_two_key_value_heads_do_so_too(built, name):
+    path = checkpoints.build(name, built / "four")
+    prompts = checkpoints.prompts(4)
+    with ranks(path, 4) as runner:
+        answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=7)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+def test_a_vocabulary_that_the_ranks_do_not_divide(built, monkeypatch):
+    monkeypatch.setattr(checkpoints, "SIZES", checkpoints.SIZES | {"vocab_size": 163})
+    path = checkpoints.build("llama", built / "uneven")
+    prompts = [(160, 161, 162, 5), *checkpoints.prompts(2)]
+    with ranks(path, 4) as runner:
+        answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+def test_logits_are_those_of_one_rank_within_rounding(llama):
+    step = Step((Row(checkpoints.prompts(1)[0][:9], 0, [3, 1], 9),))
+    alone = open_runner(llama, "torch", EngineConfig(device="cpu", block_size=8))
+    with ranks(llama, 2) as runner:
+        np.testing.assert_allclose(runner.run(step), alone.run(step), rtol=1e-4, atol=1e-4)
+
+
+def test_embeddings_are_those_of_one_rank_within_rounding(llama):
+    step = Step((Row((5, 6, 7), 0, [2], 1),))
+    alone = open_runner(llama, "torch", EngineConfig(device="cpu", block_size=8))
+    with ranks(llama, 2) as runner:
+        np.testing.assert_allclose(runner.embed(step), alone.embed(step), rtol=1e-4, atol=1e-4)
+
+
+def test_what_one_exchange_cannot_hold_is_exchanged_in_pieces(llama, monkeypatch):
+    from mindspore_serving.llm.runtimes.torch import ranks as rank_ops
+
+    monkeypatch.setattr(rank_ops, "PART_BYTES", 1000)
+    prompts = checkpoints.prompts(3)
+    with ranks(llama, 2) as runner:
+        answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(llama, prompt, answer)
+
+
+def test_the_cache_memory_is_that_of_all_ranks_together(llama):
+    whole = open_runner(
+        llama, "torch", EngineConfig(device="cpu", block_size=8, kv_cache_memory=2**20)
+    )
+    with ranks(llama, 2, kv_cache_memory=2**20) as runner:
+        assert runner.num_blocks == whole.num_blocks
+
+
+# --- with processes -------------------------------------------------------------------------------
+
+
+def open_ranks(path: Path, **options: object) -> LLM:
+    return LLM(path, "torch", **{"tensor_parallel": 2, "dtype": "f32"} | options)
+
+
+@pytest.mark.slow
+def test_an_engine_over_ranks_answers_a_crowd_as_the_reference_does(llama):
+    """With chunks, shared prefixes, preemption and speculation."""
+    common = checkpoints.prompts(1, seed=1, longest=60)[0] * 3
+    tails = checkpoints.prompts(9, seed=2, longest=60)
+    prompts = [
+        list(common[:70] + tail) if place % 3 else list(tail) for place, tail in enumerate(tails)
+    ]
+    options = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 48,
+        "max_model_len": 160,
+        "kv_cache_memory": 10 * 32 * 3 * 2 * 2 * 16 * 4,  # 10 blocks of 3 layers of 2 heads of 16
+        "num_speculative_tokens": 3,
+        "min_ngram": 1,
+    }
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, n=2)
+    with open_ranks(llama, **options) as llm:
+        answers = llm.generate(prompts, params)
+        stats = llm.stats()
+    for prompt, answer in zip(prompts, answers, strict=True):
+        expected = checkpoints.greedy(llama, tuple(prompt), 20)
+        for output in answer.outputs:
+            assert output.finish_reason is FinishReason.LENGTH
+            assert output.token_ids == expected
+    assert stats.num_blocks == 10
+    assert min(stats.num_preemptions, stats.num_cache_hits, stats.num_guesses) > 0
+
+
+@pytest.mark.slow
+def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(llama):
+    config = EngineConfig(device="cpu", block_size=8, kv_cache_memory=2**20, tensor_parallel=2)
+    runner = open_runner(llama, "torch", config)
+    try:
+        with pytest.raises(ServingError, match="has 0 blocks"):
+            runner.run(Step((Row((5,), 0, (), 1),)))
+        logits = runner.run(Step((Row((5,), 0, (1,), 1),)))
+        assert logits.argmax() == checkpoints.logits(llama, (5,))[-1].argmax()
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
+        ({"quantization": "int8"}, "the torch runtime computes with floats"),
+        ({"device": "cuda"}, "CUDA devices are here|needs device"),
+    ],
+)
+def test_what_ranks_cannot_do_is_one_error(llama, options, problem):
+    with pytest.raises(StartError, match=problem):
+        open_ranks(llama, **options)
+
+
+def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
+    config = EngineConfig(tensor_parallel=2)
+    with pytest.raises(
+        StartError, match="'openvino' has no tensor_parallel, expected one of torch"
+    ):
+        open_runner(llama, "openvino", config)
+    with pytest.raises(StartError, match="tensor_parallel is an option of models that generate"):
+        open_encoder(llama, "torch", config)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [
+        ("says", "rank 1: no room for my part"),
+        ("dies", "rank 1: ended by signal SIGKILL"),
+        ("leaves", "rank 1: exit status 7"),
+    ],
+)
+def test_a_rank_that_cannot_load_is_one_error(llama, monkeypatch, end, problem):
+    monkeypatch.setattr(processes, "MODULE", "tests.llm.rank_that_fails")
+    monkeypatch.setenv("RANK_END", end)
+    with pytest.raises(StartError, match=f"cannot be loaded over ranks: .*{problem}"):
+        open_ranks(llama)
+
+
+@pytest.mark.parametrize("value", [0, 65, 2.0, True])
+def test_a_number_of_ranks_that_is_none_is_refused(value):
+    with pytest.raises(ServingError, match="tensor_parallel is .*, expected an int of 1 to 64"):
+        EngineConfig(tensor_parallel=value)

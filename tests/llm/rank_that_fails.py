@@ -1,0 +1,26 @@
+"""The process of a rank that does not load, in the way that RANK_END says."""
+
+import argparse
+import os
+import signal
+import socket
+
+from mindspore_serving.isolation.frames import receive, send
+from mindspore_serving.llm.parallel.messages import Failed, encode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--control", type=int, required=True)
+    arguments, _ = parser.parse_known_args()
+    with socket.socket(fileno=arguments.control) as control:
+        receive(control)
+        if os.environ["RANK_END"] == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.environ["RANK_END"] == "leaves":
+            os._exit(7)
+        send(control, encode(Failed("no room for my part")))
+
+
+if __name__ == "__main__":
+    main()

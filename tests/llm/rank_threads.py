@@ -1,0 +1,78 @@
+"""Ranks of one model as threads of this process: fast to start, the same exchanges."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.group import Group, create_memory
+from mindspore_serving.llm.parallel.processes import connect_ranks
+from mindspore_serving.llm.runtimes import open_rank
+from mindspore_serving.llm.step import Logits, Step, Vectors
+
+
+@contextmanager
+def groups(size: int) -> Iterator[list[Group]]:
+    """The places of `size` ranks, closed in the end."""
+    peers = connect_ranks(size)
+    memory = create_memory(size)
+    made = [Group(rank, peers[rank], memory) for rank in range(size)]
+    os.close(memory)
+    try:
+        yield made
+    finally:
+        for group in made:
+            group.close()
+
+
+class Ranks:
+    """A runner whose ranks are threads; what it gives is rank 0's."""
+
+    def __init__(self, directory: Path, config: EngineConfig, own: list[Group]) -> None:
+        self._groups = own
+        self._threads = [ThreadPoolExecutor(1) for _ in own]
+        opened = [
+            thread.submit(open_rank, directory, "torch", config, group)
+            for thread, group in zip(self._threads, own, strict=True)
+        ]
+        self.runners = [one.result() for one in opened]
+        first = self.runners[0]
+        self.block_size, self.num_blocks = first.block_size, first.num_blocks
+        self.vocab_size, self.max_model_len = first.vocab_size, first.max_model_len
+        self.num_adapters, self.hidden_size = first.num_adapters, first.hidden_size
+        self._num_steps = 0
+
+    def run(self, step: Step) -> Logits:
+        return self._all(step, "run")
+
+    def embed(self, step: Step) -> Vectors:
+        return self._all(step, "embed")
+
+    def close(self) -> None:
+        for runner, thread in zip(self.runners, self._threads, strict=True):
+            runner.close()
+            thread.shutdown()
+
+    def _all(self, step: Step, method: str) -> Logits:
+        self._num_steps += 1
+        for group in self._groups:
+            group.begin(self._num_steps)
+        computed = [
+            thread.submit(getattr(runner, method if rank == 0 else "run"), step)
+            for rank, (thread, runner) in enumerate(zip(self._threads, self.runners, strict=True))
+        ]
+        return [one.result() for one in computed][0]
+
+
+@contextmanager
+def ranks(directory: Path, size: int, **options: object) -> Iterator[Ranks]:
+    """The model in `directory` over `size` threads."""
+    config = {"device": "cpu", "block_size": 8, "kv_cache_memory": size * 2**20} | options
+    with groups(size) as own:
+        runner = Ranks(directory, EngineConfig(**config), own)  # type: ignore[arg-type]
+        try:
+            yield runner
+        finally:
+            runner.close()
