@@ -39,6 +39,10 @@ class MindirOpenvinoBackend:
         self, requests: list[Any], kept: list[Any], signature: tuple[Signature, ...]
     ) -> None:
         self._requests = requests
+        # LSTM of OpenVINO 2026.4 ends the process at an empty batch.
+        self._needs_elements = [
+            any(call.operator == "LSTM" for call in program.calls()) for program in kept
+        ]
         self._kept = kept  # OpenVINO reads the weights where the file is mapped
         self._signature = signature
 
@@ -75,6 +79,8 @@ class MindirOpenvinoBackend:
         return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        if self._needs_elements[subgraph] and not all(array.size for array in inputs):
+            raise StageFailed("an input without elements, which this model's LSTM cannot compute")
         return _run(self._requests[subgraph], inputs)
 
     def close(self) -> None:

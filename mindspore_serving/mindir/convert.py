@@ -180,6 +180,8 @@ _STRUCTURE = {
 def _parameter(entry: ValueType) -> Any:
     """The model's input for `entry`, which is one tensor of a type that numpy has or bfloat16."""
     tensor = entry.tensor[0]
+    if 0 in tensor.dims:
+        raise StartError(f"input '{entry.name}' of shape {tuple(tensor.dims)} can hold nothing")
     kind = (
         ov.Type.bf16 if tensor.data_type == BFLOAT16 else ov.Type(np.dtype(NUMPY[tensor.data_type]))
     )

@@ -93,6 +93,10 @@ def _special_cells():
         def construct(self, image):
             return self.layer(image)
 
+    class Slice(nn.Cell):
+        def construct(self, x):
+            return x[::2, 1:]
+
     class Normalize(nn.Cell):
         def construct(self, x):
             return mint.nn.functional.layer_norm(x, (6,))
@@ -116,7 +120,7 @@ def _special_cells():
         def construct(self, x):
             return self.all_reduce(x)
 
-    return Convolve, DoubleTwice, Normalize, SumOverRanks
+    return Convolve, DoubleTwice, Normalize, Slice, SumOverRanks
 
 
 def _export_mindir(directory):
@@ -124,7 +128,7 @@ def _export_mindir(directory):
     from mindspore import Tensor
 
     Add, SumAndDifference, AddInPlace, Same, Nested = _plain_cells()
-    Convolve, DoubleTwice, Normalize, SumOverRanks = _special_cells()
+    Convolve, DoubleTwice, Normalize, Slice, SumOverRanks = _special_cells()
 
     def zeros(*shape, dtype=np.float32):
         return Tensor(np.zeros(shape, dtype))
@@ -142,6 +146,7 @@ def _export_mindir(directory):
     export("two_open", SumAndDifference(), open_shape(None, None), open_shape(None, None))
     export("convolve", Convolve(), zeros(1, 1, 5, 5))
     export("loop", DoubleTwice(), zeros(2, 2))
+    export("sliced", Slice(), zeros(4, 4))
     export("normal", Normalize(), zeros(4, 6))
     export("in_place", AddInPlace(), zeros(2, 2))
     export("same", Same(), zeros(2, 2))

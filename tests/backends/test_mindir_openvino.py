@@ -176,6 +176,17 @@ def enlarge_input(model):
     model.graph.input[0].tensor[0].dims[0] = 1 << 31
 
 
+def empty_input(model):
+    model.graph.input[0].tensor[0].dims[0] = 0
+
+
+def step_by_nothing(model):
+    slicing = next(node for node in model.graph.node if "StridedSlice" in node.op_type)
+    strides = next(node for node in model.graph.node if node.output[0] == slicing.input[3])
+    for value in strides.attribute[0].values:
+        value.ints[0] = 0
+
+
 def make_cycle(model):
     nodes = [node for node in model.graph.node if node.op_type != "Constant"]
     nodes[0].input[0] = nodes[0].output[0]
@@ -212,6 +223,8 @@ def double_calls(model):
     [
         ("convolve", turn_weights, "has 72 bytes"),
         ("add", enlarge_input, "of shape \\(2147483648, 2\\) has 17179869184 bytes, accepted"),
+        ("add", empty_input, "of shape \\(0, 2\\) can hold nothing"),
+        ("sliced", step_by_nothing, "StridedSlice at .*: strides \\[0, 0\\]"),
         ("add", make_cycle, "not defined before it: a missing name, or a cycle"),
         ("two_open", call_itself, "calls itself"),
         ("two_open", double_calls, "make more than 200000 calls"),
@@ -325,3 +338,15 @@ def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
     assert formats.resolve("mindir", "mindspore") == "mindir"
     found.clear()
     assert formats.resolve("mindir") == "mindir"  # whose error says what to install
+
+
+def test_an_empty_batch_for_an_lstm_fails_alone(opened, tmp_path):
+    import mindspore as ms
+
+    cell = ms.nn.LSTM(4, 3, batch_first=True).set_train(False)
+    example = ms.Tensor(shape=[None, 5, 4], dtype=ms.float32)
+    ms.export(cell, example, file_name=str(tmp_path / "lstm"), file_format="MINDIR")
+    backend = opened(FORMAT, tmp_path / "lstm.mindir")
+    with pytest.raises(StageFailed, match="an input without elements"):
+        backend.run([np.zeros((0, 5, 4), np.float32)])
+    assert backend.run([np.ones((2, 5, 4), np.float32)])[0].shape == (2, 5, 3)

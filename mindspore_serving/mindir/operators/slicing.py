@@ -16,6 +16,7 @@ from mindspore_serving.mindir.tensors import (
     cast,
     dims,
     ints_of,
+    known,
     like,
     rank,
     sizes_of,
@@ -82,6 +83,9 @@ def _strided_slice(
 ) -> Any:
     """A bit of a mask is about one entry of `begin`."""
     count = dims(begin)[0]
+    steps = known(strides)
+    if steps is not None and (0 in steps or (abs(steps.astype(float)) > _END).any()):
+        raise Unsupported(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
     begin_bits, end_bits, ellipsis, new, shrink = (
         _bits(mask, count)
         for mask in (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
