@@ -58,6 +58,7 @@ def main() -> None:
     for size in WAYS:
         ours, theirs = context.Pipe()
         context.Process(target=serve, args=(arguments.model, size, theirs)).start()
+        theirs.close()
         ways.append(ours)
     rows = []
     for name, work in WORK.items():

@@ -70,7 +70,9 @@ class Opened:
 
     def describe(self) -> str:
         """One line: what was chosen, and what it can hold."""
-        return f"{self.directory.name or 'model'}: runtime {self.runtime}; {self.engine.describe()}"
+        count = self.config.tensor_parallel
+        runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
+        return f"{self.directory.name or 'model'}: runtime {runtime}; {self.engine.describe()}"
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:

@@ -55,8 +55,8 @@ class Ops(Protocol):
         ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of `x` over the ranks that share the model; `x` itself where there is one.
-        Follows each matrix that is cut by its inputs."""
+        """The sum of `x` over the ranks that share the model, which may be written to `x`; `x`
+        itself where there is one rank.  Follows each matrix that is cut by its inputs."""
         return x
 
     def logits(self, x: Tensor, head: Weight) -> Tensor:
