@@ -5,9 +5,9 @@
 Measured: the processor time that the master takes for a request that shares no message with others;
 a stage takes 20 ms, of sleep, so that the processors of this machine do not matter.  Simulated: as
 many front ends and replicas, of which every request visits a front end, the dispatcher, and the
-replica with the fewest requests; clients ask again when they are answered.  With one front end, that
-and the dispatcher are one loop, as they are today.  With more, `--shared` of the work is taken to
-remain in one dispatcher: such front ends do not exist yet, so that part is an assumption.
+replica with the fewest requests; clients ask again when they are answered.  With one front end,
+that and the dispatcher are one loop, as they are today.  With more, `--shared` of the work is taken
+to remain in one dispatcher: such front ends do not exist yet, so that part is an assumption.
 Checked: 1, 2 and 4 replicas.
 """
 
