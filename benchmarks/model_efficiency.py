@@ -1,13 +1,13 @@
 """How much of a backend's speed is left through the server: ResNet-50 over gRPC.
 
-`python -m benchmarks.model_efficiency [--format mindir,onnx] [--rounds N] [--seconds N]`
+`python -m benchmarks.model_efficiency [--format FORMATS] [--rounds N] [--seconds N]`
 
 The direct loop is the same backend on the same file in a process of its own, called with a ready
 array again and again.  Through the server, one client of this process sends one request after
-another, of as many instances as the batch, and waits for each answer.  The two alternate within a
-round, and the one at rest only waits.  Shown are medians over the rounds of images per second, and
-of the ratio server/direct in the same round.  Before anything is measured, the answers of the two
-must be equal to within 1e-4 of the largest logit.
+another, of as many instances as the batch, and waits for each answer.  The two, and the formats,
+alternate within a round, and what is at rest only waits.  Shown are medians over the rounds of
+images per second, and of the ratio server/direct in the same round.  Before anything is measured,
+the answers of the two must be equal to within 1e-4 of the largest logit.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -121,23 +121,33 @@ def check(ask: Callable[[int, float], Any], run: Run) -> None:
             raise SystemExit(f"batch {batch}: the server's answers are off by {difference:.1e}")
 
 
-def measure(model_format: str, rounds: int, seconds: float) -> dict[int, list[tuple[float, float]]]:
-    """For each batch, (direct, served) of each round in images per second."""
-    if not path_of(model_format).exists():
-        write = [sys.executable, "-m", "benchmarks.models", model_format]
-        subprocess.run(write, cwd=ROOT, check=True)
-    found: dict[int, list[tuple[float, float]]] = {batch: [] for batch in BATCHES}
-    with direct(model_format) as ask, served(model_format) as run:
-        check(ask, run)
+Pairs = dict[int, list[tuple[float, float]]]  # by batch: (direct, served) in images per second
+
+
+def measure(model_formats: Sequence[str], rounds: int, seconds: float) -> dict[str, Pairs]:
+    """By format the rates of each round.  The formats take turns within a round."""
+    for model_format in model_formats:
+        if not path_of(model_format).exists():
+            write = [sys.executable, "-m", "benchmarks.models", model_format]
+            subprocess.run(write, cwd=ROOT, check=True)
+    found: dict[str, Pairs] = {name: {batch: [] for batch in BATCHES} for name in model_formats}
+    with ExitStack() as stack:
+        ready = {
+            name: (stack.enter_context(direct(name)), stack.enter_context(served(name)))
+            for name in model_formats
+        }
+        for ask, run in ready.values():
+            check(ask, run)
         for number in range(rounds):
             for batch in BATCHES:
-                pair = (ask(batch, seconds), rate(run, batch, seconds))
-                found[batch].append(pair)
-                print(
-                    f"{model_format}, round {number + 1}, batch {batch}: "
-                    f"direct {pair[0]:.1f}/s, served {pair[1]:.1f}/s",
-                    flush=True,
-                )
+                for name, (ask, run) in ready.items():
+                    pair = (ask(batch, seconds), rate(run, batch, seconds))
+                    found[name][batch].append(pair)
+                    print(
+                        f"{name}, round {number + 1}, batch {batch}: "
+                        f"direct {pair[0]:.1f}/s, served {pair[1]:.1f}/s",
+                        flush=True,
+                    )
     return found
 
 
@@ -153,14 +163,15 @@ def summary(model_format: str, batch: int, pairs: list[tuple[float, float]]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_efficiency")
-    parser.add_argument("--format", default="mindir,onnx")
+    parser.add_argument("--format", default="mindir,mindir_openvino,onnx")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     arguments = parser.parse_args()
+    found = measure(arguments.format.split(","), arguments.rounds, arguments.seconds)
     results = [
         summary(model_format, batch, pairs)
-        for model_format in arguments.format.split(",")
-        for batch, pairs in measure(model_format, arguments.rounds, arguments.seconds).items()
+        for model_format, by_batch in found.items()
+        for batch, pairs in by_batch.items()
     ]
     print()
     print_table(

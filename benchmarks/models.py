@@ -19,7 +19,9 @@ CLASSES = 1000
 
 
 def path_of(model_format: str) -> Path:
-    return HERE / "servables" / f"resnet50_{model_format}" / "1" / f"resnet50.{model_format}"
+    """Where the file of `model_format` is; "mindir_openvino" is MindIR too."""
+    suffix = model_format.removesuffix("_openvino")
+    return HERE / "servables" / f"resnet50_{model_format}" / "1" / f"resnet50.{suffix}"
 
 
 def blocks() -> Iterator[tuple[int, int, int]]:
@@ -150,7 +152,7 @@ def write_onnx(path: Path) -> None:
     onnx.save(model, path)
 
 
-WRITERS = {"mindir": write_mindir, "onnx": write_onnx}
+WRITERS = {"mindir": write_mindir, "mindir_openvino": write_mindir, "onnx": write_onnx}
 
 
 if __name__ == "__main__":

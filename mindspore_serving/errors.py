@@ -134,6 +134,10 @@ class ResourceShortage(StartError):
     """There are no descriptors, processes or memory for it now."""
 
 
+class NoPlace(ResourceShortage):
+    """No machine has room for it now."""
+
+
 _BY_CODE: dict[Code, type[ServingError]] = {
     kind.code: kind
     for kind in (

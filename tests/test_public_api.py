@@ -40,7 +40,7 @@ SIGNATURES = {
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
-        "without_batch_dim_inputs=None, context=None, config_file=None)"
+        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None)"
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",
@@ -58,6 +58,9 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
+    f"{SERVER}.start_ray_machines": (
+        "(slots, num_machines=0, *, address='auto', device_type='CPU', servables=None)"
+    ),
     f"{SERVER}.start_node_server": (
         "(address, ssl_config=None, *, token_file=None, insecure=False, local_slots=None)"
     ),
@@ -73,7 +76,7 @@ SIGNATURES = {
     f"{SERVER}.distributed.start_servable": (
         "(servable_directory, servable_name, rank_table_json_file, version_number=1, "
         "distributed_address='0.0.0.0:6200', wait_agents_time_in_seconds=0, *, "
-        "heartbeat_timeout=10)"
+        "heartbeat_timeout=10, stage_timeout=0)"
     ),
     f"{SERVER}.distributed.startup_agents": (
         "(distributed_address, model_files, group_config_files=None, agent_start_port=7000, "
@@ -152,6 +155,7 @@ def test_the_names_of_the_server_are_complete() -> None:
     assert set(server.__all__) >= {
         *("start_servables", "start_grpc_server", "start_restful_server", "stop"),
         "start_node_server",
+        "start_ray_machines",
         *("ServableStartConfig", "SSLConfig"),
         *register.__all__,
     }

@@ -3,8 +3,11 @@
 Every file becomes an OpenVINO model (`mindspore_serving.mindir`).  Knows nothing of batches.
 """
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from mindspore_serving.errors import StageFailed, StartError
 from mindspore_serving.mindir import program as programs
 from mindspore_serving.mindir.attributes import Values
 
-_PRECISIONS = {None: "f32", "fp16": "f16", "bf16": "bf16"}  # of Context's precision_mode
+_PRECISIONS = {None: "f32", "fp16": "f16"}  # of Context's precision_mode
 _NEEDS_MINDSPORE = "install MindSpore to serve it: pip install 'mindspore-serving[mindspore]'"
 
 
@@ -36,6 +39,10 @@ class MindirOpenvinoBackend:
         self, requests: list[Any], kept: list[Any], signature: tuple[Signature, ...]
     ) -> None:
         self._requests = requests
+        # LSTM of OpenVINO 2026.4 ends the process at an empty batch.
+        self._needs_elements = [
+            any(call.operator == "LSTM" for call in program.calls()) for program in kept
+        ]
         self._kept = kept  # OpenVINO reads the weights where the file is mapped
         self._signature = signature
 
@@ -44,7 +51,8 @@ class MindirOpenvinoBackend:
         """Convert, compile and warm up every file.
 
         Of `Context`, `thread_num` and the CPU's `precision_mode` are applied: "origin" computes in
-        float32, also where the processor would rather take bfloat16.
+        float32, also where the processor would rather take bfloat16.  `config_file` is a JSON
+        object of OpenVINO's own properties, such as {"INFERENCE_PRECISION_HINT": "bf16"}.
         """
         check_files(source)
         if source.device_type != "cpu":
@@ -62,6 +70,7 @@ class MindirOpenvinoBackend:
             kept.append(program)
             signature = checked(source, path, _told(file.signature, model))
             signatures.append(warm_up(partial(_run, request), signature, source, path))
+            request.reset_state()  # weights that the graph writes are those of the file again
         return cls(requests, kept, tuple(signatures))
 
     @property
@@ -70,6 +79,8 @@ class MindirOpenvinoBackend:
         return self._signature
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        if self._needs_elements[subgraph] and not all(array.size for array in inputs):
+            raise StageFailed("an input without elements, which this model's LSTM cannot compute")
         return _run(self._requests[subgraph], inputs)
 
     def close(self) -> None:
@@ -101,6 +112,8 @@ def open_model(source: ModelSource, path: str, file: GraphFile) -> tuple[Any, pr
         return convert(program, file.graph), program
     except StartError as error:
         raise load_error(source, path, error) from error
+    except RecursionError as error:
+        raise load_error(source, path, "its graphs call each other too deep") from error
 
 
 def _missing(missing: Mapping[str, Sequence[str]]) -> str:
@@ -118,17 +131,37 @@ def _properties(source: ModelSource) -> dict[str, Any]:
     num_threads = options.take("thread_num")
     if num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = num_threads
+    properties.update(_own_properties(source, options.take("config_file")))
     options.report_ignored()
     return properties
+
+
+def _own_properties(source: ModelSource, path: str | None) -> dict[str, Any]:
+    """What the operator's file says of OpenVINO; nothing without a file."""
+    if path is None:
+        return {}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise load_error(source, path, f"config_file is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise load_error(source, path, "config_file is no JSON object of OpenVINO's properties")
+    return found
 
 
 def _compiled(source: ModelSource, path: str, model: Any, properties: dict[str, Any]) -> Any:
     import openvino
 
+    # A limit for the oneDNN of MindSpore, which the backend of MindSpore may have set: with AVX2
+    # OpenVINO's own normalisation ends the process.  It is read when something is compiled first.
+    limit = os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
     try:
         compiled = openvino.Core().compile_model(model, "CPU", properties)
     except RuntimeError as error:
         raise load_error(source, path, error) from error
+    finally:
+        if limit is not None:
+            os.environ["ONEDNN_MAX_CPU_ISA"] = limit
     wanted = properties["INFERENCE_PRECISION_HINT"]
     used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
     if used != wanted:

@@ -15,6 +15,7 @@ from mindspore_serving.cli.options import add_options, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
+    ConvertSettings,
     DoctorSettings,
     PredictSettings,
     QuantizeSettings,
@@ -33,6 +34,7 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
   mindspore-serving status               which workers run, and where
   mindspore-serving doctor               what works on this machine
   mindspore-serving quantize llama/ llama-int8/     a smaller language model
+  mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
 
 A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
 without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
@@ -57,6 +59,10 @@ _QUANTIZE = """\
 Write a Hugging Face checkpoint with its matrices rounded to 8 or 4 bit, for the OpenVINO runtime,
 or to float16, which processors without bfloat16 read faster.  TARGET is a directory of the same
 form, and appears when it is complete.
+"""
+_CONVERT = """\
+Write a MindIR file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.  It
+needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  ONNX is not written.
 """
 _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
@@ -132,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
         ("quantize", "round a language model's weights", _QUANTIZE, QuantizeSettings),
+        ("convert", "write a MindIR file as OpenVINO IR", _CONVERT, ConvertSettings),
         ("worker", "run workers on this machine for a server elsewhere", _WORKER, WorkerSettings),
         ("status", "show which workers run, and where", "", StatusSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),

@@ -160,6 +160,13 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             insecure=settings.insecure,
             local_slots=settings.local_slots,
         )
+    if settings.launcher == "ray":
+        server.start_ray_machines(
+            settings.ray_slots,
+            settings.ray_machines,
+            address=settings.ray_address,
+            device_type="GPU" if (settings.device_type or "").lower() == "gpu" else "CPU",
+        )
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),

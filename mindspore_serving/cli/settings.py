@@ -106,6 +106,15 @@ class ServeSettings:
         type=int,
         metavar="N",
     )
+    launcher: str = option(
+        "local",
+        "with a --worker-address, ray has machines of a Ray cluster join, as `worker --join` does",
+        choices=("local", "ray"),
+        metavar="NAME",
+    )
+    ray_address: str = option("auto", "the Ray cluster (default: that of this machine)")
+    ray_machines: int = option(0, "so many machines of it; 0 for all that have --ray-slots")
+    ray_slots: int = option(1, "most workers on each, which count as CPUs (GPUs) of Ray's")
     node_labels: tuple[tuple[str, str], ...] = option(
         (),
         "run on machines with these labels only, as zone=a,disk=ssd",
@@ -152,6 +161,14 @@ class QuantizeSettings:
     source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
     target: str = positional("directory to make", metavar="TARGET")
     mode: str = option("int8", "int8 (a scale per row), int4 (a scale per 128 weights), float16")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertSettings:
+    """`mindspore-serving convert`."""
+
+    source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
+    target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,14 @@ def run(settings: StatusSettings) -> int:
 
 def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The table; `servables` as GET /servables gives them."""
-    rows = [
-        (one["name"], one["version"], _shown(row["node"] or "(here)"), *map(_shown, _rest(row)))
-        for one in servables
-        for row in one["workers"]
-    ]
-    yield from table([_HEADER, *([str(cell) for cell in row] for row in rows)])
+    rows = [_cells(one, row) for one in servables for row in one["workers"]]
+    yield from table([_HEADER, *rows])
 
 
-def _rest(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["pid"], row["device"], row["state"]
-
-
-def _shown(value: object) -> str:
-    return "-" if value is None else str(value)
+def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    node = "(here)" if row["node"] == "" else row["node"]
+    cells = (servable["name"], servable["version"], node, row["pid"], row["device"], row["state"])
+    return ["-" if cell is None else str(cell) for cell in cells]
 
 
 def _ask(settings: StatusSettings) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ class MasterAddress:
         except ssl.SSLCertVerificationError as error:
             why = error.verify_message
             raise StartError(f"the certificate of {where} is not trusted: {why}") from None
+        except ssl.SSLEOFError:
+            raise CannotReach(f"{where} closed the connection") from None
         except ssl.SSLError as error:
             raise StartError(f"{where} does not speak our TLS: {error.reason or error}") from None
         except asyncio.TimeoutError:

@@ -142,11 +142,7 @@ class Node:
 
     async def _work(self, start: Start) -> None:
         """Start a worker, and stay with it until it has ended."""
-        try:
-            connection = await self._home.master.dial()
-        except ServingError as error:
-            log.warning("%s: %s", start.name, error)
-            return
+        connection = await self._dial_for_worker(start.name)
         try:
             connection.send(Attach(start.id))
             worker = await self._launch(start, connection)
@@ -154,6 +150,15 @@ class Node:
                 await self._stay(worker)
         finally:
             connection.abort()
+
+    async def _dial_for_worker(self, name: str) -> Connection:
+        """Until it succeeds: the node is cancelled when its master is gone."""
+        while True:
+            try:
+                return await self._home.master.dial()
+            except ServingError as error:
+                log.warning("%s: %s", name, error)
+                await asyncio.sleep(_MOST_DELAY)
 
     async def _stay(self, worker: NodeWorker) -> None:
         self._workers.add(worker)

@@ -157,7 +157,7 @@ class NodeServer:
             self._launcher.remove(machine)
             launcher.lose(why)
             connection.abort()
-            log.info("node %s is gone: %s", machine.name, why)
+            log.warning("node %s is gone: %s", machine.name, why)
 
     def _warn(self, host: str, why: str) -> None:
         now = asyncio.get_running_loop().time()

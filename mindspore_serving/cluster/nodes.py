@@ -2,7 +2,8 @@
 
 Workers of a servable are spread: each goes where the fewest of them run, and among those machines
 where the fewest workers run at all.  The master's machine comes first, then the nodes as they
-joined.
+joined.  Where a worker of it has failed soon after its start, another is started only if there is
+no other place: the servable, or a library, may be missing there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ class Machine:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_leaving: bool = False
     workers: dict[object, Needs] = field(default_factory=dict)  # with the devices they have here
+    avoided: dict[str, float] = field(default_factory=dict)  # servable -> until when, in seconds
 
     def free_device(self, needs: Needs) -> int | None:
         """The device for a worker that needs one: that of `needs`, if it is free."""
@@ -52,10 +54,14 @@ class Machine:
         return sum(one.servable == servable for one in self.workers.values())
 
 
-def choose(needs: Needs, machines: Iterable[Machine]) -> Machine | None:
-    """The machine for a worker; None if there is no place now."""
-    fitting = [machine for machine in machines if not machine.problem(needs)]
-    return min(fitting, key=lambda one: (one.count(needs.servable), len(one.workers)), default=None)
+def choose(needs: Needs, machines: Iterable[Machine], now: float) -> Machine | None:
+    """The machine for a worker; None if there is no place at `now` (seconds)."""
+
+    def cost(machine: Machine) -> tuple[bool, int, int]:
+        is_avoided = machine.avoided.get(needs.servable, now) > now
+        return is_avoided, machine.count(needs.servable), len(machine.workers)
+
+    return min((one for one in machines if not one.problem(needs)), key=cost, default=None)
 
 
 def why_none(needs: Needs, machines: Iterable[Machine]) -> str:

@@ -142,14 +142,13 @@ class RemoteLauncher:
         worker_id = secrets.token_hex(16)
         waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
         self._send(Start(worker_id, name, log_name, needs.device_id))
-        connection = None
         try:
             connection = await asyncio.wait_for(waiting, START_SECONDS)
             answer = connection.receive(Started | NotStarted)
             return self._launched(connection, await asyncio.wait_for(answer, START_SECONDS))
         except BaseException as error:
-            if connection is not None:
-                connection.abort()
+            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
+                waiting.result().abort()
             if isinstance(error, (asyncio.TimeoutError, *FAILURES)):
                 text = f"node {self._node} has not started a worker for {name}: {error}"
                 raise ResourceShortage(text) from error

@@ -10,7 +10,10 @@ from dataclasses import replace
 from mindspore_serving import log
 from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, Place
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
-from mindspore_serving.errors import InvalidInputs, ResourceShortage
+from mindspore_serving.errors import InvalidInputs, NoPlace, ResourceShortage
+
+SOON = 10.0  # seconds; a worker that fails earlier may have failed because of its machine
+AVOID_SECONDS = 60.0
 
 
 class SpreadingLauncher:
@@ -69,10 +72,10 @@ class SpreadingLauncher:
         loop = asyncio.get_running_loop()
         end = loop.time() + needs.patience
         is_first = True
-        while (machine := choose(needs, self._launchers)) is None:
+        while (machine := choose(needs, self._launchers, loop.time())) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"
             if self._is_closed or loop.time() >= end:
-                raise ResourceShortage(problem)
+                raise NoPlace(problem)
             if is_first:
                 log.warning("%s", problem)
             is_first = False
@@ -81,7 +84,10 @@ class SpreadingLauncher:
         return machine
 
     async def _free_after(self, launched: Launched, machine: Machine, worker: object) -> None:
-        await launched.process.wait()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if await launched.process.wait() and loop.time() < began + SOON:
+            machine.avoided[machine.workers[worker].servable] = loop.time() + AVOID_SECONDS
         self._free(machine, worker)
 
     def _free(self, machine: Machine, worker: object) -> None:

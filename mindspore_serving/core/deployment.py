@@ -24,12 +24,14 @@ class BatchPolicy:
 
 class GangOptions(msgspec.Struct, frozen=True):
     """Of a distributed servable: its rank table as text, where agents connect to ("ip:port"), how
-    long to wait for them (seconds, 0 for ever), and how long one may be silent (0 for ever)."""
+    long to wait for them, how long one may be silent, and how long a prediction may take (seconds,
+    0 for ever)."""
 
     rank_table: str
     address: str
     wait_seconds: float
     heartbeat_timeout: float
+    stage_timeout: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

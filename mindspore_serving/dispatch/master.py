@@ -220,7 +220,8 @@ class Master:
     def on_lost(self, link: Link) -> None:
         self._unregister(link)
         self._links.pop(link, None)
-        reason = link.why_ended or "the worker process that had the request died"
+        why = f" ({link.why_ended})" if link.why_ended else ""
+        reason = f"the worker process that had the request died{why}"
         self.dispatcher.on_lost(link, reason)
 
     def _unregister(self, link: Link) -> None:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from mindspore_serving import log
 from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.errors import ResourceShortage, ServingError, StartError
+from mindspore_serving.errors import NoPlace, ResourceShortage, ServingError, StartError
 from mindspore_serving.isolation.spawning import exit_text
 
-FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place; later ones are tried again
+FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place, at first and later
 
 
 class WorkerSupervisor:
@@ -42,6 +42,7 @@ class WorkerSupervisor:
         self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
         self._is_awaited = is_awaited
+        self._has_no_place = False  # on any machine, for PATIENCE seconds
         self._next_start = 0.0  # by the loop's clock
         self.is_added = False  # by autoscaling: nobody waits for its start
         self._is_unwanted = asyncio.Event()
@@ -55,7 +56,7 @@ class WorkerSupervisor:
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
-        is_failing = self._backoff.is_failing or not self._is_awaited
+        is_failing = self._backoff.is_failing or self._has_no_place or not self._is_awaited
         is_failing = is_failing and self.state == "restarting"
         if not self.is_wanted or self.state == "gone" or is_failing:
             return None
@@ -147,6 +148,8 @@ class WorkerSupervisor:
         while delay is not None and not await self._is_unwanted_within(delay):
             try:
                 link = await self._start()
+            except NoPlace:
+                delay = self._has_waited()
             except ResourceShortage as error:  # it has not died: there is no room for it now
                 delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
                 log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
@@ -154,6 +157,7 @@ class WorkerSupervisor:
                 self.reason = str(error)
                 delay = self._died(0.0)
             else:
+                self._has_no_place = False
                 self.state = "ready" if self.is_wanted else "leaving"
                 if not self.is_wanted:
                     link.process.kill()  # nothing was given to it yet
@@ -170,6 +174,13 @@ class WorkerSupervisor:
             log.error("{%s} is given up (restart_policy %s): %s", self.title, policy, self.reason)
         self._on_change(self)
         return delay
+
+    def _has_waited(self) -> float:
+        """Nobody else is to wait for a machine with room; seconds until it is waited for again."""
+        self._has_no_place = True
+        self.last_exit = "no machine has a place for them"
+        self._on_change(self)
+        return backoff.FIRST_DELAY
 
     async def _is_unwanted_within(self, delay: float) -> bool:
         """Sleep for `delay` seconds, or until it is not wanted; whether it is not."""

@@ -21,8 +21,12 @@ from mindspore_serving.distributed.rank_table import Rank
 from mindspore_serving.distributed.setup import AgentFailed, AgentSetup
 from mindspore_serving.errors import ServingError, StartError
 
-TRIES, BETWEEN_TRIES = 60, 1.0  # to find the worker; seconds
+SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
 TABLES = "temp_rank_table"  # where agents find the rank table
+
+
+class Absent(StartError):
+    """There is no worker."""
 
 
 class Agents:
@@ -155,6 +159,9 @@ class AgentSupervisor:
             return None
         except StartError as error:
             return str(error)
+        except Exception as error:  # what the worker sent is no message
+            log.error("watching agents", exc_info=True)
+            return str(error)
         finally:
             agents.end()
         return None
@@ -165,9 +172,13 @@ class AgentSupervisor:
             return None
         try:
             connection = self._find_worker()
-        except StartError as error:
+        except Stopped:
+            return None
+        except Absent as error:
             log.error("Failed to start agents again: %s", error)
             return None
+        except StartError as error:
+            return str(error)
         agents = Agents(self._options, connection, self._stop)
         try:
             agents.launch()
@@ -178,19 +189,21 @@ class AgentSupervisor:
         return None
 
     def _find_worker(self) -> GangConnection:
-        """A connection to the worker, which may be started later than we.  Raises StartError."""
-        address, problem = self._options.address, ""
-        for attempt in range(TRIES):
-            if self._is_stopped_within(BETWEEN_TRIES if attempt else 0):
-                raise Stopped("the agents are stopped")
+        """A connection to the worker, which may be started later than we.  Raises Absent, or
+        another StartError if it does not want us."""
+        address, end = self._options.address, time.monotonic() + SEARCHING
+        while True:
             try:
                 return connect(address)
             except OSError as error:
-                problem = str(error)
-        raise StartError(
-            f"no worker of a distributed servable listens on {address}, after {TRIES} tries: "
-            f"{problem}"
-        )
+                problem = error
+            if time.monotonic() >= end:
+                raise Absent(
+                    f"no worker of a distributed servable was on {address} for {SEARCHING:g} s: "
+                    f"{problem}"
+                )
+            if self._is_stopped_within(BETWEEN_TRIES):
+                raise Stopped("the agents are stopped")
 
     def _is_stopped_within(self, seconds: float) -> bool:
         poll = select.poll()

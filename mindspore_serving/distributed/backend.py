@@ -59,12 +59,12 @@ class GangModel:
                 options.address,
                 token.VARIABLE,
             )
-        timeout = options.heartbeat_timeout
+        timeout, limit = options.heartbeat_timeout, options.stage_timeout
         beat = min(BEAT_SECONDS, timeout / 4) if timeout else BEAT_SECONDS
         plan = Plan(name, options.rank_table, beat)
 
         async def gather() -> Leader:
-            leader = Leader(gang, plan, secret, timeout, on_broken)
+            leader = Leader(gang, plan, secret, on_broken, timeout=timeout, limit=limit)
             await leader.open(host.strip("[]"), int(port))
             log.info("Distributed server start success, listening on %s", options.address)
             print(

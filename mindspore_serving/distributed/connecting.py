@@ -75,7 +75,7 @@ class GangConnection(BlockingChannel[ToPeer]):
 
     def _expect(self, kind: type[ToPeer]) -> ToPeer:
         """The next message, which is of this kind.  Raises StartError, or OSError if the worker
-        has ended the connection."""
+        has ended the connection or does not answer."""
         end = time.monotonic() + ANSWERING
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLIN)
@@ -93,7 +93,7 @@ class GangConnection(BlockingChannel[ToPeer]):
         except (msgspec.DecodeError, TooLarge) as error:
             text = f"what listens there is no worker of a distributed servable: {error}"
             raise StartError(text) from error
-        raise StartError(f"the worker has not answered within {ANSWERING:g} s")
+        raise TimeoutError(f"the worker has not answered within {ANSWERING:g} s")
 
 
 def connect(address: str) -> GangConnection:

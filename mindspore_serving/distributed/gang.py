@@ -5,7 +5,7 @@ all ranks end, and another gang is started.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from mindspore_serving.batching.assemble import batch_size
 from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
@@ -135,19 +135,23 @@ class Gang:
 
     def _check_batch(self, number: int, graphs: Graphs) -> None:
         """The batch dimension has one size in all ranks that get inputs."""
-        fed = [graph for graph in graphs if graph.inputs]
-        is_first = self._stage(number) == 0
-        spec = self.model if is_first else replace(self.model, without_batch_dim_inputs=())
         try:
-            size = batch_size(spec, fed) if fed or is_first else 0
+            size = self._batch_size(number, graphs)
         except StartError as error:
             raise InvalidInputs(f"rank {number}: {error}") from None
         for other, theirs in self._joined.items():
-            known = batch_size(self.model, [graph for graph in theirs if graph.inputs])
+            known = self._batch_size(other, theirs)
             if size and known and size != known:
                 raise InvalidInputs(
                     f"the batch size {size} of rank {number} is not the {known} of rank {other}"
                 )
+
+    def _batch_size(self, number: int, graphs: Graphs) -> int:
+        """0 if it is open, or unknown: `without_batch_dim_inputs` are those of the first stage."""
+        if self._stage(number) == 0:
+            return batch_size(self.model, graphs)
+        fed = [graph for graph in graphs if graph.inputs]
+        return 0 if self.spec.without_batch_dim_inputs else batch_size(self.model, fed)
 
     def _routes(self) -> tuple[tuple[Stage, ...], ...]:
         every = [self._joined[rank.number] for rank in self.ranks]

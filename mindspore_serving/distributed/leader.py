@@ -23,7 +23,7 @@ from mindspore_serving.distributed.messages import (
     ToGang,
     to_signatures,
 )
-from mindspore_serving.distributed.peer import Peer
+from mindspore_serving.distributed.peer import MOST_WORDS, Peer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 
@@ -39,9 +39,17 @@ class Leader:
     complete gang has lost a rank: everything is answered and closed then."""
 
     def __init__(
-        self, gang: Gang, plan: Plan, secret: bytes, timeout: float, on_broken: OnBroken
+        self,
+        gang: Gang,
+        plan: Plan,
+        secret: bytes,
+        on_broken: OnBroken,
+        *,
+        timeout: float,
+        limit: float,
     ) -> None:
-        """A rank without a sign of life for `timeout` seconds is lost; 0 for never."""
+        """A rank without a sign of life for `timeout` seconds is lost, and one that works on a
+        prediction for `limit` seconds; 0 for never."""
         self.gang = gang
         self._plan = plan
         self._secret = secret
@@ -50,7 +58,7 @@ class Leader:
         self._peers: set[Peer] = set()
         self._agents: dict[int, Peer] = {}
         self._end = ""  # why there is no gang any more
-        self.predictions = Predictions(gang, self._agents, self._break)
+        self.predictions = Predictions(gang, self._agents, self._break, limit)
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -131,7 +139,7 @@ class Leader:
             peer.send(self._plan)
         elif isinstance(message, GaveUp):
             if not self.gang.is_complete:
-                self._break(message.text)
+                self._break(message.text[:MOST_WORDS])
         elif not isinstance(message, Beat):
             raise InvalidInputs("an agent sends Join before it answers")
 

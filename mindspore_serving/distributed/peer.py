@@ -24,6 +24,8 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.ipc.channel import FRAME_LIMIT, Frames, encode
 
+MOST_WORDS = 4096  # characters of a reason
+
 
 class Owner(Protocol):
     """Gets what comes from peers."""
@@ -86,6 +88,7 @@ class Peer(asyncio.Protocol):
 
     def refuse(self, text: str) -> None:
         """Say why, and end the connection."""
+        text = text[:MOST_WORDS]
         log.warning("a script or an agent is refused: %s", text)
         self.why = f"was refused: {text}"
         self.send(Refused(text))

@@ -6,6 +6,7 @@ Lives on the event loop of the `Leader`; `stages` decides.
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, Run
@@ -13,6 +14,9 @@ from mindspore_serving.distributed.peer import Peer
 from mindspore_serving.distributed.stages import Prediction, Source, Stage
 from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge, WorkerUnavailable
 from mindspore_serving.ipc.channel import encode
+
+OnStuck: TypeAlias = Callable[[str], None]
+"""Gets the reason."""
 
 SETTLING = 10.0  # seconds that the other ranks have for a prediction in which one failed
 
@@ -28,16 +32,18 @@ class _Pending:
 
 class Predictions:
     """Of a gang whose `agents` are known by their ranks.  `on_stuck` is called with the reason when
-    ranks do not come back from a prediction that another one could not run."""
+    ranks do not come back from a prediction within `limit` seconds (0: any), or SETTLING when one
+    of them could not run it."""
 
     def __init__(
-        self, gang: Gang, agents: Mapping[int, Peer], on_stuck: Callable[[str], None]
+        self, gang: Gang, agents: Mapping[int, Peer], on_stuck: OnStuck, limit: float
     ) -> None:
         spec = gang.spec
         self._slots = asyncio.Semaphore(spec.stage_size if spec.enable_pipeline_infer else 1)
         self._gang = gang
         self._agents = agents
         self._on_stuck = on_stuck
+        self._limit = limit
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
         self._reason = ""  # why there will be no more
@@ -57,6 +63,8 @@ class Predictions:
         self._pending[self._next_id] = pending
         for stage in pending.prediction.begin():
             self._send(self._next_id, pending, stage, inputs)
+        if self._limit:
+            self._expect(self._next_id, self._limit, "a prediction")
         return await answer
 
     def _send(self, number: int, pending: _Pending, stage: Stage, inputs: bytes) -> None:
@@ -83,7 +91,7 @@ class Predictions:
             prediction.failed(rank, error)
             if not pending.answer.done():
                 pending.answer.set_exception(error)
-                asyncio.get_running_loop().call_later(SETTLING, self._check_settled, ran.id, rank)
+                self._expect(ran.id, SETTLING, f"a prediction in which rank {rank} failed")
         if prediction.is_settled:
             self._settle(ran.id, pending)
 
@@ -94,14 +102,16 @@ class Predictions:
             assert pending.prediction.outputs is not None  # the last rank did not fail
             pending.answer.set_result(pending.prediction.outputs)
 
-    def _check_settled(self, number: int, failed: int) -> None:
-        pending = self._pending.get(number)
-        if pending is not None:
-            stuck = ", ".join(map(str, pending.prediction.waiting))
-            self._on_stuck(
-                f"rank {failed} failed in a prediction, and ranks {stuck} did not come back from "
-                f"it within {SETTLING:g} s"
-            )
+    def _expect(self, number: int, seconds: float, what: str) -> None:
+        """Report ranks as stuck that still work on the prediction after so many seconds."""
+
+        def check() -> None:
+            pending = self._pending.get(number)
+            if pending is not None:
+                stuck = ", ".join(map(str, pending.prediction.waiting))
+                self._on_stuck(f"{what} kept ranks {stuck} for over {seconds:g} s")
+
+        asyncio.get_running_loop().call_later(seconds, check)
 
     def fail(self, reason: str) -> None:
         """Answer all with an error, and those that follow."""

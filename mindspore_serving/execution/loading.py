@@ -56,7 +56,7 @@ def load(
     )
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
-        declaration.models[key] = replace(spec, format=backends.resolve(spec.format, spec.backend))
+        declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
     formats = sorted({spec.format for spec in declaration.models.values()})
     host = Host(declaration, version, setup.device_type)
     host.models = dict(setup.models)
@@ -106,6 +106,13 @@ def _open_gang(
     _add_model(host, gang.spec, gang)
 
 
+def _row(spec: ModelSpec, enable_lite: bool) -> str:
+    """What runs the model: a name of `backends.formats`."""
+    if enable_lite and spec.format == "mindir" and not spec.backend:
+        return "mindir_lite"
+    return backends.resolve(spec.format, spec.backend)
+
+
 def _check_device(setup: Setup, host: Host) -> None:
     if host.declaration.models and setup.device_id is None and host.device_type != "cpu":
         raise StartError(
@@ -117,8 +124,6 @@ def _check_device(setup: Setup, host: Host) -> None:
 
 def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
     root = (setup.servable_directory, setup.servable_name)
-    if setup.enable_lite and spec.format == "mindir" and not spec.backend:
-        spec = replace(spec, format="mindir_lite")
     source = ModelSource(
         spec=spec,
         paths=repository.model_paths(*root, host.version, spec),

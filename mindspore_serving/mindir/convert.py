@@ -30,8 +30,9 @@ from mindspore_serving.mindir.values import (
     leaves,
 )
 
-_MAX_BYTES = 1 << 33  # of one value whose shape is known: more is a mistake or an attack
+_MAX_BYTES = 1 << 32  # of one value whose shape is known: more is a mistake or an attack
 _MAX_DEPTH = 200  # graphs inside graphs
+_MAX_CALLS = 200_000  # in all; graphs that call each other twice would double them each time
 
 
 def missing_operators(program: Program) -> dict[str, list[str]]:
@@ -59,7 +60,7 @@ def convert(program: Program, graph: Graph) -> ov.Model:
     sinks = [
         op.assign(tensors.tensor(one.current).get_node(), one.name)
         for one in walk.variables.values()
-        if one.is_written
+        if one.state is not None and one.state.get_target_inputs()  # what no one reads is not kept
     ]
     return ov.Model(results, sinks, parameters, "mindir")
 
@@ -72,6 +73,7 @@ class _Walk:
     flow: Flow
     variables: dict[str, Variable]
     depth: int = 0
+    num_calls: int = 0
 
     def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> Outcome:
         """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
@@ -103,6 +105,9 @@ class _Walk:
         return Outcome({RETURN: tuple(self._known(output, scope) for output in body.outputs)})
 
     def _value(self, call: Call, scope: Mapping[str, Value]) -> Value:
+        self.num_calls += 1
+        if self.num_calls > _MAX_CALLS:
+            raise StartError(f"its graphs make more than {_MAX_CALLS} calls")
         if call.operator == "UpdateState":
             return MONAD
         if not call.operator:
@@ -117,7 +122,7 @@ class _Walk:
                 return convert(*inputs)
             value = tensors.apply(convert, inputs, call.attributes or {})
             _check_sizes(value)
-        except (Unsupported, RuntimeError, TypeError, ValueError, IndexError) as error:
+        except Exception as error:  # of every kind, by what in the file is wrong
             raise tensors.refused(call.place, call.operator, error) from error
         return value
 
@@ -127,7 +132,9 @@ class _Walk:
             return self.run(call.graph, arguments, stops)
         try:
             return control.choose(self, self._known(call.node, scope), arguments, stops)
-        except Unsupported as error:
+        except StartError:
+            raise
+        except Exception as error:
             raise tensors.refused(call.place, "Switch", error) from error
 
     def _known(self, name: str, scope: Mapping[str, Value]) -> Value:
@@ -165,6 +172,7 @@ _STRUCTURE = {
     "Partial": _partial,
     "Switch": _switch,
     "SwitchLayer": _switch_layer,
+    "switch_layer": _switch_layer,
     "UpdateState": None,
 }
 
@@ -172,6 +180,8 @@ _STRUCTURE = {
 def _parameter(entry: ValueType) -> Any:
     """The model's input for `entry`, which is one tensor of a type that numpy has or bfloat16."""
     tensor = entry.tensor[0]
+    if 0 in tensor.dims:
+        raise StartError(f"input '{entry.name}' of shape {tuple(tensor.dims)} can hold nothing")
     kind = (
         ov.Type.bf16 if tensor.data_type == BFLOAT16 else ov.Type(np.dtype(NUMPY[tensor.data_type]))
     )
@@ -198,10 +208,10 @@ def _variables(program: Program) -> dict[str, Variable]:
     written = {call.inputs[0] for call in program.calls() if call.operator in WRITERS}
     found = {}
     for name, constant in program.weights.items():
-        current: Value = constant
+        state = None
         if name in written:
-            current = op.read_value(tensors.tensor(constant), name).output(0)
-        found[name] = Variable(name, current, name in written)
+            state = op.read_value(tensors.tensor(constant), name).output(0)
+        found[name] = Variable(name, constant if state is None else state, state)
     return found
 
 

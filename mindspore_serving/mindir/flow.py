@@ -87,4 +87,15 @@ def _ends(body: Body, program: Program) -> frozenset[str]:
     return frozenset(found or {RETURN})
 
 
-_GIVES_GRAPHS = frozenset({"Partial", "Switch", "SwitchLayer", "MakeTuple", "MakeList", "Depend"})
+_GIVES_GRAPHS = frozenset(
+    {
+        "Partial",
+        "Switch",
+        "SwitchLayer",
+        "switch_layer",
+        "make_tuple",
+        "MakeTuple",
+        "MakeList",
+        "Depend",
+    }
+)

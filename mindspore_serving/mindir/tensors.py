@@ -15,7 +15,11 @@ from openvino import opset16 as op
 from openvino.op import Constant as Node
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.mindir.values import MONAD, Constant, Value, is_number, read
+from mindspore_serving.mindir.values import MONAD, Constant, Value, is_number, leaves, read
+
+_ALIGNED = 64  # bytes
+_LARGE = 1 << 16
+_MAX_WORDS = 400  # characters of an error of OpenVINO
 
 
 class Unsupported(Exception):
@@ -72,10 +76,8 @@ def _to_shape(value: Value) -> Any:
 
 
 def _to_ints(value: Value) -> tuple[int, ...]:
-    value = read(value)
-    parts = value if isinstance(value, tuple) else (value,)
     found: list[int] = []
-    for part in parts:
+    for part in leaves(read(value)):
         array = known(part)
         if array is None:
             raise Unsupported(f"{_shown(part)} in place of integers that are known at the start")
@@ -230,8 +232,10 @@ def _outputs(result: Value) -> Value:
 def _constant(value: Constant) -> Any:
     array = value.array
     kind = ov.Type.bf16 if value.is_bfloat16 else ov.Type(array.dtype)
-    content = ov.Tensor(array, ov.Shape(list(array.shape)), kind)
-    return Node(content, shared_memory=True).output(0)
+    # In a file bytes lie anywhere, and vector instructions need more: OpenVINO copies those.
+    is_shared = array.ctypes.data % _ALIGNED == 0 and array.nbytes >= _LARGE
+    content = ov.Tensor(np.require(array, None, "A"), ov.Shape(list(array.shape)), kind)
+    return Node(content, shared_memory=is_shared).output(0)
 
 
 def _stacked(parts: tuple[Value, ...]) -> Any:
@@ -252,4 +256,5 @@ def _shown(value: Value) -> str:
 
 
 def refused(place: str, operator: str, why: object) -> StartError:
-    return StartError(f"operator {operator} at '{place}' cannot be converted: {why}")
+    text = " ".join(str(why).split())[:_MAX_WORDS]  # OpenVINO's own errors have many lines
+    return StartError(f"operator {operator} at '{place}' cannot be converted: {text}")

@@ -60,12 +60,16 @@ class Choice:
 class Variable:
     """A weight by name, and what it holds at this point of the graph.
 
-    `is_written` is set when a call writes it: then the value outlives the run.
+    `state`, of one that the graph writes, is what the run before has left there.
     """
 
     name: str
     current: Value
-    is_written: bool = False
+    state: Value = None
+
+    @property
+    def is_written(self) -> bool:
+        return self.state is not None
 
 
 @dataclass(frozen=True, slots=True)

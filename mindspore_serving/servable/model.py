@@ -121,6 +121,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     without_batch_dim_inputs: int | Sequence[int] | None = None,
     context: Context | None = None,
     config_file: str | None = None,
+    *,
     backend: str | None = None,
 ) -> Model:
     """Declare a model in servable_config.py; every worker that needs it loads it at start.

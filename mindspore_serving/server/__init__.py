@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         start_servable,
         startup_agents,
     )
-    from mindspore_serving.server.nodes import start_node_server
+    from mindspore_serving.server.nodes import start_node_server, start_ray_machines
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
         Context,
@@ -56,6 +56,7 @@ __all__ = [
     "register_method",
     "start_grpc_server",
     "start_node_server",
+    "start_ray_machines",
     "start_restful_server",
     "start_servable",
     "start_servables",

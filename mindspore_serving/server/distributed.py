@@ -82,6 +82,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     wait_agents_time_in_seconds: int = 0,
     *,
     heartbeat_timeout: float = 10,
+    stage_timeout: float = 0,
 ) -> None:
     """Start a distributed servable and wait until its agents have joined.
 
@@ -98,6 +99,8 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
         wait_agents_time_in_seconds: How long to wait for all agents; 0 is for ever.
         heartbeat_timeout: Seconds without a sign of life after which an agent, or the worker,
             counts as lost.  0: never.
+        stage_timeout: Seconds that the model, or another stage, may run: agents and worker are then
+            ended and started again, and the requests that ran fail.  0: any.
 
     Raises RuntimeError for a wrong argument or rank table, an address that cannot be bound, agents
     that could not start or are not there in time, and where servables run already.
@@ -109,6 +112,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     check_str("distributed_address", distributed_address)
     check_int("wait_agents_time_in_seconds", wait_agents_time_in_seconds, 0)
     timeout = check_number("heartbeat_timeout", heartbeat_timeout)
+    limit = check_number("stage_timeout", stage_timeout)
     from mindspore_serving.server import distributed_start
 
     distributed_start.start_worker(
@@ -116,7 +120,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
         servable_name,
         version_number or 1,
         get_abs_path(rank_table_json_file),
-        GangOptions("", distributed_address, float(wait_agents_time_in_seconds), timeout),
+        GangOptions("", distributed_address, float(wait_agents_time_in_seconds), timeout, limit),
     )
 
 

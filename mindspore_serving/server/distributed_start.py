@@ -38,6 +38,7 @@ def start_worker(
         num_parallel_workers=1,
         retry=False,
         heartbeat_timeout=options.heartbeat_timeout,
+        stage_timeout=options.stage_timeout,
         gang=msgspec.structs.replace(options, rank_table=_read_table(table_path)),
     )
     startup.deploy([deployment])

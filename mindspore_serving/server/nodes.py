@@ -3,6 +3,7 @@
 import os
 
 from mindspore_serving.cluster.node_token import TOKEN, read_token
+from mindspore_serving.cluster.ray_machines import RayPlan
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_bool, check_int, check_str
@@ -50,6 +51,44 @@ def start_node_server(
             lambda serving: serving.start_nodes(where, ssl_config, token, local_slots)
         )
     print(f"Serving: machines may join at {address}", flush=True)
+
+
+def start_ray_machines(
+    slots: int,
+    num_machines: int = 0,
+    *,
+    address: str = "auto",
+    device_type: str = "CPU",
+    servables: str | None = None,
+) -> None:
+    """Have machines of a Ray cluster join, as others do by hand: on each an actor of Ray's, which
+    is started again when it or its machine is lost.  Call it between `start_node_server`, with a
+    token, and `start_servables`.  Ray must be installed, and this package on every machine.
+
+    Args:
+        slots: most workers on each machine; each counts as one of Ray's CPUs (GPUs).
+        num_machines: how many machines; 0 (default) for all that have so many CPUs (GPUs).
+        address: that of the cluster; "auto" for the one that this machine is part of.
+        device_type: "CPU" or "GPU".
+        servables: where servables are on those machines; None for the same path as here.
+
+    Raises:
+        RuntimeError: an argument is wrong, there is no such cluster, or no room in it within
+            60 s; then everything is stopped.
+    """
+    with startup.all_or_nothing():
+        kind = check_str("device_type", device_type).lower()
+        if kind not in ("cpu", "gpu"):
+            raise InvalidInputs(f"device_type is {device_type!r}, expected 'CPU' or 'GPU'")
+        plan = RayPlan(
+            check_int("num_machines", num_machines, 0),
+            check_int("slots", slots, 1),
+            check_str("address", address),
+            kind,
+            servables,
+        )
+        startup.run_on_server(lambda serving: serving.start_ray(plan))
+    print("Serving: machines of the Ray cluster join", flush=True)
 
 
 def _check(tls: SSLConfig | None, token: str, insecure: bool) -> None:

@@ -5,16 +5,19 @@ Lives on the event loop; `startup` is the public face.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from mindspore_serving import metrics
+from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_server import NodeServer, Security
+from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code
+from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
@@ -42,6 +45,9 @@ class Serving:
         self._launcher = SpreadingLauncher(LocalLauncher())
         self._master = Master(self._launcher, on_all_gone)
         self._nodes: NodeServer | None = None
+        self._node_place: MasterPlace | None = None  # where nodes join
+        self._ray: RayMachines | None = None
+        self._ray_thread: FunctionThread | None = None  # on which Ray touches no signal
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
@@ -112,6 +118,20 @@ class Serving:
         self._launcher.here.slots = local_slots
         self._nodes = NodeServer(listener, Security(context, token), self._launcher)
         self._nodes.start()
+        certificate = Path(tls.certificate).read_text("ascii") if tls is not None else ""
+        self._node_place = MasterPlace(where.host, where.port, token, certificate)
+
+    async def start_ray(self, plan: RayPlan) -> None:
+        """Have machines of a Ray cluster join.  Raises StartError."""
+        if self._node_place is None or not self._node_place.token:
+            raise InvalidInputs(
+                "Machines of a Ray cluster join by a token: call start_node_server with one before "
+                "(serve: --worker-address and --token-file)"
+            )
+        if self._ray is not None:
+            raise AlreadyRunning("Serving Error: machines of a Ray cluster have joined already")
+        self._ray_thread = self._ray_thread or FunctionThread("ray")
+        self._ray = await self._ray_thread.run(RayMachines.start, plan, self._node_place)
 
     async def stop(self, seconds: float) -> None:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
@@ -129,6 +149,8 @@ class Serving:
         await self._master.stop(grace)
         if self._nodes is not None:
             await self._nodes.close()
+        if self._ray is not None and self._ray_thread is not None:
+            await self._ray_thread.run(self._ray.stop)
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None

@@ -5,6 +5,7 @@ any order, and again after `stop`.
 """
 
 import atexit
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -208,6 +209,9 @@ def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
 
 def _get() -> "Serving":
     global _serving
+    # Else gRPC, which reads this when it is imported, ends its threads around each start of a
+    # worker, and stays without where there can be no new ones for a while.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from mindspore_serving.server.serving import Serving
 
     with _lock:

@@ -83,7 +83,7 @@ def _plain_cells():
 
 
 def _special_cells():
-    from mindspore import nn, ops
+    from mindspore import mint, nn, ops
 
     class Convolve(nn.Cell):
         def __init__(self):
@@ -92,6 +92,14 @@ def _special_cells():
 
         def construct(self, image):
             return self.layer(image)
+
+    class Slice(nn.Cell):
+        def construct(self, x):
+            return x[::2, 1:]
+
+    class Normalize(nn.Cell):
+        def construct(self, x):
+            return mint.nn.functional.layer_norm(x, (6,))
 
     class DoubleTwice(nn.Cell):
         def construct(self, x):
@@ -112,7 +120,7 @@ def _special_cells():
         def construct(self, x):
             return self.all_reduce(x)
 
-    return Convolve, DoubleTwice, SumOverRanks
+    return Convolve, DoubleTwice, Normalize, Slice, SumOverRanks
 
 
 def _export_mindir(directory):
@@ -120,7 +128,7 @@ def _export_mindir(directory):
     from mindspore import Tensor
 
     Add, SumAndDifference, AddInPlace, Same, Nested = _plain_cells()
-    Convolve, DoubleTwice, SumOverRanks = _special_cells()
+    Convolve, DoubleTwice, Normalize, Slice, SumOverRanks = _special_cells()
 
     def zeros(*shape, dtype=np.float32):
         return Tensor(np.zeros(shape, dtype))
@@ -138,6 +146,8 @@ def _export_mindir(directory):
     export("two_open", SumAndDifference(), open_shape(None, None), open_shape(None, None))
     export("convolve", Convolve(), zeros(1, 1, 5, 5))
     export("loop", DoubleTwice(), zeros(2, 2))
+    export("sliced", Slice(), zeros(4, 4))
+    export("normal", Normalize(), zeros(4, 6))
     export("in_place", AddInPlace(), zeros(2, 2))
     export("same", Same(), zeros(2, 2))
     export("nested", Nested(), zeros(2, 2))

@@ -176,6 +176,17 @@ def enlarge_input(model):
     model.graph.input[0].tensor[0].dims[0] = 1 << 31
 
 
+def empty_input(model):
+    model.graph.input[0].tensor[0].dims[0] = 0
+
+
+def step_by_nothing(model):
+    slicing = next(node for node in model.graph.node if "StridedSlice" in node.op_type)
+    strides = next(node for node in model.graph.node if node.output[0] == slicing.input[3])
+    for value in strides.attribute[0].values:
+        value.ints[0] = 0
+
+
 def make_cycle(model):
     nodes = [node for node in model.graph.node if node.op_type != "Constant"]
     nodes[0].input[0] = nodes[0].output[0]
@@ -190,13 +201,33 @@ def call_itself(model):
     node.input.extend(entry.name for entry in model.graph.input)
 
 
+def double_calls(model):
+    """Forty graphs, each of which calls the next one twice."""
+    for number in range(40):
+        graph = model.functions.add(name=f"g{number}")
+        graph.input.add(name=f"x{number}")
+        kind = "ReLU" if number == 39 else f"REF::g{number + 1}"
+        for side, given in (("a", f"x{number}"), ("b", f"a{number}"), ("c", f"b{number}")):
+            node = graph.node.add(name=side, op_type=kind if side != "c" else "ReLU")
+            node.input.append(given)
+            node.output.append(f"{side}{number}")
+        graph.output.add(name=f"c{number}")
+    node = model.graph.node.add(name="first", op_type="REF::g0")
+    node.input.append(model.graph.input[0].name)
+    node.output.append("result")
+    model.graph.output[0].name = "result"
+
+
 @pytest.mark.parametrize(
     ("name", "change", "text"),
     [
         ("convolve", turn_weights, "has 72 bytes"),
         ("add", enlarge_input, "of shape \\(2147483648, 2\\) has 17179869184 bytes, accepted"),
+        ("add", empty_input, "of shape \\(0, 2\\) can hold nothing"),
+        ("sliced", step_by_nothing, "StridedSlice at .*: strides \\[0, 0\\]"),
         ("add", make_cycle, "not defined before it: a missing name, or a cycle"),
         ("two_open", call_itself, "calls itself"),
+        ("two_open", double_calls, "make more than 200000 calls"),
     ],
 )
 def test_what_cannot_be_is_one_readable_error(opened, changed, name, change, text):
@@ -228,16 +259,31 @@ def test_another_device_than_a_cpu_is_refused(mindir, opened):
         opened(FORMAT, mindir / "add.mindir", device_type="gpu")
 
 
-def test_float32_is_computed_unless_less_is_asked_for(mindir, opened):
-    hints = {}
-    for mode in ("origin", "bf16", "fp16"):
-        options = {"device_list": [{"device_type": "cpu", "precision_mode": mode}]}
-        backend = opened(FORMAT, mindir / "convolve.mindir", options=options)
-        compiled = backend._requests[0].get_compiled_model()
-        hints[mode] = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
-    assert hints["origin"] == "f32"
-    assert hints["bf16"] in ("bf16", "f32")  # by what the processor has
-    assert hints["fp16"] in ("f16", "f32")
+def precision_of(backend):
+    compiled = backend._requests[0].get_compiled_model()
+    return compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+
+
+def test_float32_is_computed_unless_less_is_asked_for(mindir, opened, tmp_path):
+    path = mindir / "convolve.mindir"
+    options = {"device_list": [{"device_type": "cpu", "precision_mode": "fp16"}]}
+    config = tmp_path / "openvino.json"
+    config.write_text('{"INFERENCE_PRECISION_HINT": "bf16"}')
+    assert precision_of(opened(FORMAT, path)) == "f32"
+    # By what the processor has; it is logged where that is less.
+    assert precision_of(opened(FORMAT, path, options=options)) in ("f16", "f32")
+    assert precision_of(opened(FORMAT, path, config_file=str(config))) in ("bf16", "f32")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("[1]", "no JSON object"), ("{", "no JSON: "), ('{"NO_SUCH": 1}', "NO_SUCH")],
+)
+def test_a_config_file_that_cannot_be_used_is_one_error(mindir, opened, tmp_path, text, why):
+    config = tmp_path / "openvino.json"
+    config.write_text(text)
+    with pytest.raises(StartError, match=why):
+        opened(FORMAT, mindir / "add.mindir", config_file=str(config))
 
 
 def test_the_number_of_threads_is_set(mindir, opened):
@@ -263,6 +309,24 @@ def test_mindspore_is_not_imported(mindir, tmp_path):
     assert done.stdout.split() == ["162.0", "False"]
 
 
+def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
+    code = (
+        "import os, sys\n"
+        "import numpy as np\n"
+        "from mindspore_serving.backends import ModelSource, open_backend\n"
+        "from mindspore_serving.core.declaration import ModelSpec\n"
+        "source = ModelSource(ModelSpec('k', 'mindir_openvino'), (sys.argv[1],))\n"
+        "result = open_backend(source).run([np.eye(4, 6, dtype=np.float32)])[0]\n"
+        "print(result.shape, os.environ['ONEDNN_MAX_CPU_ISA'])\n"
+    )
+    command = [sys.executable, "-c", code, str(mindir / "normal.mindir")]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert done.stdout.split() == ["(4,", "6)", "AVX2"]
+
+
 def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
     found = {"mindspore", "openvino"}
     monkeypatch.setattr(formats, "_folder", lambda name: name if name in found else None)
@@ -274,3 +338,15 @@ def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
     assert formats.resolve("mindir", "mindspore") == "mindir"
     found.clear()
     assert formats.resolve("mindir") == "mindir"  # whose error says what to install
+
+
+def test_an_empty_batch_for_an_lstm_fails_alone(opened, tmp_path):
+    import mindspore as ms
+
+    cell = ms.nn.LSTM(4, 3, batch_first=True).set_train(False)
+    example = ms.Tensor(shape=[None, 5, 4], dtype=ms.float32)
+    ms.export(cell, example, file_name=str(tmp_path / "lstm"), file_format="MINDIR")
+    backend = opened(FORMAT, tmp_path / "lstm.mindir")
+    with pytest.raises(StageFailed, match="an input without elements"):
+        backend.run([np.zeros((0, 5, 4), np.float32)])
+    assert backend.run([np.ones((2, 5, 4), np.float32)])[0].shape == (2, 5, 3)

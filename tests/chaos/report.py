@@ -92,7 +92,8 @@ def write(rows: Sequence[str]) -> None:
     after = rest.partition(END)[2]
     num_bad = sum("does not hold" in row for row in rows)
     where = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    title = f"{len(rows)} of {len(FAULTS)} faults were done on {where}; {num_bad} do not hold:"
+    held = f"{num_bad} do not hold" if num_bad else "all hold"
+    title = f"{len(rows)} of {len(FAULTS)} faults were done on {where}; {held}:"
     text = "\n".join((BEGIN, title, "", *HEAD, *rows, END))
     PAGE.write_text(before + text + after)
 

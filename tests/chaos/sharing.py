@@ -13,6 +13,7 @@ class Shared:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._server: Server | None = None
+        self._warm: list[list[int]] = []  # its workers that did a little of everything
         self._count = 0
 
     def run(self, fault: Fault) -> Result:
@@ -22,11 +23,15 @@ class Shared:
             self.close()
             server = self._server = self._start(fault)
         try:
+            if not fault.is_start and _workers(server) != self._warm:
+                warm_up(server)  # what a new worker keeps for good does not count as lost
+                self._warm = _workers(server)
             result = run(fault, server)
         except BaseException:  # nobody knows in which state it is
             self.close()
             raise
-        if result.problems or fault.must.ends or not _is_whole(server):
+        is_over = fault.must.ends or fault.must.gone
+        if result.problems or is_over or not _is_whole(server):
             self.close()
         return result
 
@@ -43,11 +48,14 @@ class Shared:
         try:
             if not fault.is_start:
                 server.wait_until_started()
-                warm_up(server)
         except BaseException:
             server.close()
             raise
         return server
+
+
+def _workers(server: Server) -> list[list[int]]:
+    return [server.workers(name) for name in SERVABLES]
 
 
 def _is_whole(server: Server) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from contextlib import asynccontextmanager, suppress
 
@@ -10,6 +11,7 @@ import pytest
 from mindspore_serving import __version__
 from mindspore_serving.cluster import node_connection, node_server
 from mindspore_serving.cluster.base import ANYTHING, Needs
+from mindspore_serving.cluster.dialing import MasterAddress
 from mindspore_serving.cluster.node_connection import Connection, connect
 from mindspore_serving.cluster.node_messages import (
     HEADER,
@@ -26,7 +28,8 @@ from mindspore_serving.cluster.node_messages import (
 )
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.errors import ResourceShortage
+from mindspore_serving.errors import ResourceShortage, StartError
+from tests.e2e.authority import Authority
 from tests.waiting import PATIENCE, until
 
 TOKEN = "a token of no use elsewhere"
@@ -41,13 +44,13 @@ class NoWorkers:
 
 
 @asynccontextmanager
-async def serving(token: str = TOKEN):
+async def serving(token: str = TOKEN, context: "ssl.SSLContext | None" = None):
     """A server for nodes: its launcher and its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     launcher = SpreadingLauncher(NoWorkers())
     launcher.here.slots = 0
-    server = NodeServer(listener, Security(None, token), launcher)
+    server = NodeServer(listener, Security(context, token), launcher)
     server.start()
     try:
         yield launcher, listener.getsockname()[1]
@@ -176,6 +179,25 @@ async def until_joined(port: int) -> Connection:
         except (EOFError, ConnectionError):
             continue
         return connection
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\1", bytes(5000)]
+)
+async def test_who_speaks_no_tls_is_cut_off_and_others_join(monkeypatch, tmp_path, first):
+    monkeypatch.setattr(node_server, "HANDSHAKE_SECONDS", 0.5)
+    authority = Authority(tmp_path, "authority")
+    ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ours.load_cert_chain(*authority.issue("server"))
+    async with serving(context=ours) as (launcher, port):
+        assert await is_closed(await dial(port, first))
+        theirs = ssl.create_default_context(cafile=authority.ca)
+        node = await MasterAddress("127.0.0.1", port, theirs, TOKEN).dial()
+        node.send(JOIN)
+        assert await answer(node) == Joined()
+        node.abort()
+        with pytest.raises(StartError, match="is not trusted: "):
+            await MasterAddress("127.0.0.1", port, ssl.create_default_context(), TOKEN).dial()
 
 
 async def test_a_node_that_says_nothing_any_more_is_lost(monkeypatch):

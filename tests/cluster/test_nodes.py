@@ -13,7 +13,7 @@ def place(machines: list[Machine], *all_needs: Needs) -> list[str | None]:
     """Where workers go that are started one after another."""
     found = []
     for needs in all_needs:
-        machine = choose(needs, machines)
+        machine = choose(needs, machines, now=100.0)
         if machine is not None:
             kept = Needs(needs.servable, device_id=machine.free_device(needs))
             machine.workers[object()] = kept
@@ -51,6 +51,13 @@ def test_a_machine_offers_each_device_once():
     assert place([machine], Needs("add")) == ["a"]  # one without a device
 
 
+def test_where_a_worker_has_just_failed_another_is_started_only_without_other_places():
+    machines = [Machine("a", 8, avoided={"add": 160.0}), Machine("b", 2)]
+    assert place(machines, *[Needs("add")] * 3) == ["b", "b", "a"]
+    machines = [Machine("a", 8, avoided={"add": 99.0, "sub": 160.0}), Machine("b", 2)]
+    assert place(machines, Needs("add")) == ["a"]
+
+
 def test_without_devices_of_its_own_a_machine_takes_those_of_the_server():
     assert Machine("a", 8).free_device(Needs("add", device_id=4)) == 4
 
@@ -77,7 +84,7 @@ def test_without_devices_of_its_own_a_machine_takes_those_of_the_server():
 )
 def test_why_a_machine_has_no_place(machine, needs, problem):
     assert machine.problem(needs) == problem
-    assert (choose(needs, [machine]) is None) == bool(problem)
+    assert (choose(needs, [machine], 0.0) is None) == bool(problem)
     if problem:
         assert f"{machine.name or 'this machine'}: {problem}" in why_none(needs, [machine])
 

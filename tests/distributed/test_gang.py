@@ -123,6 +123,25 @@ def test_without_a_batch_dimension_any_shape_goes():
     assert gang.is_complete
 
 
+@pytest.mark.parametrize("stage_size", [1, 2])
+def test_inputs_without_a_batch_dimension_may_have_any_size(stage_size):
+    shapes = {"x": (4, 3), "table": (7,), "y": (4, 5)}
+    x, table, y = (TensorSpec(name, np.dtype("f4"), shape) for name, shape in shapes.items())
+    gang = taken(8, stage_size, without_batch_dim_inputs=(1,))
+    for number in range(8):
+        gang.join(number, (Signature((x, table), (y,)),))
+    assert gang.is_complete
+
+
+def test_a_later_stage_has_the_batch_size_of_the_first():
+    gang = taken(8, 2)
+    for number in range(4):
+        gang.join(number, (graph(),))
+    assert "the batch size 8 of rank 4 is not the 4 of rank 0" in refused(
+        gang, 4, graph((8, 3), (8, 5))
+    )
+
+
 def test_a_later_stage_may_have_no_inputs():
     gang = taken(8, 2)
     for number in range(8):

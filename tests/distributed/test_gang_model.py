@@ -45,9 +45,9 @@ class Opening:
         self.address = f"127.0.0.1:{free_port()}"
         self.broken: Future[str] = Future()
         self.connections: list[GangConnection] = []
-        timeout, wait = how.pop("timeout", 0.0), how.pop("wait", 0.0)
+        times = [how.pop(name, 0.0) for name in ("wait", "timeout", "limit")]
         machines = [(tables.IP, 8)] * (rank_size // 8) or [(tables.IP, rank_size)]
-        options = GangOptions(tables.text(*machines), self.address, wait, timeout)
+        options = GangOptions(tables.text(*machines), self.address, *times)
         spec = DistributedSpec(rank_size, stage_size, **how)
         self._opened = pool.submit(GangModel.open, "big", spec, options, self.broken.set_result)
         self._ranks = rank_size
@@ -220,7 +220,18 @@ def test_ranks_that_do_not_come_back_from_a_failed_prediction_end_the_gang(
     agents = complete(gang, "x", "x")
     pool.submit(gang.model.run, [X])
     agents[0].fail("out of memory")
-    assert "rank 0 failed in a prediction, and ranks 1 did not" in gang.broken.result(PATIENCE)
+    reason = "a prediction in which rank 0 failed kept ranks 1 for over 0.05 s"
+    assert gang.broken.result(PATIENCE) == reason
+
+
+def test_ranks_that_take_too_long_end_the_gang(opening, pool):
+    gang = opening(limit=0.2)
+    agents = complete(gang, "x", "x")
+    done = pool.submit(gang.model.run, [X])
+    agents[0].answer()
+    assert gang.broken.result(PATIENCE) == "a prediction kept ranks 1 for over 0.2 s"
+    with pytest.raises(WorkerUnavailable, match="kept ranks 1"):
+        done.result(PATIENCE)
 
 
 def test_when_a_rank_is_lost_everything_is_answered_at_once(opening, pool):
@@ -509,7 +520,7 @@ def test_a_listener_that_is_no_worker_is_one_error(monkeypatch):
     monkeypatch.setattr(connecting, "ANSWERING", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(StartError, match="has not answered within"):
+        with pytest.raises(TimeoutError, match="has not answered within"):
             connect(address)
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(connect, address)

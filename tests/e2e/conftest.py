@@ -11,6 +11,7 @@ import pytest
 
 from mindspore_serving import server
 from tests.e2e.harness import Calls, Script, children, config, serving, write_servable
+from tests.e2e.machines import Cluster, cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -69,3 +70,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as threads:
         yield threads
         server.stop()  # whoever still waits in a thread gets an answer
+
+
+@pytest.fixture
+def start_cluster(stopped: Path) -> Iterator[Callable[..., Cluster]]:
+    """start_cluster(**options of start_node_server): a server that machines can join."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(cluster(stopped, **options))

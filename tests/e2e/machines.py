@@ -5,13 +5,15 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from mindspore_serving import server
 from tests.cli.commands import SERVING, Command
-from tests.e2e.harness import Calls, eventually, is_alive, workers
+from tests.e2e.fragile import SOURCE
+from tests.e2e.harness import Calls, config, eventually, is_alive, workers, write_servable
 from tests.ports import free_port
 
 TOKEN = "a token of no use elsewhere"
@@ -91,3 +93,19 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 def all_end(pids: list[int]) -> None:
     """Wait until none of these processes is there."""
     eventually(lambda: not any(map(is_alive, pids)), what=f"one of {pids} is still there")
+
+
+def serve(made: Cluster, **options: Any) -> None:
+    """Start "toy", which hangs and dies on request."""
+    write_servable(made.directory, "toy", SOURCE)
+    server.start_servables(config(made.directory, "toy", **options))
+
+
+def who(made: Cluster) -> int:
+    return int(made.calls.post("toy", "pid", [{"x": 0}])["instances"][0]["pid"])
+
+
+def answered(future: "Future[Any]") -> int:
+    """The worker that ran it."""
+    (result,) = future.result()
+    return int(result["pid"])

@@ -1,11 +1,7 @@
-"""Workers on other machines, which join by hand: where they run, and what happens when one ends."""
+"""Workers on other machines, which join by hand: where they run, and who may join."""
 
 import json
 import os
-import signal
-from concurrent.futures import Future
-from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,18 +9,23 @@ import pytest
 from mindspore_serving import server
 from tests.cli.commands import SERVING, Command, run
 from tests.e2e.authority import Authority
-from tests.e2e.fragile import SOURCE, ask_wait, go, logged
-from tests.e2e.harness import config, eventually, is_alive, workers, write_servable
-from tests.e2e.machines import TOKEN, Cluster, all_end, cluster, kill
+from tests.e2e.harness import config, write_servable
+from tests.e2e.machines import TOKEN, serve, who
 from tests.llm import chatty
 from tests.ports import free_port
 
+WITH_MODEL = """
+def add(x1, x2):
+    return x1 + x2
+model = register.declare_model(add, model_format="Python")
 
-@pytest.fixture
-def start(stopped):
-    """start(**options): a server that machines can join."""
-    with ExitStack() as stack:
-        yield lambda **options: stack.enter_context(cluster(stopped, **options))
+def double(x):
+    return x * 2, os.getpid()
+@register.register_method(output_names=["y", "pid"])
+def staged(x1, x2):
+    y = register.add_stage(model, x1, x2, outputs_count=1)
+    return register.add_stage(double, y, outputs_count=2)
+"""
 
 
 @pytest.fixture
@@ -32,27 +33,11 @@ def ours(tmp_path):
     return Authority(tmp_path, "ours")
 
 
-def serve(made: Cluster, **options) -> None:
-    """Start "toy", which hangs and dies on request."""
-    write_servable(made.directory, "toy", SOURCE)
-    server.start_servables(config(made.directory, "toy", **options))
-
-
-def who(made: Cluster) -> int:
-    return int(made.calls.post("toy", "pid", [{"x": 0}])["instances"][0]["pid"])
-
-
-def answered(future: "Future[Any]") -> int:
-    """The worker that ran it."""
-    (result,) = future.result()
-    return int(result["pid"])
-
-
 # --- where workers run ------------------------------------------------------------------------
 
 
-def test_workers_are_spread_over_this_machine_and_those_that_joined(start):
-    made = start()
+def test_workers_are_spread_over_this_machine_and_those_that_joined(start_cluster):
+    made = start_cluster()
     machines = [made.join("one"), made.join("two")]
     serve(made, num_parallel_workers=6)
     assert made.ready() == {"": 2, "one": 2, "two": 2}
@@ -64,8 +49,8 @@ def test_workers_are_spread_over_this_machine_and_those_that_joined(start):
     assert {int(one["pid"]) for one in results} == set(made.pids())
 
 
-def test_a_worker_waits_until_a_machine_with_room_joins(start, pool):
-    made = start(local_slots=0)
+def test_a_worker_waits_until_a_machine_with_room_joins(start_cluster, pool):
+    made = start_cluster(local_slots=0)
     started = pool.submit(serve, made, num_parallel_workers=2)
     made.join("one", "--slots", "1")
     assert not started.done()
@@ -74,8 +59,8 @@ def test_a_worker_waits_until_a_machine_with_room_joins(start, pool):
     assert made.ready() == {"one": 1, "two": 1}
 
 
-def test_large_requests_and_answers_pass(start):
-    made = start(local_slots=0)
+def test_large_requests_and_answers_pass(start_cluster):
+    made = start_cluster(local_slots=0)
     made.join("one")
     write_servable(
         made.directory,
@@ -92,8 +77,8 @@ def test_large_requests_and_answers_pass(start):
         np.testing.assert_array_equal(result["y"], array * 2)
 
 
-def test_a_language_model_streams_from_another_machine(start):
-    made = start(local_slots=0)
+def test_a_language_model_streams_from_another_machine(start_cluster):
+    made = start_cluster(local_slots=0)
     made.join("one")
     chatty.build(made.directory)
     options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "max_num_seqs": 2}
@@ -109,8 +94,8 @@ def test_a_language_model_streams_from_another_machine(start):
     assert made.ready("chatty") == {"one": 1}
 
 
-def test_a_machine_has_its_own_directory_of_servables_and_its_own_devices(start):
-    made = start(local_slots=0)
+def test_a_machine_has_its_own_directory_of_servables_and_its_own_devices(start_cluster):
+    made = start_cluster(local_slots=0)
     source = "def name(x):\n    return {word!r} + os.environ['SERVING_DEVICE_ID']\n" + (
         "@register.register_method(output_names=['y'])\n"
         "def where(x):\n    return register.add_stage(name, x, outputs_count=1)\n"
@@ -126,16 +111,29 @@ def test_a_machine_has_its_own_directory_of_servables_and_its_own_devices(start)
     assert sorted(row["device"] for row in made.rows()) == [5, 7]
 
 
-def test_workers_run_where_the_labels_are_that_they_ask_for(start):
-    made = start()
+def test_workers_run_where_the_labels_are_that_they_ask_for(start_cluster):
+    made = start_cluster()
     made.join("one", "--labels", "zone=a,disk=ssd")
     made.join("two", "--labels", "zone=b,disk=ssd")
     serve(made, num_parallel_workers=2, node_labels={"zone": "b"})
     assert made.ready() == {"two": 2}
 
 
-def test_status_shows_a_line_for_each_worker(start):
-    made = start(local_slots=1)
+def test_extra_workers_call_models_on_other_machines(start_cluster):
+    made = start_cluster(local_slots=1)
+    write_servable(made.directory, "toy", WITH_MODEL, versions=[1])
+    made.join("one")
+    server.start_servables(config(made.directory, "toy", device_ids=0, num_parallel_workers=3))
+    assert made.ready() == {"": 1, "one": 2}
+    x = np.arange(40_000, dtype=np.float32)
+    client = made.calls.client("toy", "staged")
+    results = client.infer([{"x1": x, "x2": x}] * 12)
+    assert all(np.array_equal(one["y"], 4 * x) for one in results)
+    assert {int(one["pid"]) for one in results} <= set(made.pids())
+
+
+def test_status_shows_a_line_for_each_worker(start_cluster):
+    made = start_cluster(local_slots=1)
     made.join("one")
     serve(made, num_parallel_workers=2)
     shown = run([*SERVING, "status", "--http", f"127.0.0.1:{made.calls.http}"], made.directory)
@@ -147,120 +145,20 @@ def test_status_shows_a_line_for_each_worker(start):
     assert shown.returncode == 0
 
 
-# --- what fails -------------------------------------------------------------------------------
-
-
-def test_a_worker_of_another_machine_that_is_killed_is_replaced(start, pool):
-    made = start(local_slots=0)
-    machine = made.join("one", "--slots", "2")
-    serve(made, num_parallel_workers=2)
-    first, victim = ask_wait(made.calls, pool)
-    kill(victim)
-    eventually(lambda: len(set(logged("wait"))) == 2)  # it runs again, elsewhere
-    go()
-    assert answered(first) != victim
-    eventually(lambda: len(made.pids()) == 2)
-    assert victim not in machine.workers()
-
-
-def test_when_a_machine_is_lost_its_workers_run_elsewhere(start, pool):
-    made = start(local_slots=0)
-    one = made.join("one", "--slots", "2")
-    serve(made)
-    first, pid = ask_wait(made.calls, pool)
-    two = made.join("two", "--slots", "2")
-    kill(one.pid)
-    eventually(lambda: len(set(logged("wait"))) == 2)
-    go()
-    assert answered(first) in two.workers()
-    assert made.ready() == {"two": 1}
-    all_end([pid])
-
-
-def test_a_machine_that_stands_still_is_lost_within_seconds_and_comes_back(start):
-    made = start(local_slots=0)
-    one = made.join("one")
-    serve(made)
-    old = one.workers()
-    two = made.join("two")
-    kill(one.pid, signal.SIGSTOP)
-    eventually(lambda: made.ready() == {"two": 1})
-    assert who(made) in two.workers()
-    kill(one.pid, signal.SIGCONT)
-    all_end(old)
-    kill(two.pid)
-    eventually(lambda: made.ready() == {"one": 1})
-    assert who(made) in one.workers()
-
-
-def test_a_machine_that_is_told_to_go_finishes_and_its_workers_move(start, pool):
-    made = start(local_slots=0)
-    one = made.join("one")
-    serve(made)
-    first, pid = ask_wait(made.calls, pool)
-    two = made.join("two")
-    one.send(signal.SIGTERM)
-    one.says("Leaving")
-    go()
-    assert answered(first) == pid  # it was not run a second time
-    assert one.status() == 0
-    eventually(lambda: made.ready() == {"two": 1})
-    assert who(made) in two.workers()
-    all_end([pid])
-
-
-def test_when_the_server_is_killed_the_workers_end_and_the_machine_joins_the_next(stopped):
-    write_servable(stopped, "toy", SOURCE)
-    (stopped / "token").write_text(TOKEN)
-    (stopped / "token").chmod(0o600)
-    where, port = f"127.0.0.1:{free_port()}", free_port()
-    secret = ["--token-file", "token", "--insecure"]
-    words = [*SERVING, "serve", "toy", "--worker-address", where, *secret, "--local-slots", "0"]
-    words += ["--http-port", str(port), "--no-grpc"]
-    join = [*SERVING, "worker", "--join", where, "--name", "one", *secret]
-    with Command(join, stopped) as machine:
-        with Command(words, stopped) as first:
-            first.says("Ready")
-            machine.says("Joined")
-            old = [p for p in eventually(lambda: workers(machine.pid)) if is_alive(p)]
-            kill(first.pid)
-            all_end(old)
-        with Command(words, stopped) as second:
-            second.says("Ready")
-            assert eventually(lambda: workers(machine.pid))
-            second.send(signal.SIGTERM)
-            assert second.status() == 0
-        eventually(lambda: not workers(machine.pid))
-        machine.send(signal.SIGTERM)
-        assert machine.status() == 0
-
-
-def test_nothing_stays_behind_when_the_server_stops(start, started):
-    made = start()
-    one = made.join("one")
-    serve(made, num_parallel_workers=4)
-    pids = made.pids()
-    assert len(pids) == 4
-    server.stop()
-    all_end(pids)
-    one.send(signal.SIGTERM)
-    assert one.status() == 0
-
-
 # --- who may join -----------------------------------------------------------------------------
 
 
-def test_with_tls_and_the_token_a_machine_joins(start, ours):
-    made = start(ssl_config=server.SSLConfig(*ours.issue("server")), local_slots=0)
+def test_with_tls_and_the_token_a_machine_joins(start_cluster, ours):
+    made = start_cluster(ssl_config=server.SSLConfig(*ours.issue("server")), local_slots=0)
     made.join("one", "--tls-ca", ours.ca)
     serve(made)
     assert made.ready() == {"one": 1}
     assert who(made) == made.pids()[0]
 
 
-def test_with_mutual_tls_no_token_is_needed(start, ours):
+def test_with_mutual_tls_no_token_is_needed(start_cluster, ours):
     tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client=True)
-    made = start(ssl_config=tls, token_file=None)
+    made = start_cluster(ssl_config=tls, token_file=None)
     made.join_options = []
     certificate, key = ours.issue("node")
     made.join("one", "--tls-ca", ours.ca, "--tls-cert", certificate, "--tls-key", key)
@@ -272,8 +170,8 @@ def refusal(machine: Command) -> str:
     return machine.text
 
 
-def test_a_machine_with_a_wrong_token_is_told_so(start, ours):
-    made = start(ssl_config=server.SSLConfig(*ours.issue("server")))
+def test_a_machine_with_a_wrong_token_is_told_so(start_cluster, ours):
+    made = start_cluster(ssl_config=server.SSLConfig(*ours.issue("server")))
     wrong = made.directory / "wrong"
     wrong.write_text("x" * 32)
     wrong.chmod(0o600)
@@ -282,24 +180,24 @@ def test_a_machine_with_a_wrong_token_is_told_so(start, ours):
     assert "the master refused this node: the token is wrong or missing" in text
 
 
-def test_a_machine_that_does_not_trust_the_server_does_not_join(start, ours, tmp_path):
+def test_a_machine_that_does_not_trust_the_server_does_not_join(start_cluster, ours, tmp_path):
     (tmp_path / "theirs").mkdir()
     theirs = Authority(tmp_path / "theirs", "theirs")
-    made = start(ssl_config=server.SSLConfig(*ours.issue("server")))
+    made = start_cluster(ssl_config=server.SSLConfig(*ours.issue("server")))
     text = refusal(made.machine("one", "--tls-ca", theirs.ca))
     assert f"the certificate of the master at {made.where} is not trusted" in text
 
 
-def test_a_machine_without_the_certificate_that_is_demanded_does_not_join(start, ours):
+def test_a_machine_without_the_certificate_that_is_demanded_does_not_join(start_cluster, ours):
     tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client=True)
-    made = start(ssl_config=tls)
+    made = start_cluster(ssl_config=tls)
     text = refusal(made.machine("one", "--tls-ca", ours.ca, "--join-timeout", "1"))
     assert "the master" in text
     assert "certificate" in text.lower()
 
 
-def test_a_second_machine_of_the_same_name_is_refused(start):
-    made = start()
+def test_a_second_machine_of_the_same_name_is_refused(start_cluster):
+    made = start_cluster()
     made.join("one")
     text = refusal(made.machine("one"))
     assert "a node with the name 'one' has joined already" in text
@@ -313,8 +211,8 @@ def test_a_server_that_is_not_there_is_given_up(stopped):
     assert f"the master at {where} cannot be reached: Connection refused" in ended.stderr
 
 
-def test_a_servable_that_is_not_on_the_machine_is_named_at_the_start(start):
-    made = start(local_slots=0)
+def test_a_servable_that_is_not_on_the_machine_is_named_at_the_start(start_cluster):
+    made = start_cluster(local_slots=0)
     empty = made.directory / "empty"
     empty.mkdir()
     made.join("one", "--servables", str(empty))
@@ -343,9 +241,9 @@ def test_a_server_that_others_could_misuse_does_not_start(stopped, monkeypatch, 
         server.start_node_server(address, **options)
 
 
-def test_the_token_is_not_in_the_environment_of_workers(start, monkeypatch):
+def test_the_token_is_not_in_the_environment_of_workers(start_cluster, monkeypatch):
     monkeypatch.setenv("MINDSPORE_SERVING_TOKEN", TOKEN)
-    made = start(token_file=None)
+    made = start_cluster(token_file=None)
     made.join("one")
     serve(made, num_parallel_workers=2)
     for pid in made.pids():

@@ -50,6 +50,13 @@ def test_arguments_may_be_given_in_the_order_of_the_original(declared):
     assert spec.config_file == "lite.cfg"
 
 
+def test_what_runs_a_mindir_may_be_chosen(declared):
+    assert [spec.backend for spec in declared("'a', 'MindIR'")] == [""]
+    for name in ("mindspore", "openvino"):
+        (spec,) = declared(f"'a', 'MindIR', backend='{name}'")
+        assert (spec.format, spec.backend) == ("mindir", name)
+
+
 @pytest.mark.parametrize(
     ("given", "recorded"),
     [
@@ -132,6 +139,8 @@ def test_inputs_without_a_batch_dimension(declared, given, recorded):
         ),
         ("'a', 'MindIR', config_file=''", "Parameter 'config_file' should not be empty str"),
         ("'a', 'MindIR', config_file=1", "Parameter 'config_file' should be str"),
+        ("'a', 'MindIR', backend='torch'", "'backend' can only be mindspore or openvino"),
+        ("'a', 'ONNX', backend='openvino'", "given 'openvino' with model format onnx"),
     ],
 )
 def test_a_wrong_argument_is_refused(declared, call, text):

@@ -65,6 +65,7 @@ def test_a_declaration_belongs_in_a_servable_config():
             {"wait_agents_time_in_seconds": -1},
             "Parameter 'wait_agents_time_in_seconds' should be >= 0",
         ),
+        ({"stage_timeout": "1"}, "Parameter 'stage_timeout' should be int or float"),
         ({"heartbeat_timeout": -1}, "Parameter 'heartbeat_timeout' should be >= 0 and finite"),
         ({"distributed_address": "6200"}, "The format of the Distributed server address '6200'"),
         ({"distributed_address": "a:b"}, "address 'a:b' port is not a number"),

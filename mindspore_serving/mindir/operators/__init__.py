@@ -7,7 +7,10 @@ A file holds a family.  Such a function gets the inputs by position and the attr
 from collections.abc import Mapping
 
 from mindspore_serving.mindir.operators import (
+    activations,
+    adaptive,
     binary,
+    combining,
     convolution,
     creation,
     image,
@@ -19,6 +22,7 @@ from mindspore_serving.mindir.operators import (
     pooling,
     recurrent,
     reductions,
+    scattering,
     sequence,
     shape,
     slicing,
@@ -31,10 +35,11 @@ from mindspore_serving.mindir.tensors import Operator
 __all__ = ["OPERATORS", "WRITERS"]
 
 FAMILIES = (
-    *(binary, convolution, creation, image, indexing, matmul, normalization, numbers),
-    *(order, pooling, recurrent, reductions, sequence, shape, slicing, transposed, unary),
+    *(activations, adaptive, binary, combining, convolution, creation, image),
+    *(indexing, matmul, normalization, numbers, order, pooling, recurrent),
+    *(reductions, scattering, sequence, shape, slicing, transposed, unary),
 )
 OPERATORS: Mapping[str, Operator] = {
     name: operator for family in FAMILIES for name, operator in family.OPERATORS.items()
 }
-"""Names that start a write to a weight are in WRITERS too."""
+"""Those whose first input is a weight that they write are in WRITERS too."""

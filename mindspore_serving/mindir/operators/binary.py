@@ -6,7 +6,6 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.convolution import check_channels_first
 from mindspore_serving.mindir.operators.types import as_float, common, is_float
 from mindspore_serving.mindir.tensors import (
     Float,
@@ -15,8 +14,6 @@ from mindspore_serving.mindir.tensors import (
     Tensor,
     cast,
     like,
-    rank,
-    tensor,
 )
 from mindspore_serving.mindir.values import Value
 
@@ -116,65 +113,6 @@ def _logaddexp(first: Any, second: Any) -> Any:
     return op.add(most, op.log(op.add(op.exp(difference), like(1.0, first))))
 
 
-def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
-    """Adds to axis 1."""
-    check_channels_first(data_format)
-    if rank(input_x) > 2:
-        shape = [1, -1, *[1] * (rank(input_x) - 2)]
-        bias = op.reshape(bias, op.constant(shape), False).output(0)
-    return op.add(input_x, bias)
-
-
-def _lerp(input: Tensor, end: Tensor, weight: Value) -> Any:
-    _, factor = common(input, weight)
-    return op.add(input, op.multiply(factor, op.subtract(end, input)))
-
-
-def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
-    product, factor = common(op.multiply(tensor1, tensor2).output(0), value)
-    return op.add(input, op.multiply(product, factor))
-
-
-def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, value: Value = 1) -> Any:
-    quotient, factor = common(op.divide(tensor1, tensor2).output(0), value)
-    return op.add(input, op.multiply(quotient, factor))
-
-
-def _add_n(x: Value) -> Any:
-    first, *rest = x
-    total = tensor(first)
-    for part in rest:
-        total = op.add(total, tensor(part)).output(0)
-    return total
-
-
-def _clamp(input: Tensor, min: Value = None, max: Value = None) -> Any:
-    if min is not None:
-        input, low = common(input, min)
-        input = op.maximum(input, low).output(0)
-    if max is not None:
-        input, high = common(input, max)
-        input = op.minimum(input, high).output(0)
-    return input
-
-
-def _is_close(input: Tensor, other: Tensor, rtol: Float = 1e-5, atol: Float = 1e-8) -> Any:
-    space = op.add(like(atol, other), op.multiply(like(rtol, other), op.abs(other)))
-    return op.less_equal(op.abs(op.subtract(input, other)), space)
-
-
-def _masked_fill(input_x: Tensor, mask: Tensor, value: Value) -> Any:
-    _, filling = common(input_x, value)
-    return op.select(
-        cast(mask, ov.Type.boolean), cast(filling, input_x.get_element_type()), input_x
-    )
-
-
-def _select(condition: Tensor, input: Value, other: Value) -> Any:
-    first, second = common(input, other)
-    return op.select(cast(condition, ov.Type.boolean), first, second)
-
-
 def _bitwise(logical: Build, bitwise: Build) -> Build:
     def convert(first: Any, second: Any) -> Any:
         is_logical = first.get_element_type() == ov.Type.boolean
@@ -245,27 +183,12 @@ OPERATORS: dict[str, Operator] = {
     **{name: _plain(build) for name, build in _PLAIN.items()},
     **{name: _of_floats(build) for name, build in _FLOATS.items()},
     "AddExt": _with_alpha(_ADD),
-    "AddN": _add_n,
     "AddScalar": _with_alpha(_ADD),
-    "Addcdiv": _addcdiv,
-    "AddcdivExt": _addcdiv,
-    "Addcmul": _addcmul,
-    "AddcmulExt": _addcmul,
-    "BiasAdd": _bias_add,
-    "ClampScalar": _clamp,
-    "ClampTensor": _clamp,
     "DivMod": _div_mode,
     "DivMods": _div_mode,
-    "IsClose": _is_close,
-    "Lerp": _lerp,
-    "LerpScalar": _lerp,
     "LogicalAnd": _of_booleans(op.logical_and),
     "LogicalOr": _of_booleans(op.logical_or),
     "LogicalXor": _of_booleans(op.logical_xor),
-    "MaskedFill": _masked_fill,
-    "MaskedFillScalar": _masked_fill,
-    "Select": _select,
-    "SelectV2": _select,
     "SubExt": _with_alpha(_SUB),
     "SubScalar": _with_alpha(_SUB),
 }

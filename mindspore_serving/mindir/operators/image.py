@@ -175,8 +175,35 @@ def _nms_v3(
     return op.slice(reshape(rows.output(0), (-1,)), ints_of([0]), count, ints_of([1]))
 
 
+def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
+    """Rows (x1, y1, x2, y2, score) by score, their numbers, and which are kept."""
+    one = ints_of([0])
+    scores = reshape(op.gather(x, ints_of([4]), op.constant(1)).output(0), (-1,))
+    count = op.gather(sizes_of(x), one, one)
+    order = op.topk(scores, reshape(count.output(0), ()), 0, "max", "value", "i32", stable=True)
+    rows = op.gather(x, order.output(1), op.constant(0)).output(0)
+    # Scores by place: all are candidates, and the order stays where scores are equal.
+    places = op.range(reshape(count.output(0), ()), op.constant(0), op.constant(-1), "f32")
+    node = op.non_max_suppression(
+        op.unsqueeze(op.gather(rows, ints_of(range(4)), op.constant(1)), one),
+        op.unsqueeze(op.unsqueeze(places, one), one),
+        reshape(count.output(0), ()),
+        op.constant(iou_threshold, ov.Type.f32),
+        op.constant(0.0, ov.Type.f32),
+        output_type="i64",
+    )
+    kept = op.gather(node.output(0), ints_of([2]), op.constant(1))
+    kept = op.slice(kept, one, cast(node.output(2), ov.Type.i64), ints_of([1]))
+    zeros = op.broadcast(op.constant(0), count)
+    ones = op.broadcast(op.constant(1), op.gather(op.shape_of(kept, "i64"), one, one))
+    mask = op.scatter_nd_update(zeros, kept, ones).output(0)
+    numbers = op.range(op.constant(0), reshape(count.output(0), ()), op.constant(1), "i32")
+    return rows, numbers, cast(mask, ov.Type.boolean)
+
+
 OPERATORS: dict[str, Operator] = {
     "GridSampler2D": _grid_sample,
+    "NMSWithMask": _nms_with_mask,
     "NonMaxSuppressionV3": _nms_v3,
     "ROIAlign": _roi_align,
     "ResizeBicubic": _resize_bicubic,

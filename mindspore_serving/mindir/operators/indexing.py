@@ -5,12 +5,10 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.operators.types import common
 from mindspore_serving.mindir.tensors import (
     Bool,
     Int,
     Operator,
-    Shape,
     Tensor,
     Unsupported,
     cast,
@@ -23,17 +21,6 @@ from mindspore_serving.mindir.tensors import (
     tensor,
 )
 from mindspore_serving.mindir.values import Value
-
-_REDUCTIONS = {
-    0: "none",
-    1: "sum",
-    "none": "none",
-    "add": "sum",
-    "sum": "sum",
-    "mul": "prod",
-    "max": "max",
-    "min": "min",
-}
 
 
 def _gather(x: Tensor, indices: Tensor, axis: Int, batch_dims: Int = 0) -> Any:
@@ -61,10 +48,10 @@ def _embedding_lookup(x: Tensor, indices: Tensor, offset: Int = 0) -> Any:
 
 
 def _gather_elements(x: Tensor, dim: Int, index: Tensor) -> Any:
-    return op.gather_elements(x, _counted(x, index, dim), dim % rank(x))
+    return op.gather_elements(x, counted_from_start(x, index, dim), dim % rank(x))
 
 
-def _counted(x: Any, index: Any, axis: int) -> Any:
+def counted_from_start(x: Any, index: Any, axis: int) -> Any:
     """Indices from the end counted from the start."""
     wide = cast(index, ov.Type.i64)
     size = op.gather(sizes_of(x), ints_of([axis % rank(x)]), ints_of([0]))
@@ -115,54 +102,6 @@ def _masked_select(x: Tensor, mask: Tensor) -> Any:
 
 def _non_zero(x: Tensor) -> Any:
     return op.transpose(op.non_zero(x), ints_of([1, 0]))
-
-
-def _scatter_nd_with(reduction: str) -> Operator:
-    def convert(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
-        return op.scatter_nd_update(x, indices, updates, reduction)
-
-    return convert
-
-
-def _scatter_nd(indices: Tensor, updates: Tensor, shape: Shape) -> Any:
-    """Sums in a tensor of zeros."""
-    zeros = op.broadcast(like(0, updates), shape)
-    return op.scatter_nd_update(zeros, indices, updates, "sum")
-
-
-def _scatter_elements(
-    x: Tensor, indices: Tensor, updates: Tensor, axis: Int = 0, reduce: Value = 0
-) -> Any:
-    return _scattered(x, axis, indices, updates, reduce)
-
-
-def _scatter(x: Tensor, dim: Int, index: Tensor, src: Value, reduce: Value = 0) -> Any:
-    _, source = common(x, src)
-    if rank(source) == 0:
-        source = op.broadcast(source, sizes_of(index)).output(0)
-    return _scattered(x, dim, index, source, reduce)
-
-
-def _scatter_add(x: Tensor, dim: Int, index: Tensor, src: Tensor) -> Any:
-    return _scattered(x, dim, index, src, 1)
-
-
-def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any:
-    name = _REDUCTIONS.get(reduce)
-    if name is None:
-        raise Unsupported(f"reduce {reduce!r}")
-    places = _counted(x, index, axis)
-    return op.scatter_elements_update(x, places, source, op.constant(axis), name)
-
-
-def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value = 1) -> Any:
-    product, factor = common(source, alpha)
-    source = op.multiply(product, factor).output(0)
-    axis = dim % rank(x)
-    shape = [1] * rank(x)
-    shape[axis] = -1
-    places = op.broadcast(reshape(index, shape), sizes_of(source)).output(0)
-    return op.scatter_elements_update(x, places, source, op.constant(axis), "sum")
 
 
 def _one_hot(
@@ -216,18 +155,6 @@ def _sequence_mask(lengths: Tensor, maxlen: Int) -> Any:
     return op.less(places, op.unsqueeze(cast(lengths, ov.Type.i64), ints_of([-1])))
 
 
-def _segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
-    """Sums of what has the same number, by the first axes."""
-    ahead = rank(segment_ids)
-    tail = list(dims(x)[ahead:])
-    if -1 in tail:
-        raise Unsupported("an axis of open size")
-    flat = reshape(x, (-1, *tail))
-    zeros = op.broadcast(like(0, x), ints_of([num_segments, *tail]))
-    places = op.reshape(segment_ids, ints_of([-1, 1]), False)
-    return op.scatter_nd_update(zeros, places, flat, "sum")
-
-
 def _diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
     """The diagonal of two axes, as the last axis."""
     count = rank(x)
@@ -253,7 +180,6 @@ OPERATORS: dict[str, Operator] = {
     "GatherNd": _gather_nd,
     "GatherNdExt": _gather_nd,
     "Index": _index,
-    "IndexAddExt": _index_add,
     "IndexSelect": _index_select,
     "MaskedSelect": _masked_select,
     "NonZero": _non_zero,
@@ -261,23 +187,11 @@ OPERATORS: dict[str, Operator] = {
     "OneHot": _one_hot,
     "OneHotExt": _one_hot,
     "ReverseSequence": _reverse_sequence,
-    "Scatter": _scatter,
-    "ScatterAddExt": _scatter_add,
-    "ScatterNd": _scatter_nd,
-    "ScatterValue": _scatter,
     "SearchSorted": _search_sorted,
     "SequenceMask": _sequence_mask,
     "SparseGatherV2": _gather,
     "Take": _take,
-    "TensorScatterAdd": _scatter_nd_with("sum"),
-    "TensorScatterElements": _scatter_elements,
-    "TensorScatterMax": _scatter_nd_with("max"),
-    "TensorScatterMin": _scatter_nd_with("min"),
-    "TensorScatterMul": _scatter_nd_with("prod"),
-    "TensorScatterSub": _scatter_nd_with("sub"),
-    "TensorScatterUpdate": _scatter_nd_with("none"),
     "Tril": _triangle(True),
     "TrilExt": _triangle(True),
     "Triu": _triangle(False),
-    "UnsortedSegmentSum": _segment_sum,
 }

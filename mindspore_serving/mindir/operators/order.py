@@ -56,11 +56,10 @@ def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]
     return values, places
 
 
-def _with_value(mode: str, kind: Any, is_value_first: bool) -> Operator:
+def _with_value(mode: str) -> Operator:
     def convert(x: Tensor, axis: Int = 0, keep_dims: Bool = False) -> Any:
         value, place = _extreme(x, axis, mode, keep_dims)
-        place = cast(place, kind)
-        return (value, place) if is_value_first else (place, value)
+        return cast(place, ov.Type.i64), value
 
     return convert
 
@@ -116,9 +115,9 @@ def _sorted(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
 
 OPERATORS: dict[str, Operator] = {
     "ArgMaxExt": _position_ext("max"),
-    "ArgMaxWithValue": _with_value("max", ov.Type.i32, False),
+    "ArgMaxWithValue": _with_value("max"),
     "ArgMinExt": _position_ext("min"),
-    "ArgMinWithValue": _with_value("min", ov.Type.i32, False),
+    "ArgMinWithValue": _with_value("min"),
     "ArgSort": _arg_sort,
     "Argmax": _position("max"),
     "Argmin": _position("min"),

@@ -29,8 +29,10 @@ def _axes(x: Any, axis: tuple[int, ...] | None) -> Any:
 
 
 def _reduce(build: Build) -> Operator:
-    def convert(x: Tensor, axis: Ints | None = None, keep_dims: Bool = False) -> Any:
-        return build(x, _axes(x, axis), keep_dims)
+    def convert(
+        x: Tensor, axis: Ints | None = None, keep_dims: Bool = False, skip_mode: Bool = False
+    ) -> Any:
+        return x if skip_mode and not axis else build(x, _axes(x, axis), keep_dims)
 
     return convert
 

@@ -11,13 +11,14 @@ from mindspore_serving.mindir.tensors import (
     Operator,
     Tensor,
     Unsupported,
+    cast,
     dims,
     ints_of,
     known,
     sizes_of,
     tensor,
 )
-from mindspore_serving.mindir.values import MONAD, Value, Variable, read
+from mindspore_serving.mindir.values import Value, Variable, read
 
 
 def _make_tuple(*parts: Value) -> Value:
@@ -49,7 +50,7 @@ def _assign(change: Callable[[Any, Any], Any]) -> Operator:
         if not isinstance(variable, Variable) or not variable.is_written:
             raise Unsupported("a write to what is no weight")
         current = tensor(variable)
-        variable.current = op.convert_like(change(current, value), current).output(0)
+        variable.current = tensor(change(current, cast(value, current.get_element_type())))
         return variable.current
 
     return convert
@@ -97,24 +98,16 @@ def _make_range(*numbers: Value) -> Value:
     return tuple(range(*(int(array.ravel()[0]) for array in arrays if array is not None)))
 
 
-def _effect(*_: Value) -> Value:
-    return MONAD
-
-
 OPERATORS: dict[str, Operator] = {
-    "Assert": _effect,
     "Assign": _assign(lambda _, value: value),
-    "AssignAdd": _assign(lambda current, value: op.add(current, op.convert_like(value, current))),
-    "AssignSub": _assign(
-        lambda current, value: op.subtract(current, op.convert_like(value, current))
-    ),
+    "AssignAdd": _assign(lambda current, value: op.add(current, value).output(0)),
+    "AssignSub": _assign(lambda current, value: op.subtract(current, value).output(0)),
     "Depend": _first,
     "ListAppend": _appended,
     "ListGetItem": _get_item,
     "Load": _load,
     "MakeList": _make_tuple,
     "MakeTuple": _make_tuple,
-    "Print": _effect,
     "RealListGetItem": _get_item,
     "RealTupleGetItem": _get_item,
     "SequenceAdd": _joined,

@@ -16,6 +16,7 @@ from mindspore_serving.mindir.tensors import (
     cast,
     dims,
     ints_of,
+    known,
     like,
     rank,
     sizes_of,
@@ -82,6 +83,9 @@ def _strided_slice(
 ) -> Any:
     """A bit of a mask is about one entry of `begin`."""
     count = dims(begin)[0]
+    steps = known(strides)
+    if steps is not None and (0 in steps or (abs(steps.astype(float)) > _END).any()):
+        raise Unsupported(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
     begin_bits, end_bits, ellipsis, new, shrink = (
         _bits(mask, count)
         for mask in (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
@@ -167,8 +171,9 @@ def _pad(x: Tensor, *, paddings: Ints) -> Any:
     return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), "constant", like(0, x))
 
 
-def _mirror_pad(x: Tensor, paddings: Ints, *, mode: Value = "REFLECT") -> Any:
-    return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), str(mode).lower())
+def _mirror_pad(x: Tensor, paddings: Tensor, *, mode: Value = "REFLECT") -> Any:
+    begin, end = (op.gather(paddings, op.constant(side), op.constant(1)) for side in (0, 1))
+    return op.pad(x, begin, end, str(mode).lower())
 
 
 def _im2col(

@@ -272,6 +272,22 @@ def test_the_live_view_shows_classic_servables(page: Browser, server: Talking) -
     assert "ms" in chart(page, "words", "p99")
 
 
+def test_the_live_view_shows_on_which_machines_workers_run(
+    browser: Browser, server: Talking
+) -> None:
+    rows = httpx.get(f"{server.url}/servables", timeout=PATIENCE).json()["servables"]
+    (row,) = [row for row in rows if row["name"] == "words"]
+    row["num_workers"] = 3
+    states = {"": "ready", "blue": "ready", "green": "restarting"}
+    row["workers"] = [{"node": node, "state": state} for node, state in states.items()]
+    row["workers"].append({"node": "blue", "state": "ready"})
+    browser.answer("/servables", 200, json.dumps({"servables": [row]}))
+    browser.open(server.url)
+    browser.until("document.querySelectorAll('.card').length === 1")
+    browser.until("document.querySelector('.card').innerText.includes('3 workers')")
+    assert "3 workers (1 here, 2 on blue)" in browser.text(".card")
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
     page.evaluate("document.querySelectorAll('.how').forEach((one) => { one.open = true })")

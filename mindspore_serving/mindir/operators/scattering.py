@@ -1,0 +1,110 @@
+"""Operators that write elements at positions."""
+
+from typing import Any
+
+from openvino import opset16 as op
+
+from mindspore_serving.mindir.operators.indexing import counted_from_start
+from mindspore_serving.mindir.operators.types import common
+from mindspore_serving.mindir.tensors import (
+    Int,
+    Operator,
+    Shape,
+    Tensor,
+    Unsupported,
+    dims,
+    ints_of,
+    like,
+    rank,
+    reshape,
+    sizes_of,
+)
+from mindspore_serving.mindir.values import Value
+
+_REDUCTIONS = {
+    0: "none",
+    1: "sum",
+    "none": "none",
+    "add": "sum",
+    "sum": "sum",
+    "mul": "prod",
+    "max": "max",
+    "min": "min",
+}
+
+
+def _scatter_nd_with(reduction: str) -> Operator:
+    def convert(x: Tensor, indices: Tensor, updates: Tensor) -> Any:
+        return op.scatter_nd_update(x, indices, updates, reduction)
+
+    return convert
+
+
+def _scatter_nd(indices: Tensor, updates: Tensor, shape: Shape) -> Any:
+    """Sums in a tensor of zeros."""
+    zeros = op.broadcast(like(0, updates), shape)
+    return op.scatter_nd_update(zeros, indices, updates, "sum")
+
+
+def _scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, axis: Int = 0, reduce: Value = 0
+) -> Any:
+    return _scattered(x, axis, indices, updates, reduce)
+
+
+def _scatter(x: Tensor, dim: Int, index: Tensor, src: Value, reduce: Value = 0) -> Any:
+    _, source = common(x, src)
+    if rank(source) == 0:
+        source = op.broadcast(source, sizes_of(index)).output(0)
+    return _scattered(x, dim, index, source, reduce)
+
+
+def _scatter_add(x: Tensor, dim: Int, index: Tensor, src: Tensor) -> Any:
+    return _scattered(x, dim, index, src, 1)
+
+
+def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any:
+    name = _REDUCTIONS.get(reduce)
+    if name is None:
+        raise Unsupported(f"reduce {reduce!r}")
+    places = counted_from_start(x, index, axis)
+    return op.scatter_elements_update(x, places, source, op.constant(axis), name)
+
+
+def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value = 1) -> Any:
+    product, factor = common(source, alpha)
+    source = op.multiply(product, factor).output(0)
+    axis = dim % rank(x)
+    shape = [1] * rank(x)
+    shape[axis] = -1
+    places = op.broadcast(reshape(index, shape), sizes_of(source)).output(0)
+    return op.scatter_elements_update(x, places, source, op.constant(axis), "sum")
+
+
+def _segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
+    """Sums of what has the same number, by the first axes."""
+    ahead = rank(segment_ids)
+    tail = list(dims(x)[ahead:])
+    if -1 in tail:
+        raise Unsupported("an axis of open size")
+    flat = reshape(x, (-1, *tail))
+    zeros = op.broadcast(like(0, x), ints_of([num_segments, *tail]))
+    places = op.reshape(segment_ids, ints_of([-1, 1]), False)
+    return op.scatter_nd_update(zeros, places, flat, "sum")
+
+
+OPERATORS: dict[str, Operator] = {
+    "IndexAddExt": _index_add,
+    "Scatter": _scatter,
+    "ScatterAddExt": _scatter_add,
+    "ScatterNd": _scatter_nd,
+    "ScatterValue": _scatter,
+    "TensorScatterAdd": _scatter_nd_with("sum"),
+    "TensorScatterElements": _scatter_elements,
+    "TensorScatterMax": _scatter_nd_with("max"),
+    "TensorScatterMin": _scatter_nd_with("min"),
+    "TensorScatterMul": _scatter_nd_with("prod"),
+    "TensorScatterSub": _scatter_nd_with("sub"),
+    "TensorScatterUpdate": _scatter_nd_with("none"),
+    "UnsortedSegmentSum": _segment_sum,
+}

@@ -1,0 +1,135 @@
+"""Machines of a Ray cluster, three nodes on this machine, and what happens when one is lost."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving import server
+from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
+from mindspore_serving.errors import StartError
+from tests.e2e.authority import Authority
+from tests.e2e.fragile import SOURCE
+from tests.e2e.harness import Calls, config, eventually, write_servable
+from tests.e2e.machines import TOKEN
+from tests.ports import free_port
+
+ray: Any = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+
+pytestmark = pytest.mark.slow
+# Ray takes 127.0.0.1 for an address that others can reach, which it replaces by one.
+HERE = {"node_ip_address": "127.0.0.2"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray cluster with a head that runs nothing, and three machines of two CPUs."""
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True, head_node_args={**HERE, "num_cpus": 0, "include_dashboard": False}
+    )
+    for _ in range(3):
+        made.add_node(num_cpus=2, **HERE)
+    yield made
+    made.shutdown()
+
+
+class Served:
+    """A server whose workers run on machines of `cluster`."""
+
+    def __init__(self, cluster: Any, directory: Path, tls: Authority | None = None) -> None:
+        self.calls = Calls(f"127.0.0.1:{free_port()}", free_port())
+        token = directory / "token"
+        token.write_text(TOKEN)
+        token.chmod(0o600)
+        where = f"127.0.0.1:{free_port()}"
+        if tls is None:
+            server.start_node_server(where, token_file=token, insecure=True, local_slots=0)
+        else:
+            config = server.SSLConfig(*map(str, tls.issue("localhost")))
+            server.start_node_server(where, config, token_file=token, local_slots=0)
+        server.start_ray_machines(2, address=cluster.address)
+        server.start_restful_server(f"127.0.0.1:{self.calls.http}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        (row,) = json.loads(self.calls.http_call("GET", "/servables")[1])["servables"]
+        return [one for one in row["workers"] if one["state"] == "ready"]
+
+    def nodes(self) -> Counter[str]:
+        return Counter(one["node"] for one in self.rows())
+
+
+@pytest.fixture
+def served(cluster, tmp_path, monkeypatch) -> Iterator[Served]:
+    monkeypatch.chdir(tmp_path)
+    write_servable(tmp_path, "toy", SOURCE)
+    try:
+        yield Served(cluster, tmp_path)
+    finally:
+        server.stop()
+
+
+def test_workers_are_spread_over_the_machines_of_the_cluster(served, tmp_path):
+    server.start_servables(config(tmp_path, "toy", num_parallel_workers=6))
+    assert sorted(served.nodes().values()) == [2, 2, 2]
+    assert all(name.startswith("ray-127.0.0.2-") for name in served.nodes())
+    answer = served.calls.post("toy", "pid", [{"x": n} for n in range(12)])
+    pids = {int(one["pid"]) for one in answer["instances"]}
+    assert pids <= {one["pid"] for one in served.rows()}
+
+
+def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
+    server.start_servables(config(tmp_path, "toy", num_parallel_workers=6))
+    lost = served.rows()[0]
+    with open(f"/proc/{lost['pid']}/stat") as stat:
+        actor = int(stat.read().rpartition(")")[2].split()[1])
+    os.kill(actor, signal.SIGKILL)
+    eventually(lambda: lost["node"] not in served.nodes())
+    eventually(lambda: sorted(served.nodes().values()) == [2, 2, 2])  # Ray starts it again
+    assert served.calls.post("toy", "pid", [{"x": 1}])["instances"][0]["pid"]
+
+
+def test_nothing_of_a_server_stays_on_the_cluster(served, tmp_path):
+    server.start_servables(config(tmp_path, "toy", num_parallel_workers=3))
+    pids = [one["pid"] for one in served.rows()]
+    assert len(pids) == 3
+    server.stop()
+    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_machines_trust_the_certificate_of_their_server_alone(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_servable(tmp_path, "toy", SOURCE)
+    try:
+        served = Served(cluster, tmp_path, Authority(tmp_path, "ours"))
+        server.start_servables(config(tmp_path, "toy", num_parallel_workers=3))
+        assert sum(served.nodes().values()) == 3
+    finally:
+        server.stop()
+
+
+def test_a_cluster_without_room_is_refused_with_what_it_has(cluster):
+    plan = RayPlan(num_machines=9, slots=1, address=cluster.address)
+    with pytest.raises(StartError, match="wanted are 9 machines with 1 free CPUs each") as caught:
+        RayMachines.start(plan, MasterPlace("127.0.0.1", 1, TOKEN))
+    assert "2 CPUs" in str(caught.value)
+
+
+def test_a_cluster_that_is_not_there_is_said_to_be_so():
+    with pytest.raises(StartError, match="no Ray cluster answers at '127.0.0.1:9'"):
+        RayMachines.start(RayPlan(1, 1, "127.0.0.1:9"), MasterPlace("127.0.0.1", 1, TOKEN))
+
+
+def test_a_lost_machine_costs_its_workers_and_no_request_behind(cluster, served, tmp_path):
+    """The last: Ray itself takes half a minute to see that the machine is gone."""
+    server.start_servables(config(tmp_path, "toy", num_parallel_workers=4))
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    eventually(lambda: len(served.nodes()) == 2 and sum(served.nodes().values()) == 4)
+    answer = served.calls.post("toy", "pid", [{"x": n} for n in range(8)])
+    assert all("pid" in one for one in answer["instances"])

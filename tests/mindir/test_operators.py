@@ -1,0 +1,165 @@
+"""Every operator of the table, with random arrays and attributes, against MindSpore.
+
+Where MindSpore has no kernel for a CPU, against PyTorch or numpy.
+"""
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openvino import opset16 as op
+
+mindspore = pytest.importorskip("mindspore", reason="MindSpore computes what is compared")
+pytest.importorskip("torch", reason="PyTorch computes what MindSpore does not on a CPU")
+from mindspore import nn  # noqa: E402
+
+from mindspore_serving.mindir.operators import OPERATORS, WRITERS  # noqa: E402
+from mindspore_serving.mindir.tensors import apply, tensor  # noqa: E402
+from mindspore_serving.mindir.values import Constant, leaves, mapped  # noqa: E402
+from tests.mindir import cases_elements, cases_layers, cases_moves  # noqa: E402
+from tests.mindir.conftest import arrays_of, compare, export, opened  # noqa: E402
+from tests.mindir.drawing import Draw  # noqa: E402
+
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+CASES = {**cases_elements.CASES, **cases_layers.CASES, **cases_moves.CASES}
+PLACES = (
+    "mindspore.ops.auto_generate",
+    "mindspore.ops.operations",
+    "mindspore.ops.operations._inner_ops",
+    "mindspore.ops.operations.nn_ops",
+    "mindspore.ops.operations.array_ops",
+    "mindspore.ops.operations.manually_defined",
+    "mindspore.ops.auto_generate.gen_ops_prim",
+)
+
+
+def primitive(name):
+    import importlib
+
+    for place in PLACES:
+        found = getattr(importlib.import_module(place), name, None)
+        if found is not None:
+            return found
+    raise AssertionError(f"MindSpore has no primitive {name}")
+
+
+class Cell(nn.Cell):
+    """A call of a primitive; `groups` says how many inputs make a tuple, 0 for a tensor."""
+
+    def __init__(self, made, groups, more):
+        super().__init__()
+        self.made, self.groups, self.more = made, groups, more
+
+
+class Of0(Cell):
+    def construct(self):
+        return self.made(*self.more)
+
+
+class Of1(Cell):
+    def construct(self, a):
+        return self.made((a,), *self.more) if self.groups[0] else self.made(a, *self.more)
+
+
+class Of2(Cell):
+    def construct(self, a, b):
+        return self.made((a, b), *self.more) if self.groups[0] else self.made(a, b, *self.more)
+
+
+class Of3(Cell):
+    def construct(self, a, b, c):
+        return (
+            self.made((a, b, c), *self.more) if self.groups[0] else self.made(a, b, c, *self.more)
+        )
+
+
+class Of4(Cell):
+    def construct(self, a, b, c, d):
+        return self.made(a, b, c, d, *self.more)
+
+
+class Of5(Cell):
+    def construct(self, a, b, c, d, e):
+        return self.made(a, b, c, d, e, *self.more)
+
+
+CELLS = (Of0, Of1, Of2, Of3, Of4, Of5)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_an_operator_computes_what_mindspore_does(name, tmp_path_factory):
+    @settings(
+        max_examples=3,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def run(data):
+        case = CASES[name](Draw(data))
+        if case.reference is not None:
+            compare_with_reference(name, case)
+        else:
+            compare_with_mindspore(name, case, tmp_path_factory.mktemp("operator") / "one.mindir")
+
+    run()
+
+
+def test_every_operator_has_a_case():
+    """Some have several names.  What writes weights is in test_networks."""
+    seen = {OPERATORS[name] for name in (*CASES, *WRITERS)}
+    assert [name for name, operator in OPERATORS.items() if operator not in seen] == []
+
+
+def compare_with_mindspore(name, case, path):
+    made = primitive(name)
+    made = made(**case.init) if isinstance(made, type) else made
+    arrays = [np.asarray(one) for one in leaves(case.tensors)]
+    groups = tuple(len(one) if isinstance(one, tuple) else 0 for one in case.tensors)
+    cell = CELLS[len(arrays)](made, groups or (0,), case.more)
+    theirs = cell(*[mindspore.Tensor(array) for array in arrays])
+    export(cell, path, arrays)
+    backend = opened(path)
+    ours = [np.array(one) for one in backend.run(arrays)]
+    backend.close()
+    compare(ours, arrays_of(theirs), case.tolerance)
+
+
+def compare_with_reference(name, case):
+    """Without a file: the operator's nodes alone."""
+    parameters, arrays = [], []
+
+    def enter(value):
+        if isinstance(value, tuple):
+            return tuple(enter(part) for part in value)
+        array = np.asarray(value)
+        parameters.append(op.parameter(array.shape, ov.Type(array.dtype)))
+        arrays.append(array)
+        return parameters[-1].output(0)
+
+    inputs = [enter(value) for value in case.tensors]
+    more = mapped(
+        lambda one: Constant(np.asarray(one)) if isinstance(one, np.generic | np.ndarray) else one,
+        case.more,
+    )
+    result = apply(OPERATORS[name], [*inputs, *more], case.init)
+    outputs = [op.result(tensor(one)) for one in leaves(result)]
+    model = ov.Model(outputs, parameters, name)
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    ours = [np.array(one) for one in compiled(arrays).values()]
+    expected = arrays_of(tuple_of(case.reference(*case.tensors, *case.more)))
+    compare(ours, expected, case.tolerance)
+
+
+def tuple_of(result):
+    """Nested results of torch and numpy as arrays."""
+    if isinstance(result, tuple | list):
+        return tuple(tuple_of(part) for part in result)
+    return result.numpy() if hasattr(result, "numpy") else np.asarray(result)
