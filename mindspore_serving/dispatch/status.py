@@ -102,7 +102,7 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     newest = {
         service.name: (service.name, service.version, service.card)
         for service in sorted(services, key=lambda service: service.version)
-        if service.card is not None and (service.workers or service.deployment.scaling)
+        if service.card is not None  # also while it has no worker: requests wait, or are told why
     }
     return list(newest.values())
 

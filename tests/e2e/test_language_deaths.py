@@ -150,3 +150,11 @@ def test_a_step_that_runs_too_long_costs_its_own_requests(calls, place, pool):
     assert "ran for over 2 s (step_timeout)" in body["error"]["message"]
     assert [other.result(PATIENCE)[0] for other in others] == [200] * 3
     assert victim not in workers(os.getpid())
+
+
+def test_a_request_that_comes_while_the_worker_is_replaced_waits_for_the_next(calls):
+    (victim,) = workers(os.getpid())
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: not workers(os.getpid()) or victim not in workers(os.getpid()))
+    assert calls.http_call("GET", "/v1/models/frail")[0] == 200
+    assert ask(calls, FINE)[0] == 200
