@@ -6,12 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from mindspore_serving.backends import ModelSource, open_backend
 from mindspore_serving.core.declaration import ModelSpec
 
 # Read by MindSpore when it first convolves: with AVX-512 it is 30 times slower.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+
+@pytest.fixture(autouse=True)
+def subnormal_numbers():
+    """A kernel of MindSpore leaves the thread in a mode in which the smallest numbers are zero."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 def arrays_of(result):
