@@ -5,6 +5,7 @@ or their machine are lost, and knows nothing else: requests and answers do not p
 """
 
 import asyncio
+import os
 import socket
 import ssl
 import threading
@@ -159,6 +160,7 @@ def _trust(certificate: str) -> ssl.SSLContext | None:
 
 def _connect(address: str) -> Any:
     """The module `ray`, connected to a cluster.  Raises StartError."""
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # else it takes the place of `print`
     try:
         import ray
     except ImportError as error:

@@ -95,6 +95,10 @@ def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
     assert served.calls.post("toy", "pid", [{"x": 1}])["instances"][0]["pid"]
 
 
+def test_the_script_keeps_its_own_print(served):
+    assert print.__module__ == "builtins"
+
+
 def test_nothing_of_a_server_stays_on_the_cluster(served, tmp_path):
     server.start_servables(config(tmp_path, "toy", num_parallel_workers=3))
     pids = [one["pid"] for one in served.rows()]
