@@ -41,13 +41,13 @@ class PrefixMap:
     """Remembers by hash which workers had a prompt; the prompts used last, of bounded number."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, set[WorkerLink]] = {}  # the last used at the end
+        self._holders: dict[int, tuple[WorkerLink, ...]] = {}  # the last used at the end
 
     def find(self, hashes: Sequence[int], workers: Iterable[WorkerLink]) -> set[WorkerLink]:
         """Those of `workers` that had the longest beginning; none if that is less than half."""
         found, num_found = set(workers), 0
         for one in hashes:
-            still = found & self._holders.get(one, _NOBODY)
+            still = found.intersection(self._holders.get(one, ()))
             if not still:
                 break
             found = still
@@ -57,18 +57,17 @@ class PrefixMap:
     def add(self, hashes: Sequence[int], worker: WorkerLink) -> None:
         """`worker` gets a prompt."""
         for one in hashes:
-            holders = self._holders.pop(one, None) or set()
-            holders.add(worker)
-            self._holders[one] = holders
+            holders = self._holders.pop(one, ())
+            self._holders[one] = holders if worker in holders else (*holders, worker)
         while len(self._holders) > MOST_ENTRIES:
             del self._holders[next(iter(self._holders))]
 
     def remove(self, worker: WorkerLink) -> None:
         """`worker` is gone, and with it what it had."""
         for one, holders in list(self._holders.items()):
-            holders.discard(worker)
-            if not holders:
+            if worker not in holders:
+                continue
+            if len(holders) == 1:
                 del self._holders[one]
-
-
-_NOBODY: set[WorkerLink] = set()
+            else:
+                self._holders[one] = tuple(other for other in holders if other is not worker)

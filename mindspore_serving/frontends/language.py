@@ -175,18 +175,20 @@ class ServedModel:
 
 
 def _prefix(request: Generate) -> Iterator[str | Sequence[int]]:
-    """What two requests must have in common to share the beginning of a prompt."""
+    """What two requests must have in common to share the beginning of a prompt.  Nothing in it is
+    empty: who reads so many characters has read no more texts."""
     yield f"{request.adapter} {request.cache_salt} {len(request.tools or ())}"
     if request.prompt is not None:
-        yield request.prompt
+        yield request.prompt or " "
     for message in request.messages or ():
-        content = message.get("content")
-        yield str(message.get("role"))
-        if isinstance(content, str):
-            yield content
-        for part in content if isinstance(content, list) else ():
-            text = part.get("text") if isinstance(part, dict) else None
-            yield text if isinstance(text, str) else " "
+        role, content = message.get("role"), message.get("content")
+        yield _text(role)
+        for part in content if isinstance(content, list) else (content,):
+            yield _text(part.get("text") if isinstance(part, dict) else part)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and value else " "
 
 
 class LanguageModels:

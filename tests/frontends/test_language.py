@@ -7,6 +7,7 @@ import pytest
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Finished,
+    Generate,
     Refused,
     RequestRefused,
     Started,
@@ -14,6 +15,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
+from mindspore_serving.frontends import language
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
 from mindspore_serving.metrics import Histogram
@@ -145,3 +147,26 @@ async def test_one_that_reads_along_is_never_cut_off():
         inference.say(Reply([bytes(1 << 20)], is_last=False))
         assert (await replies.next()).failure is None
     assert inference.num_cancelled == 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": ["x"] * 10, "content": "hello"},
+        {"role": "", "content": ""},
+        {"content": [{"text": ""}, {"text": 1}, "text", 7, {}]},
+        {"role": "user", "content": {"deep": [[]]}},
+    ],
+)
+def test_the_prefix_of_a_prompt_has_texts_alone_and_no_empty_ones(message):
+    texts = list(language._prefix(Generate(messages=[message], cache_salt="s")))
+    assert all(type(text) is str and text for text in texts)
+    assert len(texts) == 2 + (
+        len(message["content"]) if isinstance(message["content"], list) else 1
+    )
+
+
+def test_prompts_with_another_salt_or_adapter_begin_otherwise():
+    prompts = [Generate(prompt="x"), Generate(prompt="x", cache_salt="s")]
+    prompts.append(Generate(prompt="x", adapter="a"))
+    assert len({tuple(language._prefix(one)) for one in prompts}) == 3
