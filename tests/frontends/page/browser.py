@@ -7,6 +7,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -30,6 +31,10 @@ _OPTIONS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
+
+# Chromium asks for the icon when it likes: also when the test that opened the page has ended, and
+# its server with it.
+_LATE_ICON = re.compile(r".*net::ERR_CONNECTION_REFUSED http://[^/]+/page/icon\.svg")
 
 
 class Browser:
@@ -211,7 +216,9 @@ class Browser:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(event["exceptionDetails"]))
         elif method == "Log.entryAdded" and event["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(f"{event['entry']['text']} {event['entry'].get('url', '')}")
+            complaint = f"{event['entry']['text']} {event['entry'].get('url', '')}"
+            if not _LATE_ICON.fullmatch(complaint):
+                self.complaints.append(complaint)
         elif method == "Runtime.consoleAPICalled" and event["type"] in ("error", "warning"):
             self.complaints.append(str(event["args"]))
         elif method == "Network.requestWillBeSent":
