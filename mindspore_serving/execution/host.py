@@ -14,7 +14,6 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
-from mindspore_serving.execution.signatures import of_method
 from mindspore_serving.ipc.messages import MethodReport, ModelReport
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Host:
                     method.retry,
                     is_only,
                     method.streams,
-                    of_method(method, self.models),
+                    program.signature,
                 )
             )
         if self.language is not None:
