@@ -15,6 +15,17 @@ Array: TypeAlias = np.ndarray[Any, Any]
 DType: TypeAlias = np.dtype[Any]
 
 _INT64: DType = np.dtype("i8")
+_FLOAT64: DType = np.dtype("f8")
+_RANGES = {
+    np.dtype(name): (int(np.iinfo(name).min), int(np.iinfo(name).max))
+    for name in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+}
+_TO_INFINITY = {  # the least double that the type rounds to infinity
+    np.dtype("f2"): 65520.0,
+    np.dtype("f4"): (2 - 2.0**-24) * 2.0**127,
+    _FLOAT64: np.inf,
+}
+_FEW = 64  # numbers, that Python compares in less time than numpy needs to begin
 
 
 def cast(array: Array, wanted: DType) -> Array:
@@ -42,19 +53,21 @@ def from_plain(flat: list[Any], kinds: AbstractSet[type], wanted: DType) -> Arra
         if not all(map(_is_whole, flat)):
             return None
         flat = list(map(int, flat))
-    limits = np.iinfo(wanted)
-    if min(flat) < limits.min or max(flat) > limits.max:
+    least, most = _RANGES[wanted]
+    if min(flat) < least or max(flat) > most:
         return None
     return np.array(flat, wanted)
 
 
 def _to_floats(flat: list[Any], wanted: DType) -> Array | None:
+    limit = _TO_INFINITY[wanted]
     try:
-        with np.errstate(over="ignore"):
-            array = np.array(flat, wanted)
+        if len(flat) < _FEW:
+            return np.array(flat, wanted) if -limit < min(flat) <= max(flat) < limit else None
+        doubles = np.array(flat, _FLOAT64)
     except OverflowError:  # an int that is no double
         return None
-    return array if np.isfinite(array).all() else None
+    return doubles.astype(wanted) if -limit < doubles.min() <= doubles.max() < limit else None
 
 
 def _is_whole(number: float) -> bool:
@@ -64,9 +77,9 @@ def _is_whole(number: float) -> bool:
 def _check_range(array: Array, wanted: DType) -> None:
     if array.size == 0 or np.can_cast(array.dtype, wanted):
         return
-    limits = np.iinfo(wanted)
+    least, most = _RANGES[wanted]
     for number in (int(array.min()), int(array.max())):
-        if not limits.min <= number <= limits.max:
+        if not least <= number <= most:
             raise InvalidInputs(f"{number} is out of the range of {wanted}")
 
 

@@ -19,10 +19,11 @@ def test_plain_whole_numbers_become_any_type(values, wanted):
     np.testing.assert_array_equal(plain(values, wanted), np.array([1, 2], wanted), strict=True)
 
 
+@pytest.mark.parametrize("count", [1, 100])
 @pytest.mark.parametrize("wanted", ["f2", "f4", "f8"])
-def test_plain_numbers_are_rounded_to_floats(wanted):
-    expected = np.array([0.1, 3.0], wanted)
-    np.testing.assert_array_equal(plain([0.1, 3], wanted), expected, strict=True)
+def test_plain_numbers_are_rounded_to_floats(wanted, count):
+    expected = np.array([0.1, 3.0] * count, wanted)
+    np.testing.assert_array_equal(plain([0.1, 3] * count, wanted), expected, strict=True)
 
 
 def test_plain_integers_keep_all_their_bits():
@@ -48,8 +49,9 @@ def test_plain_integers_keep_all_their_bits():
         ([1], "?"),
     ],
 )
-def test_plain_numbers_that_do_not_fit_are_not_cast(values, wanted):
-    assert plain(values, wanted) is None
+@pytest.mark.parametrize("count", [0, 100])  # others in the list
+def test_plain_numbers_that_do_not_fit_are_not_cast(values, wanted, count):
+    assert plain(values + [1] * count, wanted) is None
 
 
 @pytest.mark.parametrize("given", TYPES)
