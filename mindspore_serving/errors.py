@@ -24,6 +24,7 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
+    INVALID_TENSOR = 13
 
 
 class ServingError(RuntimeError):
@@ -64,6 +65,12 @@ class TooLarge(InvalidInputs):
     """A message or tensor over a limit."""
 
     code = Code.TOO_LARGE
+
+
+class InvalidTensor(InvalidInputs):
+    """A value of an instance does not fit the model; a reply says of which instance."""
+
+    code = Code.INVALID_TENSOR
 
 
 class StageFailed(ServingError):
@@ -145,6 +152,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         InvalidInputs,
         NotFound,
         TooLarge,
+        InvalidTensor,
         StageFailed,
         WorkerUnavailable,
         ServableUnavailable,

@@ -33,3 +33,9 @@ def split(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
 def whole(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
     return (codec, (body,)) if _TABLE[codec].can_be_whole else split(codec, body)
+
+
+def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
+    """Of what `split` or `whole` gave: the codec of the pieces, and one piece per instance."""
+    is_whole = codec in _TABLE and _TABLE[codec].can_be_whole
+    return split(codec, bytes(chunks[0])) if is_whole else (codec, chunks)

@@ -154,6 +154,14 @@ def test_different_failures_are_told_one_by_one():
     assert reply == {"instances": [{"error_msg": "a"}, {"error_msg": "b"}, {"y": 1}]}
 
 
+def test_a_tensor_that_does_not_fit_is_named_with_its_index_among_others():
+    errors = [None, (13, "wrong shape")]
+    reply = json.loads(ms_json.assemble([b'{"y":1}', b""], errors))
+    error = {"error_msg": "wrong shape (instance 1, counted from 0)"}
+    assert reply == {"instances": [{"y": 1}, error]}
+    assert ms_json.assemble([b"", b""], [errors[1]] * 2) == b'{"error_msg":"wrong shape"}'
+
+
 @pytest.mark.parametrize("errors", [None, [], [None]])
 def test_a_good_reply_has_no_errors(errors):
     assert ms_json.assemble([b'{"y":1}'], errors) == b'{"instances":[{"y":1}]}'
