@@ -58,6 +58,8 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
+    f"{SERVER}.load_servable": "(servable, *, reload=False)",
+    f"{SERVER}.unload_servable": "(name, timeout=60.0)",
     f"{SERVER}.start_ray_machines": (
         "(slots, num_machines=0, *, address='auto', device_type='CPU', servables=None)"
     ),
@@ -156,6 +158,7 @@ def test_the_names_of_the_server_are_complete() -> None:
         *("start_servables", "start_grpc_server", "start_restful_server", "stop"),
         "start_node_server",
         "start_ray_machines",
+        *("load_servable", "unload_servable"),
         *("ServableStartConfig", "SSLConfig"),
         *register.__all__,
     }

@@ -59,17 +59,29 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deploy([to_deployment(config, enable_lite) for config in merge_config(configs)])
+
+    def wanted() -> list[Deployment]:
+        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
+
+    deploy(wanted(), wanted)
 
 
-def deploy(deployments: Sequence[Deployment]) -> None:
-    """Start what is deployed, see `start_servables`."""
+def deploy(
+    deployments: Sequence[Deployment],
+    wanted: Callable[[], Sequence[Deployment]] | None = None,
+    poll_seconds: float = 0.0,
+) -> None:
+    """Start what is deployed, see `start_servables`.
+
+    `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
+    often.  Any thread may call it.
+    """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments))
+        _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
     except BaseException:
         stop()
         raise
@@ -176,6 +188,11 @@ def stop() -> None:
 def is_running() -> bool:
     """Whether this process has a server, with or without servables."""
     return _serving is not None
+
+
+def has_servables() -> bool:
+    """Whether servables were started, also if they have all been unloaded since."""
+    return _serving is not None and _serving.is_deployed
 
 
 def describe() -> list[dict[str, Any]]:
