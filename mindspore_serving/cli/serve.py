@@ -210,12 +210,20 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_origins=settings.allow_origin,
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
+            allow_loading=settings.allow_loading,
             limits=most,
             language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys, limits=most)
+        server.start_grpc_server(
+            where,
+            settings.max_msg_mb,
+            tls,
+            api_keys=keys,
+            limits=most,
+            allow_loading=settings.allow_loading,
+        )
 
 
 def _warn(settings: ServeSettings) -> None:

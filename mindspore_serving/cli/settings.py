@@ -100,6 +100,7 @@ class ServeSettings:
     allow_origin: tuple[str, ...] = option(
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
+    allow_loading: bool = option(False, "clients may load and unload servables by their names")
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",

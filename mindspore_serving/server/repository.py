@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
@@ -34,15 +35,23 @@ class ModelRepository:
     Args:
         roll: starts deployments and then ends others; see `dispatch.master.Master.roll`.
         deployed: gives what is deployed.
+        readiness: gives which of it is ready.
     """
 
-    def __init__(self, roll: Roll, deployed: Callable[[], Sequence[Deployment]]) -> None:
+    def __init__(
+        self,
+        roll: Roll,
+        deployed: Callable[[], Sequence[Deployment]],
+        readiness: Callable[[], Sequence[ServableReadiness]],
+    ) -> None:
         self._roll = roll
         self._deployed = deployed
+        self._readiness = readiness
         self._wanted: Wanted = lambda: ()
         self._added: dict[str, Wanted] = {}  # by name, in place of what those give
         self._files: dict[tuple[str, int], Fingerprint] = {}  # of what is deployed, when it was
         self._failed: dict[str, list[Found]] = {}  # what could not be loaded
+        self._failures: dict[str, str] = {}  # ... and why
         self._unloaded: set[str] = set()  # by name: they stay so until they are loaded by name
         self._generations = itertools.count(1)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -92,6 +101,21 @@ class ModelRepository:
                 raise NotFound(f"Servable '{name}' is not loaded")
             self._unloaded.add(name)
             await self._roll((), old, seconds)
+
+    async def index(self) -> list[ModelState]:
+        """See `core.service.ModelControl`."""
+        found = await asyncio.to_thread(self._find)
+        states = [
+            ModelState(one.name, one.version, True, one.is_ready, one.reason)
+            for one in self._readiness()
+        ]
+        names = {state.name for state in states}
+        for one in itertools.chain(*found.values()):
+            name, version = one.deployment.name, one.deployment.version
+            if name not in names:
+                reason = self._failures.get(name, "it is not loaded")
+                states.append(ModelState(name, version, False, False, reason))
+        return states
 
     async def follow(self, seconds: float) -> None:
         """For ever: look at the files so often, and serve what is there."""
@@ -144,10 +168,11 @@ class ModelRepository:
         )
         try:
             await self._roll(started, old, UNLOAD_SECONDS)
-        except ServingError:
-            self._failed[name] = list(found)
+        except ServingError as error:
+            self._failed[name], self._failures[name] = list(found), str(error)
             raise
         self._failed.pop(name, None)
+        self._failures.pop(name, None)
         for one in new:
             self._files[_key(one.deployment)] = one.files
 

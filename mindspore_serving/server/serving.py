@@ -33,6 +33,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
@@ -45,7 +46,9 @@ class Serving:
     def __init__(self, on_all_gone: Callable[[], None]) -> None:
         self._launcher = SpreadingLauncher(LocalLauncher())
         self._master = Master(self._launcher, on_all_gone)
-        self.repository = ModelRepository(self._master.roll, lambda: self._master.deployments)
+        self.repository = ModelRepository(
+            self._master.roll, lambda: self._master.deployments, self._master.control.readiness
+        )
         self._following: asyncio.Task[None] | None = None
         self._nodes: NodeServer | None = None
         self._node_place: MasterPlace | None = None  # where nodes join
@@ -101,7 +104,8 @@ class Serving:
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(dispatcher, self._master.control, http.language)
-        site = Site(models, dispatcher, self._master.control, rest.max_body)
+        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
+        site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
         mounted = protocols.mount(site, http.llm_serving_form)
         app = make_app(
             dispatcher,

@@ -97,6 +97,7 @@ def start_grpc_server(
     *,
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over gRPC.  May be called before or after `start_servables`.
 
@@ -107,6 +108,7 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -114,7 +116,7 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
@@ -133,6 +135,7 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
     TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
@@ -156,6 +159,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -163,7 +167,7 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.server.repository import ModelRepository
 from tests.waiting import until
@@ -20,7 +21,7 @@ class Server:
         self.rolls = []  # (started, ended), as (name, version)
         self.error = None
         self.num_looks = 0
-        self.repository = ModelRepository(self._roll, lambda: list(self.deployed))
+        self.repository = ModelRepository(self._roll, lambda: list(self.deployed), self.readiness)
 
     async def _roll(self, new, old, seconds):
         if self.error is not None:
@@ -28,6 +29,9 @@ class Server:
         self.rolls.append(tuple(sorted((d.name, d.version) for d in some) for some in (new, old)))
         gone = [one for one in self.deployed if one in old]
         self.deployed = [one for one in self.deployed if one not in gone] + list(new)
+
+    def readiness(self):
+        return [ServableReadiness(one.name, one.version, True) for one in self.deployed]
 
     def write(self, name, *versions, content="one"):
         for version in versions:
@@ -145,6 +149,21 @@ async def test_one_that_cannot_be_loaded_is_not_added(server):
     server.error = None
     with pytest.raises(NotFound):
         await server.repository.load("more")
+
+
+async def test_the_index_has_what_is_served_and_what_could_be(server):
+    server.want(("net", 1), ("net", 2), ("other", 1))
+    await server.begin()
+    await server.repository.unload("other")
+    assert await server.repository.index() == [
+        ModelState("net", 1, True, True),
+        ModelState("net", 2, True, True),
+        ModelState("other", 1, False, False, "it is not loaded"),
+    ]
+    server.error = StartError("broken")
+    with pytest.raises(StartError):
+        await server.repository.load("other")
+    assert (await server.repository.index())[-1].reason == "broken"
 
 
 # --- following files ----------------------------------------------------------------------------
