@@ -81,7 +81,25 @@ SUPERVISION = (
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
+    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
+    setting."""
+    configs = [config for part in settings.parts() for config in _configs_of(part)]
+    if not configs:
+        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
+    first: dict[str, str] = {}
+    for config in configs:
+        name = config.alias or config.servable_name
+        where = os.path.join(config.servable_directory, config.servable_name)
+        if first.setdefault(name, where) != where:
+            raise InvalidInputs(
+                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
+                "another 'name' in a configuration file"
+            )
+    return configs
+
+
+def _configs_of(settings: ServeSettings) -> list[server.ServableStartConfig]:
+    """Those of the paths of `settings`."""
     places = (place for path in settings.paths for place in repository.discover(path))
     found = list(dict.fromkeys(places))
     if settings.name and len(found) > 1:

@@ -1,9 +1,10 @@
 """The settings of each subcommand: frozen data, whose fields are its options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mindspore_serving.cli.options import ids, numbers, option, pairs, positional
+from mindspore_serving.cli.options import hidden, ids, numbers, option, pairs, positional
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 
@@ -29,8 +30,13 @@ class ServeSettings:
     paths: Sequence[str] = positional(
         "a servable, a language model's directory, or a directory of them",
         metavar="PATH",
-        nargs="+",
+        nargs="*",
     )
+    config: str | None = option(
+        None,
+        "a YAML file with options and settings per servable; options given here come before it",
+    )
+    servables: tuple[Mapping[str, Any], ...] = hidden(())  # of the file: settings of each
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every network")
     http_port: int = option(HTTP_PORT, "port of the RESTful server")
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
@@ -149,6 +155,21 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
+
+    def parts(self) -> "Iterator[ServeSettings]":
+        """The settings of servables that have the same ones."""
+        if self.paths:
+            yield self
+        for own in self.servables:
+            yield replace(self, servables=(), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSettings(ServeSettings):
+    """`mindspore-serving config`."""
+
+    show: bool = option(False, "print the configuration that `serve` would have (the default)")
+    schema: bool = option(False, "print the JSON schema of configuration files, for editors")
 
 
 @dataclass(frozen=True, slots=True)
