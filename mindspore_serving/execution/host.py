@@ -42,7 +42,14 @@ class Host:
             size, is_only = program.batch_size * self.num_slots, method.has_only_models
             reports.append(
                 MethodReport(
-                    name, inputs, outputs, size, method.retry, is_only, streams=method.streams
+                    name,
+                    inputs,
+                    outputs,
+                    size,
+                    method.retry,
+                    is_only,
+                    method.streams,
+                    program.signature,
                 )
             )
         if self.language is not None:
