@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.host import Host
 from mindspore_serving.execution.job import Job, JobQueue, Outcome, PreparedStage, Program
@@ -24,6 +24,8 @@ def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Pro
             program.stages.append(_model_stage(host, stage, remote))
         elif stage.kind is StageKind.LANGUAGE:
             program.stages.append(_language_stage(host, stage))
+        elif stage.kind is StageKind.TASK:
+            program.stages.append(_task_stage(host, stage))
         else:
             program.stages.append(_function_stage(host, method, stage))
     return program
@@ -70,6 +72,20 @@ def _language_stage(host: Host, stage: Stage) -> PreparedStage:
     assert host.language is not None
     start = host.language.stage.start
     return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
+
+
+def _task_stage(host: Host, stage: Stage) -> PreparedStage:
+    task, count = host.tasks[stage.target], len(stage.outputs)
+
+    def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        return [
+            outcome
+            if isinstance(outcome, ServingError)
+            else tuple(to_value(value) for value in outcome[:count])
+            for outcome in task.run(rows)
+        ]
+
+    return PreparedStage(stage.inputs, task.batch_size, call)
 
 
 def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
