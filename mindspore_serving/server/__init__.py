@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         start_servable,
         startup_agents,
     )
+    from mindspore_serving.server.loading import load_servable, unload_servable
     from mindspore_serving.server.nodes import start_node_server, start_ray_machines
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
@@ -36,7 +37,14 @@ if TYPE_CHECKING:
     )
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOMES = ("config", "distributed", "nodes", "register", "startup")  # where the other names are
+_HOMES = (
+    "config",
+    "distributed",
+    "loading",
+    "nodes",
+    "register",
+    "startup",
+)  # where the other names are
 
 __all__ = [
     "AscendDeviceInfo",
@@ -56,6 +64,7 @@ __all__ = [
     "declare_model",
     "declare_servable",
     "distributed",
+    "load_servable",
     "register",
     "register_method",
     "start_grpc_server",
@@ -66,6 +75,7 @@ __all__ = [
     "start_servables",
     "startup_agents",
     "stop",
+    "unload_servable",
     "master",
 ]
 
