@@ -24,6 +24,7 @@ Pixels: TypeAlias = "npt.NDArray[np.float32]"
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 TASK = "image-classification"
+MAX_BATCH = 16  # images of a pass, whose pixels are in memory together
 PROCESSOR = "preprocessor_config.json"
 
 
@@ -41,7 +42,7 @@ class ImageTask:
         self._processor = processor
         self._labels = labels
         self._options, config = settings
-        self.batch_size = config.max_num_seqs
+        self.batch_size = min(config.max_num_seqs, MAX_BATCH)
 
     @classmethod
     def open(cls, directory: Path, settings: tuple[TaskOptions, EngineConfig]) -> "ImageTask":

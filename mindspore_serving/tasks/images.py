@@ -38,7 +38,7 @@ def decode_image(value: "Value | None", options: TaskOptions) -> Any:
 
 
 def _decode(data: bytes, options: TaskOptions) -> Any:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
@@ -51,9 +51,10 @@ def _decode(data: bytes, options: TaskOptions) -> Any:
     except Image.DecompressionBombError:
         most = options.max_image_pixels
         raise InvalidInputs(f"image has too many pixels, expected at most {most:,}") from None
+    except UnidentifiedImageError:
+        raise InvalidInputs(f"image is no file of {', '.join(FORMATS)}") from None
     except Exception as error:  # a decoder raises almost anything for a broken file
-        text = f"image cannot be read as {', '.join(FORMATS)}: {str(error)[:200]}"
-        raise InvalidInputs(text) from None
+        raise InvalidInputs(f"image is broken: {str(error)[:200]}") from None
 
 
 def _checked_array(value: "npt.NDArray[Any]", options: TaskOptions) -> Any:

@@ -20,6 +20,7 @@ from mindspore_serving.tasks.text_model import TextModel
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
+MAX_BATCH = 32  # texts that a stage has at once: requests that come meanwhile wait for all of them
 MAX_CHARACTERS = 1 << 20  # of a text that is to be cut
 PER_TOKEN = 64  # characters: no token is longer, so a longer text cannot fit
 
@@ -40,7 +41,7 @@ class TextTask:
         self._tokenizer = tokenizer
         self._ask = ask
         self._options, self._config = settings
-        self.batch_size = self._config.max_num_seqs
+        self.batch_size = min(self._config.max_num_seqs, MAX_BATCH)
 
     def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
         """One outcome for each row of inputs, in order."""
