@@ -39,6 +39,7 @@ class Master:
         self._links: dict[Link, WorkerSupervisor] = {}
         self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
         self.control = Overview(self.registry, self._deployed)
+        self.registry.find_reason = self.control.find_reason
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
         self._scalings: list[asyncio.Task[None]] = []
@@ -129,6 +130,7 @@ class Master:
             owns_models = device_id is not None or not deployment.device_ids
             link = Link(launched, title, self, owns_models=owns_models)
             self._links[link] = supervisor
+            supervisor.first_link = supervisor.first_link or link
             self._watch(_close_after(link))
             if self._is_stopping:
                 link.process.kill()

@@ -35,6 +35,8 @@ class Registry:
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method
         self._services: dict[str, dict[int, Service]] = {}
+        # Why a version of a servable is not here yet; "" if it is not expected.
+        self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
     def __iter__(self) -> Iterator[Service]:
         for versions in self._services.values():
@@ -84,6 +86,9 @@ class Registry:
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
+        reason = self.find_reason(servable, version) if service is None else ""
+        if reason:
+            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
             raise NotFound(f"{label}, servable is not available")
         if found is None:

@@ -38,6 +38,7 @@ class WorkerSupervisor:
         self.reason = ""  # with the end of the worker's log: not for clients
         self.last_exit = ""
         self.link: Link | None = None
+        self.first_link: Link | None = None  # while its first worker loads
         self._start = start
         self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
@@ -53,6 +54,13 @@ class WorkerSupervisor:
         """The state; "silent" if its worker runs, but gives no heartbeat."""
         is_silent = self.state == "ready" and self.link is not None and self.link.is_silent
         return "silent" if is_silent else self.state
+
+    @property
+    def share_loaded(self) -> float:
+        """How much its first worker has loaded, from 0 to 1."""
+        if self.link is not None:
+            return 1.0
+        return 0.0 if self.first_link is None else self.first_link.share_loaded
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""

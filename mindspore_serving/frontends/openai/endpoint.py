@@ -1,9 +1,5 @@
-"""What every route does around its answer: read the body, decode it, answer errors, and name the
-request.
-"""
+"""What every route does around its answer: read the body, decode it, answer errors."""
 
-import re
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -13,12 +9,8 @@ from starlette.routing import Route
 
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.openai.decoding import decode
-from mindspore_serving.frontends.openai.errors import Failure, to_failure
+from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.site import Site
-
-REQUEST_ID = "x-request-id"
-_VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
-_GOOD_ID = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 
 Body = TypeVar("Body")
 
@@ -46,28 +38,10 @@ def post(
 def _route(path: str, verb: str, answer: Callable[[Request], Awaitable[Response]]) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
-            if request.method != verb:
-                response = _wrong_verb(request.method, verb)
-            else:
-                response = await answer(request)
+            return await answer(request)
         except ClientDisconnect:
-            response = Response(status_code=499)
+            return Response(status_code=499)
         except Exception as error:
-            response = to_failure(error).to_response()
-        response.headers[REQUEST_ID] = _request_id(request)
-        return response
+            return to_failure(error).to_response()
 
-    return Route(path, endpoint, methods=_VERBS)
-
-
-def _wrong_verb(given: str, verb: str) -> Response:
-    text = f"the method is {given}, expected {verb}"
-    response = Failure(405, text, "invalid_request_error").to_response()
-    response.headers["allow"] = verb
-    return response
-
-
-def _request_id(request: Request) -> str:
-    """The client's own, if it sent one."""
-    given = request.headers.get(REQUEST_ID, "")
-    return given if _GOOD_ID.fullmatch(given) else f"req_{secrets.token_hex(16)}"
+    return Route(path, endpoint, methods=[verb])

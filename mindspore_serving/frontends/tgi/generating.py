@@ -6,7 +6,7 @@ from contextlib import aclosing, contextmanager
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServableUnavailable, ServingError
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.site import Site
@@ -71,12 +71,14 @@ class Generating:
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
     def _stream(self, http: Request, body: GenerateRequest) -> Response:
-        """All is sent as events, errors too; the status is 200."""
+        """All is sent as events, errors too; the status is 200 once there is a model."""
         times = Times()
         self._recorder.count_request()
         headers = {"x-compute-characters": str(len(body.inputs))}
         try:
             request = self._check(http, body, is_stream=True)
+        except ServableUnavailable:
+            raise  # no model yet: nobody may take that for a stream
         except ServingError as error:
             events = self._failure(error)
         else:
