@@ -116,12 +116,12 @@ class Master:
         """Of a worker that owns a device, or of an extra one."""
         name, version = deployment.servable_name, deployment.version
         if deployment.gang is not None:
-            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
+            title, log_name = f"distributed servable {name}", f"log_{name}_distributed"
         elif device_id is not None:
-            title = f"servable name:{name}, device id:{device_id}"
+            title = f"servable {name}, device {device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
         else:
-            title = f"servable:{name}, version:{version}, extra:{extra}"
+            title = f"servable {name}, worker {extra}"
             log_name = f"log_{name}_extra{extra}_version{version}"
 
         async def start() -> Link:
@@ -239,7 +239,7 @@ class Master:
             return
         link.is_silent = pulse.is_silent
         if pulse.is_silent:
-            log.warning("{%s}: no heartbeat for %.0f s", link.name, pulse.silent_for)
+            log.warning("%s: no heartbeat for %.0f s", link.name, pulse.silent_for)
             self.dispatcher.withhold(link, service.methods.values())
         else:
             for method in service.methods.values():

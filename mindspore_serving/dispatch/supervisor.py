@@ -33,7 +33,7 @@ class WorkerSupervisor:
         *,
         is_awaited: bool = True,
     ) -> None:
-        self.title = title  # "servable name:add, device id:0"
+        self.title = title  # "servable add, device 0"
         self.state = "new"
         self.reason = ""  # with the end of the worker's log: not for clients
         self.last_exit = ""
@@ -81,7 +81,7 @@ class WorkerSupervisor:
             self.link = await self._start()
         except ServingError as error:
             self.state, self.reason = "gone", str(error)
-            raise StartError(f"{{{self.title}, <{error}>}}") from error
+            raise StartError(f"{self.title}: {error}") from error
         self.state = "ready"
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name=self.title)
         self._on_change(self)
@@ -160,7 +160,7 @@ class WorkerSupervisor:
                 delay = self._has_waited()
             except ResourceShortage as error:  # it has not died: there is no room for it now
                 delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
-                log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
+                log.warning("%s: %s; trying again in %g s", self.title, error, delay)
             except ServingError as error:
                 self.reason = str(error)
                 delay = self._died(0.0)
@@ -176,10 +176,10 @@ class WorkerSupervisor:
         """Seconds to wait before the restart; None to give up."""
         delay = self._backoff.died(ran_for) if self.is_wanted else None
         if delay is not None:
-            log.warning("{%s} died (%s), restarting in %g s", self.title, self.reason, delay)
+            log.warning("%s died (%s), restarting in %g s", self.title, self.reason, delay)
         elif self.is_wanted:
             policy = self._backoff.policy
-            log.error("{%s} is given up (restart_policy %s): %s", self.title, policy, self.reason)
+            log.error("%s is given up (restart_policy %s): %s", self.title, policy, self.reason)
         self._on_change(self)
         return delay
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from mindspore_serving import loading, log
+from mindspore_serving import extras, loading, log
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError
 from mindspore_serving.execution.connection import Connection, Inbox, PostSource, ThreadSource
@@ -94,6 +94,9 @@ class Worker:
             wakeable = self._connection.make_wakeable
             with loading.reported_to(partial(set_loaded, memory)):
                 host = load(setup, self._remote, wakeable, steps, self._broke)
+        except ModuleNotFoundError as error:  # of ours, or of what ours need
+            self._connection.send(Failed(extras.missing(error, "it")))
+            return None
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("loading servable %s", setup.servable_name, exc_info=True)

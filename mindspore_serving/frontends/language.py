@@ -192,6 +192,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) and value else " "
 
 
+def _is_any(name: str | None) -> bool:
+    """Whether a client means the only model: some send their endpoint's URL as its name."""
+    return name is None or name in ANY or name.startswith(("http://", "https://"))
+
+
 class LanguageModels:
     """All that are served now.  Used on the event loop's thread.
 
@@ -232,14 +237,14 @@ class LanguageModels:
     def find(
         self, name: str | None, *, embeds: bool = False, is_exact: bool = False
     ) -> ServedModel:
-        """The model called `name`; unless `is_exact`, with a name of `ANY` or none the first that
-        can generate, or embed if `embeds`.  Raises NotFound naming those that exist, or
+        """The model called `name`; unless `is_exact`, with a name of `ANY`, a URL or none the first
+        that can generate, or embed if `embeds`.  Raises NotFound naming those that exist, or
         ServableUnavailable while there may be more soon."""
         models = self.all()
         for model in models:
             if model.name == name:
                 return model
-        if not is_exact and (name is None or name in ANY):
+        if not is_exact and _is_any(name):
             for model in models:
                 if model.card.can_embed if embeds else model.card.can_generate:
                     return model
