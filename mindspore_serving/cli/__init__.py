@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from mindspore_serving import __version__
+from mindspore_serving import __version__, extras
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
 from mindspore_serving.cli.options import add_options, given, to_settings
 from mindspore_serving.cli.settings import (
@@ -117,6 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments.command, settings)
     except ServingError as error:
         print(f"mindspore-serving: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        text = extras.missing(error, arguments.command)
+        print(f"mindspore-serving: {text}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -68,7 +68,9 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             if isinstance(shown, tuple):
                 shown = ",".join(map(str, shown))
             arguments["help"] += f" (default: {shown})"
-        if isinstance(one.default, bool):
+        if one.default is True:
+            arguments["action"] = argparse.BooleanOptionalAction
+        elif isinstance(one.default, bool):
             arguments["action"] = "store_true"
         elif isinstance(one.default, int | float):
             arguments["type"] = type(one.default)

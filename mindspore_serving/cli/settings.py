@@ -42,6 +42,7 @@ class ServeSettings:
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
+    wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None, "Ascend, GPU or CPU (default: the first that works)", metavar="TYPE"
     )
@@ -88,7 +89,9 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
-    http_status_codes: bool = option(False, "answer errors over REST with 4xx and 5xx, not 200")
+    http_status_codes: bool = option(
+        True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
+    )
     tls_cert: str | None = option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = option(None, "PEM private key of --tls-cert")
     tls_ca: str | None = option(None, "demand client certificates signed by this PEM authority")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mindspore_serving import backends, log
+from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
@@ -67,7 +67,8 @@ def load(
     if setup.owns_models:
         host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
         _check_device(setup, host)
-        for spec in declaration.models.values():
+        for number, spec in enumerate(declaration.models.values()):
+            loading.reached(number / len(declaration.models))
             _load_model(host, spec, setup)
     if declaration.distributed is not None and setup.gang is not None:
         _open_gang(host, declaration.distributed, setup.gang, on_broken)
