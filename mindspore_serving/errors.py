@@ -5,6 +5,7 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -24,7 +25,9 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
-    INVALID_TENSOR = 13
+    NO_ROUTE = 13
+    WRONG_VERB = 14
+    INVALID_TENSOR = 15
 
 
 class ServingError(RuntimeError):
@@ -124,9 +127,25 @@ class Unauthorized(ServingError):
 
 
 class Forbidden(ServingError):
-    """A web page of another site asks, or a name is called that is not the server's."""
+    """The operator does not let this client do that."""
 
     code = Code.FORBIDDEN
+
+
+class NoRoute(ServingError):
+    """No protocol of this server has the path."""
+
+    code = Code.NO_ROUTE
+
+
+class WrongVerb(ServingError):
+    """The path takes other methods of HTTP: `allowed`."""
+
+    code = Code.WRONG_VERB
+
+    def __init__(self, text: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.allowed = allowed
 
 
 class StartError(ServingError):
@@ -161,6 +180,8 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        NoRoute,
+        WrongVerb,
     )
 }
 

@@ -18,15 +18,16 @@ class StageKind(Enum):
     MODEL = "model"  # one graph of a declared model
     BUILTIN = "builtin"  # a named function of ours, e.g. argmax_cpp
     LANGUAGE = "language"  # the servable's language model
+    TASK = "task"  # a Hugging Face model that does not generate
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step: which slots go in, which come out, and how many instances at once.
 
-    `target` is a function's id, a model's key or a built-in's name.  `batch_size` is None for one
-    instance per call, 0 to follow the model's batch size, else the most instances per call.  A
-    stage that `streams` gives several outcomes for an instance, one after another.
+    `target` is a function's id, a model's key or path, or a built-in's name.  `batch_size` is None
+    for one instance per call, 0 to follow the model's batch size, else the most instances per call.
+    A stage that `streams` gives several outcomes for an instance, one after another.
     """
 
     kind: StageKind

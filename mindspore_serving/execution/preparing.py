@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.execution import signatures
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.host import Host
@@ -34,6 +34,8 @@ def _prepare(
         return _model_stage(host, stage, remote)
     if stage.kind is StageKind.LANGUAGE:
         return _language_stage(host, stage)
+    if stage.kind is StageKind.TASK:
+        return _task_stage(host, stage)
     return _function_stage(host, method, stage)
 
 
@@ -78,6 +80,20 @@ def _language_stage(host: Host, stage: Stage) -> PreparedStage:
     assert host.language is not None
     start = host.language.stage.start
     return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
+
+
+def _task_stage(host: Host, stage: Stage) -> PreparedStage:
+    task, count = host.tasks[stage.target], len(stage.outputs)
+
+    def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        return [
+            outcome
+            if isinstance(outcome, ServingError)
+            else tuple(to_value(value) for value in outcome[:count])
+            for outcome in task.run(rows)
+        ]
+
+    return PreparedStage(stage.inputs, task.batch_size, call)
 
 
 def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
