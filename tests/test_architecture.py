@@ -20,6 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"backends", "cluster"}),
     frozenset({"distributed"}),
     frozenset({"llm"}),
+    frozenset({"tasks"}),
     frozenset({"client", "execution", "dispatch", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),

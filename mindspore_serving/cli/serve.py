@@ -16,17 +16,20 @@ from mindspore_serving import server
 from mindspore_serving.cli import report
 from mindspore_serving.cli.preflight import check_libraries
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.servable import repository
+from mindspore_serving.servable import repository, version_policy
+from mindspore_serving.servable.check import check_number
 from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
 from mindspore_serving.server.config import merge_config, to_deployment
 from mindspore_serving.server.master import context
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
+RELOAD_SECONDS = 0.5  # between two looks with --reload
 
 
 def run(settings: ServeSettings) -> int:
@@ -36,8 +39,6 @@ def run(settings: ServeSettings) -> int:
     """
     tls = _tls(settings)
     configs = to_configs(settings)
-    places = [(config.servable_directory, config.servable_name) for config in configs]
-    check_libraries(places, settings.runtime)
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
@@ -45,7 +46,11 @@ def run(settings: ServeSettings) -> int:
         _prepare(settings, tls)
         if not settings.wait:
             _listen(settings, tls)
-        seconds = startup.load([to_deployment(one) for one in merge_config(configs)])
+        seconds = startup.load(
+            _to_deployments(configs),
+            lambda: _to_deployments(to_configs(settings)),
+            _poll_seconds(settings),
+        )
         if settings.wait:
             _listen(settings, tls)
     except BaseException:
@@ -54,6 +59,15 @@ def run(settings: ServeSettings) -> int:
     _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
+
+
+def _to_deployments(configs: Sequence[server.ServableStartConfig]) -> list[Deployment]:
+    return [to_deployment(config) for config in merge_config(configs)]
+
+
+def _poll_seconds(settings: ServeSettings) -> float:
+    seconds = check_number("--poll", settings.poll)
+    return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
 
 
 SUPERVISION = (
@@ -70,11 +84,30 @@ SUPERVISION = (
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
+    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
+    setting."""
+    configs = [config for part in settings.parts() for config in _configs_of(part)]
+    if not configs:
+        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
+    first: dict[str, str] = {}
+    for config in configs:
+        name = config.alias or config.servable_name
+        where = os.path.join(config.servable_directory, config.servable_name)
+        if first.setdefault(name, where) != where:
+            raise InvalidInputs(
+                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
+                "another 'name' in a configuration file"
+            )
+    return configs
+
+
+def _configs_of(settings: ServeSettings) -> list[server.ServableStartConfig]:
+    """Those of the paths of `settings`."""
     places = (place for path in settings.paths for place in repository.discover(path))
     found = list(dict.fromkeys(places))
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    check_libraries(found, settings.runtime)
     options = llm_options(settings)
     workers = settings.num_parallel_workers
     return [
@@ -86,13 +119,27 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
+            version_number=version,
             **{name: getattr(settings, name) for name in SUPERVISION},
             node_labels=dict(settings.node_labels),
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )
         for directory, name in found
+        for version in _versions(settings.versions, directory, name)
     ]
+
+
+def _versions(policy: str, directory: str, name: str) -> list[int]:
+    """The versions to serve; 0 of a servable without version directories."""
+    found = repository.versions(directory, name)
+    chosen = version_policy.choose(policy, found)
+    if found and not chosen:
+        raise InvalidInputs(
+            f"--versions {policy} leaves none of servable {name}, which has "
+            f"{', '.join(map(str, found))}"
+        )
+    return chosen or [0]
 
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
@@ -203,12 +250,20 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_origins=settings.allow_origin,
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
+            allow_loading=settings.allow_loading,
             limits=most,
             language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys, limits=most)
+        server.start_grpc_server(
+            where,
+            settings.max_msg_mb,
+            tls,
+            api_keys=keys,
+            limits=most,
+            allow_loading=settings.allow_loading,
+        )
 
 
 def _warn(settings: ServeSettings) -> None:

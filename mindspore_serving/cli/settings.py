@@ -1,9 +1,18 @@
 """The settings of each subcommand: frozen data, whose fields are its options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mindspore_serving.cli.options import device, ids, numbers, option, pairs, positional
+from mindspore_serving.cli.options import (
+    device,
+    hidden,
+    ids,
+    numbers,
+    option,
+    pairs,
+    positional,
+)
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 RUNTIMES = ("openvino", "torch", "mindspore", "mindir")
@@ -30,8 +39,13 @@ class ServeSettings:
     paths: Sequence[str] = positional(
         "a servable, a language model's directory, or a directory of them",
         metavar="PATH",
-        nargs="+",
+        nargs="*",
     )
+    config: str | None = option(
+        None,
+        "a YAML file with options and settings per servable; options given here come before it",
+    )
+    servables: tuple[Mapping[str, Any], ...] = hidden(())  # of the file: settings of each
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every network")
     http_port: int = option(HTTP_PORT, "port of the RESTful server")
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
@@ -60,6 +74,15 @@ class ServeSettings:
     max_enqueued_requests: int = option(10_000, "requests in flight beyond which more are refused")
     max_requests: int = option(0, "... of each servable; 0 for no limit of its own")
     shutdown_timeout: float = option(25.0, "seconds from SIGTERM until all has ended")
+    versions: str = option(
+        "latest",
+        "which version directories are served: latest, latest:N, all, or numbers as in 1,3",
+        metavar="POLICY",
+    )
+    poll: float = option(
+        0.0, "look for new, changed and removed servables and versions so often; 0 for never"
+    )
+    reload: bool = option(False, "for development: --poll 0.5")
     restart_policy: str = option(
         "always",
         "whether workers that died are restarted; limited: but for five quick deaths",
@@ -97,6 +120,7 @@ class ServeSettings:
     allow_origin: tuple[str, ...] = option(
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
+    allow_loading: bool = option(False, "clients may load and unload servables by their names")
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",
@@ -149,6 +173,21 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
+
+    def parts(self) -> "Iterator[ServeSettings]":
+        """The settings of servables that have the same ones."""
+        if self.paths:
+            yield self
+        for own in self.servables:
+            yield replace(self, servables=(), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSettings(ServeSettings):
+    """`mindspore-serving config`."""
+
+    show: bool = option(False, "print the configuration that `serve` would have (the default)")
+    schema: bool = option(False, "print the JSON schema of configuration files, for editors")
 
 
 @dataclass(frozen=True, slots=True)

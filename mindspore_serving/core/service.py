@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
 
 
@@ -112,6 +113,11 @@ class Control(Protocol):
         """Whether a method can answer in pieces; None if there is no such method now."""
         ...
 
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        """What the methods of a servable version (0: the newest) take and give; None if there is no
+        such version."""
+        ...
+
     @property
     def is_ready(self) -> bool:
         """Whether everything that was deployed can be called."""
@@ -120,4 +126,33 @@ class Control(Protocol):
     def readiness(self) -> Sequence[ServableReadiness]:
         """Each servable version that was deployed, also one that is loading or has failed; all are
         unready while the server stops.  The server is alive if this is answered at all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A servable version that can be served.  `reason` says why it is not, "" if it is ready."""
+
+    name: str
+    version: int  # 0 while the newest is not known yet
+    is_loaded: bool  # else it was unloaded, could not be loaded, or is no longer there
+    is_ready: bool
+    reason: str = ""
+
+
+class ModelControl(Protocol):
+    """Models that come and go while the server runs."""
+
+    async def index(self) -> Sequence[ModelState]:
+        """All that is served or can be loaded by name."""
+        ...
+
+    async def load(self, name: str, *, is_forced: bool = False) -> None:
+        """Serve the versions of `name` that there are now, each anew if it has changed or if
+        `is_forced`.  Raises NotFound, StartError, or Forbidden if the operator has not allowed
+        it."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Serve `name` no more.  Raises NotFound or Forbidden."""
         ...

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
         start_servable,
         startup_agents,
     )
+    from mindspore_serving.server.loading import load_servable, unload_servable
     from mindspore_serving.server.nodes import start_node_server, start_ray_machines
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
         Context,
         CPUDeviceInfo,
         GPUDeviceInfo,
+        HFModel,
         LanguageModel,
         Model,
         add_stage,
+        declare_hf_model,
         declare_llm,
         declare_model,
         register_method,
@@ -34,13 +37,21 @@ if TYPE_CHECKING:
     )
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOMES = ("config", "distributed", "nodes", "register", "startup")  # where the other names are
+_HOMES = (
+    "config",
+    "distributed",
+    "loading",
+    "nodes",
+    "register",
+    "startup",
+)  # where the other names are
 
 __all__ = [
     "AscendDeviceInfo",
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "HFModel",
     "LanguageLimits",
     "LanguageModel",
     "Model",
@@ -48,10 +59,12 @@ __all__ = [
     "ServableStartConfig",
     "ServerLimits",
     "add_stage",
+    "declare_hf_model",
     "declare_llm",
     "declare_model",
     "declare_servable",
     "distributed",
+    "load_servable",
     "register",
     "register_method",
     "start_grpc_server",
@@ -62,6 +75,7 @@ __all__ = [
     "start_servables",
     "startup_agents",
     "stop",
+    "unload_servable",
     "master",
 ]
 

@@ -3,12 +3,16 @@
 import pytest
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
 
-ADD = MethodReport("add", ["x1", "x2"], ["y"], 4, True, False)
+SIGNATURE = InstanceSignature(
+    (ValueSpec("x1", "float32", (2,)), ValueSpec("x2")), (ValueSpec("y"),)
+)
+ADD = MethodReport("add", ["x1", "x2"], ["y"], 4, True, False, signature=SIGNATURE)
 SUB = MethodReport("sub", ["x1", "x2"], ["y"], 1, False, False)
 
 
@@ -156,3 +160,56 @@ def test_all_services_can_be_listed(registry):
 def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retry, can_retry):
     deploy(registry, 1, "worker", report, retry=retry)
     assert registry.find("math", 1, report.name).can_retry is can_retry
+
+
+def test_a_higher_generation_is_found_when_it_is_promoted(registry):
+    deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    assert registry.find("math", 1, "add").workers == ["old"]
+    registry.promote(new.deployment)
+    assert registry.find("math", 1, "add").workers == ["new"]
+    assert list(registry) == [new]
+
+
+def test_workers_of_one_generation_have_one_service(registry):
+    old = deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    registry.promote(new.deployment)
+    assert deploy(registry, 1, "late") is old
+    assert deploy(registry, 1, "another", generation=1) is new
+
+
+def test_what_is_withdrawn_is_not_found(registry):
+    service = deploy(registry, 1, "worker")
+    registry.withdraw(service.deployment)
+    with pytest.raises(NotFound):
+        registry.find("math", 0, "add")
+    assert deploy(registry, 1, "late") is service
+    with pytest.raises(NotFound):
+        registry.find("math", 0, "add")
+    registry.forget(service.deployment)
+    assert deploy(registry, 1, "next") is not service
+    assert registry.find("math", 0, "add").workers == ["next"]
+
+
+def test_withdrawing_the_one_before_leaves_the_current_one(registry):
+    old = deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    registry.promote(new.deployment)
+    registry.forget(old.deployment)
+    assert registry.find("math", 1, "add").workers == ["new"]
+
+
+def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(registry):
+    for version in (2, 10, 9):
+        deploy(registry, version, f"worker {version}", ADD, SUB)
+    found = registry.signature("math", 0)
+    assert (found.name, found.version, found.versions) == ("math", 10, (2, 9, 10))
+    assert found.methods == {"add": SIGNATURE, "sub": InstanceSignature()}
+    assert registry.signature("math", 9).version == 9
+
+
+def test_there_is_no_signature_of_what_never_ran(registry):
+    deploy(registry, 1, "worker")
+    assert registry.signature("math", 2) is None
+    assert registry.signature("other", 0) is None
