@@ -39,8 +39,6 @@ def run(settings: ServeSettings) -> int:
     """
     tls = _tls(settings)
     configs = to_configs(settings)
-    places = [(config.servable_directory, config.servable_name) for config in configs]
-    check_libraries(places, settings.runtime)
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
@@ -109,6 +107,7 @@ def _configs_of(settings: ServeSettings) -> list[server.ServableStartConfig]:
     found = list(dict.fromkeys(places))
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    check_libraries(found, settings.runtime)
     options = llm_options(settings)
     workers = settings.num_parallel_workers
     return [
