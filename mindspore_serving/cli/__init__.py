@@ -11,7 +11,7 @@ from importlib import import_module
 
 from mindspore_serving import __version__
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
-from mindspore_serving.cli.options import add_options, to_settings
+from mindspore_serving.cli.options import add_options, flags, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
@@ -21,7 +21,7 @@ from mindspore_serving.cli.settings import (
     QuantizeSettings,
     ServeSettings,
 )
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, did_you_mean
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
@@ -37,17 +37,21 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
   mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
 
 A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
-without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
+without any Python, with one model file, in it or in NAME/1/, or the model file itself.
 """
 _SERVE = """\
 Serve everything found at PATH until Ctrl-C.  PATH is
 
   NAME/                 with servable_config.py (and model files in NAME/1/), or
-  NAME/                 with 1/model.mindir, 1/model.onnx, 1/model.pt2 or 1/model.pt, or
+  NAME/                 with one model file under any name, in it or in NAME/1/, or
+  a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
+                        TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
+                        XGBoost (.json, .ubj) or LightGBM (.txt), or
   a directory           that holds any number of such directories
 
-The newest version directory of each is served.  A start-up script with ServableStartConfig does
-the same with settings per servable.
+The newest version directory of each is served.  What cannot be served is named, with the reason,
+and the others are served all the same, unless --strict is given.  A start-up script with
+ServableStartConfig does the same with settings per servable.
 """
 _PREDICT = """\
 Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
@@ -103,7 +107,12 @@ finish what they have, and the server places them elsewhere.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        wrong = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+        near = did_you_mean(wrong, flags(arguments.settings))
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
     settings = to_settings(arguments.settings, arguments)
     try:
         return _run(arguments.command, settings)

@@ -66,7 +66,7 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             arguments["type"] = type(one.default)
         if "action" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
-        flag = "--" + one.name.replace("_", "-")
+        flag = _flag(one.name)
         # "append" adds to a list; a tuple has to stand in for it only afterwards
         default = [] if arguments.get("action") == "append" else one.default
         parser.add_argument(flag, dest=one.name, default=default, **arguments)
@@ -76,6 +76,15 @@ def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settin
     """The parsed `arguments` as a `kind`."""
     values = {one.name: getattr(arguments, one.name) for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+def flags(kind: _Kind) -> list[str]:
+    """The options that `kind` has, as "--http-port"."""
+    return [_flag(one.name) for one in fields(kind) if one.default is not MISSING]
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _metavar(name: str, default: object) -> str:

@@ -17,8 +17,8 @@ from mindspore_serving.cli import report
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
-from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable import repository
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
 from mindspore_serving.server.master import context
@@ -33,7 +33,9 @@ def run(settings: ServeSettings) -> int:
     Raises ServingError if nothing can be served; then nothing is left running.
     """
     tls = _tls(settings)
-    configs = to_configs(settings)
+    configs, refused = to_configs(settings)
+    for text in refused:
+        _complain(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
@@ -41,10 +43,12 @@ def run(settings: ServeSettings) -> int:
     try:
         _listen(settings, tls)
         with _Progress(began):
-            server.start_servables(configs)
+            failed = startup.deploy_configs(configs, is_strict=settings.strict)
     except BaseException:
         server.stop()
         raise
+    for name, error in failed:
+        _complain(f"Not served: {name}: {error}")
     _say(report.ready(settings, startup.describe(), time.monotonic() - began))
     _warn(settings)
     return _wait()
@@ -63,15 +67,21 @@ SUPERVISION = (
 )
 
 
-def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
-    places = (place for path in settings.paths for place in repository.discover(path))
-    found = list(dict.fromkeys(places))
+def to_configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+    """One for each servable found, and what else there is that is not served, with the reasons.
+
+    Raises ServingError: nothing there, a wrong setting, or with `strict` anything not served.
+    """
+    at = [discover(path, allow_pickle=settings.allow_pickle) for path in settings.paths]
+    found = list(dict.fromkeys(place for one in at for place in one.places))
+    refused = [text for one in at for text in one.refused]
+    if refused and settings.strict:
+        raise StartError(f"Not served, and --strict is given: {'; '.join(refused)}")
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
     options = llm_options(settings)
     workers = settings.num_parallel_workers
-    return [
+    configs = [
         server.ServableStartConfig(
             directory,
             name,
@@ -84,9 +94,11 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             node_labels=dict(settings.node_labels),
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
+            allow_pickle=settings.allow_pickle,
         )
         for directory, name in found
     ]
+    return configs, refused
 
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
@@ -111,7 +123,8 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
     given = _values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in given.keys() - known:
-        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(known)}")
+        near = did_you_mean(name, known)
+        raise InvalidInputs(f"--limit {name} does not exist{near}; there are {', '.join(known)}")
     content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
     return server.ServerLimits(**given), server.LanguageLimits(**content)
 
@@ -190,7 +203,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
 def _warn(settings: ServeSettings) -> None:
     text = report.warning(settings)
     if text:
-        print(text, file=sys.stderr, flush=True)
+        _complain(text)
 
 
 def _wait() -> int:
@@ -202,7 +215,7 @@ def _wait() -> int:
     except (KeyboardInterrupt, SystemExit):
         _say("Stopped.")
         return 0
-    print("mindspore-serving: every worker has ended, see serving_logs/", file=sys.stderr)
+    _complain("mindspore-serving: every worker has ended, see serving_logs/")
     return 1
 
 
@@ -232,6 +245,10 @@ class _Progress:
                     seen.add((name, version))
                     seconds = time.monotonic() - self._began
                     _say(f"  {name}  version {version} loaded, {seconds:.1f} s")
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.dispatch import liveness, loading
+from mindspore_serving.dispatch import liveness, loading, starting
 from mindspore_serving.dispatch.autoscaling import Autoscaler, num_at_start
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
@@ -45,23 +45,31 @@ class Master:
 
     # --- starting and stopping --------------------------------------------------------------
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+    async def deploy(
+        self, deployments: Sequence[Deployment], *, is_strict: bool = True
+    ) -> list[tuple[str, StartError]]:
         """Start all workers: those that own a device first, since the others call them.
 
         Raises StartError with the first worker's reason; what was started is then to be stopped.
+        Unless `is_strict`, servables that cannot start are left out, as long as one can, and
+        returned with the reasons.
         """
         self._deployed += [(deployment, []) for deployment in deployments]
         fixed = [d for d in deployments if d.scaling is None]
         devices = [(d, i) for d in fixed for i in d.device_ids]
         replicas = [(d, i) for d in deployments for i in range(num_at_start(d))]
         first = [self._supervisor(d, device_id=i) for d, i in devices]
-        await self._start_all(first + [self._replica(d, i) for d, i in replicas])
-        extras = [(d, i) for d in fixed for i in range(self._num_extra_workers(d))]
-        await self._start_all([self._supervisor(d, extra=i) for d, i in extras])
-        for deployment in deployments:
+        first += [self._replica(d, i) for d, i in replicas]
+        failed = await self._start_all(first, is_strict=is_strict)
+        going = [deployment for deployment, _ in self._deployed]
+        extras = [(d, i) for d in going for i in range(self._num_extra(d))]
+        second = [self._supervisor(d, extra=i) for d, i in extras]
+        failed += await self._start_all(second, is_strict=is_strict)
+        for deployment, _ in self._deployed:
             if deployment.scaling is not None:
                 scaler = self._autoscaler(deployment)
                 self._scalings.append(asyncio.create_task(scaler.run()))
+        return [(deployment.name, error) for deployment, error in failed]
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
@@ -85,29 +93,15 @@ class Master:
                 link.process.kill()
         await asyncio.gather(*(one.stop(grace) for one in self._supervisors))
 
-    def _num_extra_workers(self, deployment: Deployment) -> int:
-        number = deployment.num_extra_workers
-        running = (s for s in self.registry if s.deployment == deployment and s.workers)
-        service = next(running, None)
-        if not number or service is None:
-            return number
-        reports = [method.report for method in service.methods.values()]
-        if any(not r.is_only_models for r in reports if not r.name.startswith("@")):
-            return number
-        log.warning(
-            "servable %s: num_parallel_workers is ignored, all methods consist only of models",
-            deployment.servable_name,
-        )
-        return 0
+    def _num_extra(self, deployment: Deployment) -> int:
+        is_scaled = deployment.scaling is not None
+        return 0 if is_scaled else starting.num_extra_workers(self.registry, deployment)
 
-    async def _start_all(self, supervisors: list[WorkerSupervisor]) -> None:
+    async def _start_all(
+        self, supervisors: list[WorkerSupervisor], *, is_strict: bool
+    ) -> list[tuple[Deployment, StartError]]:
         self._supervisors += supervisors
-        results = await asyncio.gather(*(s.start() for s in supervisors), return_exceptions=True)
-        for result in results:
-            if isinstance(result, StartError):
-                raise StartError(f"Fail to start workers: {result}")
-            if isinstance(result, BaseException):
-                raise result
+        return await starting.start_all(self._deployed, supervisors, is_strict=is_strict)
 
     def _supervisor(
         self, deployment: Deployment, *, device_id: int | None = None, extra: int | None = None

@@ -52,7 +52,11 @@ def load(
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
-        setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
+        setup.servable_directory,
+        setup.servable_name,
+        setup.version,
+        setup.llm_options,
+        allow_pickle=setup.allow_pickle,
     )
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():

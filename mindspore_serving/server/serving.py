@@ -17,7 +17,7 @@ from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
@@ -63,9 +63,11 @@ class Serving:
         """The most requests in flight."""
         self._master.dispatcher.shares.limit = limit
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+    async def deploy(
+        self, deployments: Sequence[Deployment], *, is_strict: bool = True
+    ) -> list[tuple[str, StartError]]:
         self.is_deployed = True
-        await self._master.deploy(deployments)
+        return await self._master.deploy(deployments, is_strict=is_strict)
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()

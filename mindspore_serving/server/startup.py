@@ -15,7 +15,7 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import AlreadyRunning, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
@@ -59,23 +59,38 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deploy([to_deployment(config, enable_lite) for config in merge_config(configs)])
+    deploy_configs(configs, enable_lite)
 
 
-def deploy(deployments: Sequence[Deployment]) -> None:
-    """Start what is deployed, see `start_servables`."""
+def deploy_configs(
+    configs: Sequence[ServableStartConfig], enable_lite: bool = False, *, is_strict: bool = True
+) -> list[tuple[str, StartError]]:
+    """See `deploy`."""
+    deployments = [to_deployment(config, enable_lite) for config in merge_config(configs)]
+    return deploy(deployments, is_strict=is_strict)
+
+
+def deploy(
+    deployments: Sequence[Deployment], *, is_strict: bool = True
+) -> list[tuple[str, StartError]]:
+    """Start what is deployed, see `start_servables`.
+
+    Unless `is_strict`, servables that cannot start are left out, as long as one can: returns their
+    names and why.
+    """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments))
+        failed = _loop.run(serving.deploy(deployments, is_strict=is_strict))
     except BaseException:
         stop()
         raise
     for servable in describe():
         if "summary" in servable:
             print(f"Serving: {servable['summary']}", flush=True)
+    return failed
 
 
 def start_grpc_server(
