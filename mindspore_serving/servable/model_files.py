@@ -26,6 +26,7 @@ SAVED_MODEL = "saved_model.pb"  # the directory that holds it is the model
 _CONTENTS = (  # suffix, what its head matches, format
     (".xml", re.compile(rb"<net\b"), "openvino"),
     (".json", re.compile(rb'\A\s*\{\s*"(learner"\s*:\s*\{|version"\s*:\s*\[)'), "xgboost"),
+    (".json", re.compile(rb'\A\s*\{\s*"base_code"'), ""),
     (".txt", re.compile(rb"\Atree\r?\n"), "lightgbm"),
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
@@ -35,6 +36,7 @@ PICKLE_TEXT = (
     "saved without code by skops.io.dump(model, 'model.skops')"
 )
 _NOT_SERVED = {
+    ".json": "is of Paddle 3: write .pdmodel by FLAGS_enable_pir_api=0, or export ONNX",
     ".om": "is an offline model of Ascend, which is not run here: export the model as MindIR",
     ".ms": "is of MindSpore Lite: convert the model's source to MindIR or ONNX instead",
     ".ckpt": "is a checkpoint, weights without their network: export MindIR by mindspore.export",
@@ -64,13 +66,10 @@ def recognize(path: str, *, allow_pickle: bool = False) -> ModelFile | None:
     suffix = os.path.splitext(name)[1].lower()
     if suffix in _PICKLES:
         return ModelFile(name, "sklearn") if allow_pickle else ModelFile(name, "", PICKLE_TEXT)
-    if suffix in _NOT_SERVED:
-        return ModelFile(name, "", _NOT_SERVED[suffix])
-    tests = [(pattern, kind) for own, pattern, kind in _CONTENTS if own == suffix]
-    if not tests:
-        return ModelFile(name, _SUFFIXES[suffix]) if suffix in _SUFFIXES else None
-    head = _head(path)
-    return next((ModelFile(name, kind) for pattern, kind in tests if pattern.search(head)), None)
+    model_format = _format(path, suffix)
+    if model_format is None:
+        return None
+    return ModelFile(name, model_format, "" if model_format else _NOT_SERVED[suffix])
 
 
 def find_models(directory: str, *, allow_pickle: bool = False) -> list[ModelFile]:
@@ -90,6 +89,15 @@ def find_models(directory: str, *, allow_pickle: bool = False) -> list[ModelFile
         elif os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
             found.append(ModelFile(f"{entry.name}/{SAVED_MODEL}", "openvino"))
     return found
+
+
+def _format(path: str, suffix: str) -> str | None:
+    """ "" if models of the kind are not served; None if it is no model file."""
+    tests = [(pattern, kind) for own, pattern, kind in _CONTENTS if own == suffix]
+    if tests:
+        head = _head(path)
+        return next((kind for pattern, kind in tests if pattern.search(head)), None)
+    return _SUFFIXES.get(suffix, "" if suffix in _NOT_SERVED else None)
 
 
 def _head(path: str) -> bytes:

@@ -17,6 +17,7 @@ def same(x):
 NO_MODEL = "from mindspore_serving.server import distributed, register\n"
 HEADS = {
     "forest.json": b'{"learner":{"attributes":{}}}',
+    "inference.json": b'{"base_code":{"magic":"pir"}}',
     "boosted.txt": b"tree\nversion=v4\n",
     "net.xml": b'<?xml version="1.0"?>\n<net name="m" version="11">',
 }
@@ -129,13 +130,14 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
         ("net.ckpt", "1/net.ckpt is a checkpoint, weights without .* mindspore.export"),
         ("net.om", "export the model as MindIR"),
         ("model.h5", "Keras"),
+        ("inference.json", "1/inference.json is of Paddle 3: write .pdmodel"),
         ("notes.md", "no model file .* it has notes.md"),
         ("config.json", "no model file .* it has config.json"),
         ("page.xml", "no model file"),
     ],
 )
 def test_what_is_not_served_is_named_with_the_reason_and_what_to_do(servable, file, words):
-    servable.add(f"1/{file}")
+    write(servable, f"1/{file}")
     with pytest.raises(StartError, match=words):
         make(servable)
     with pytest.raises(StartError, match=words.replace("1/", "tiny: 1/")):
