@@ -19,12 +19,13 @@ SERVER = "mindspore_serving.server"
 SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
-        "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None)"
+        "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
+        "allow_loading=False)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
-        "language_limits=None, max_n=16, allow_priority=False)"
+        "language_limits=None, max_n=16, allow_priority=False, allow_loading=False)"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -33,14 +34,15 @@ SIGNATURES = {
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
         "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60, "
-        "node_labels=None)"
+        "node_labels=None, allow_pickle=False)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
-        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None)"
+        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None, "
+        "allow_pickle=False)"
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",
@@ -58,6 +60,8 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
+    f"{SERVER}.load_servable": "(servable, *, reload=False)",
+    f"{SERVER}.unload_servable": "(name, timeout=60.0)",
     f"{SERVER}.start_ray_machines": (
         "(slots, num_machines=0, *, address='auto', device_type='CPU', servables=None)"
     ),
@@ -156,6 +160,7 @@ def test_the_names_of_the_server_are_complete() -> None:
         *("start_servables", "start_grpc_server", "start_restful_server", "stop"),
         "start_node_server",
         "start_ray_machines",
+        *("load_servable", "unload_servable"),
         *("ServableStartConfig", "SSLConfig"),
         *register.__all__,
     }

@@ -50,7 +50,10 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One version of one servable.  `version` 0 means the newest directory found at start."""
+    """One version of one servable.  `version` 0 means the newest directory found at start.
+
+    A deployment with a higher `generation` takes the place of one of the same version.
+    """
 
     servable_directory: str
     servable_name: str
@@ -74,6 +77,7 @@ class Deployment:
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     allow_pickle: bool = False  # whether a bare model may be one
     gang: GangOptions | None = None  # of a distributed servable
+    generation: int = 0
 
     @property
     def name(self) -> str:

@@ -59,31 +59,34 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deploy_configs(configs, enable_lite)
 
+    def wanted() -> list[Deployment]:
+        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
 
-def deploy_configs(
-    configs: Sequence[ServableStartConfig], enable_lite: bool = False, *, is_strict: bool = True
-) -> list[tuple[str, StartError]]:
-    """See `deploy`."""
-    deployments = [to_deployment(config, enable_lite) for config in merge_config(configs)]
-    return deploy(deployments, is_strict=is_strict)
+    deploy(wanted(), wanted)
 
 
 def deploy(
-    deployments: Sequence[Deployment], *, is_strict: bool = True
+    deployments: Sequence[Deployment],
+    wanted: Callable[[], Sequence[Deployment]] | None = None,
+    poll_seconds: float = 0.0,
+    *,
+    is_strict: bool = True,
 ) -> list[tuple[str, StartError]]:
     """Start what is deployed, see `start_servables`.
 
-    Unless `is_strict`, servables that cannot start are left out, as long as one can: returns their
-    names and why.
+    `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
+    often.  Any thread may call it.  Unless `is_strict`, servables that cannot start are left out,
+    as long as there are others: returns their names and why.
     """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        failed = _loop.run(serving.deploy(deployments, is_strict=is_strict))
+        wanted = wanted or (lambda: deployments)
+        starting = serving.deploy(deployments, wanted, poll_seconds, is_strict=is_strict)
+        failed = _loop.run(starting)
     except BaseException:
         stop()
         raise
@@ -100,6 +103,7 @@ def start_grpc_server(
     *,
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over gRPC.  May be called before or after `start_servables`.
 
@@ -110,6 +114,7 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -117,7 +122,7 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
@@ -136,6 +141,7 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
     TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
@@ -159,6 +165,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -166,7 +173,7 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,
@@ -191,6 +198,11 @@ def stop() -> None:
 def is_running() -> bool:
     """Whether this process has a server, with or without servables."""
     return _serving is not None
+
+
+def has_servables() -> bool:
+    """Whether servables were started, also if they have all been unloaded since."""
+    return _serving is not None and _serving.is_deployed
 
 
 def describe() -> list[dict[str, Any]]:
