@@ -1,6 +1,7 @@
 """LightGBM's own files, the text of `save_model`.  Knows nothing of batches."""
 
 import re
+from functools import partial
 
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.source import load_error
@@ -26,20 +27,20 @@ class LightgbmBackend(TabularBackend):
     """
 
     @classmethod
-    def open_file(cls, source: ModelSource, path: str, num_threads: int | None) -> Predictor:
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         import lightgbm
 
         with open(path, encoding="utf-8", newline="") as file:
             text = file.read()
         _check_whole(source, path, text)
         booster = lightgbm.Booster(model_str=text)
-        options = {} if num_threads is None else {"num_threads": num_threads}
+        predict = partial(booster.predict, num_threads=num_threads)
         x = features(booster.num_feature(), "float64")
         objective = _OBJECTIVE.search(text)
         if objective is not None and objective.group(1) in _CLASSES:
             names = (PREDICTION, PROBABILITIES)
-            return Predictor(x, names, lambda rows: to_classes(booster.predict(rows, **options)))
-        return Predictor(x, (PREDICTION,), lambda rows: [booster.predict(rows, **options)])
+            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
+        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
 
 
 def _check_whole(source: ModelSource, path: str, text: str) -> None:

@@ -43,7 +43,7 @@ class SklearnBackend(TabularBackend):
     """
 
     @classmethod
-    def open_file(cls, source: ModelSource, path: str, num_threads: int | None) -> Predictor:
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             model = _loaded(source, path)

@@ -38,18 +38,19 @@ class TabularBackend(ABC):
 
     @classmethod
     @abstractmethod
-    def open_file(cls, source: ModelSource, path: str, num_threads: int | None) -> Predictor:
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         """Load `path`.  Raises StartError, or any Exception for what the file is not."""
 
     @classmethod
     def load(cls, source: ModelSource) -> "TabularBackend":
         """Load every file and run it once, on a row of zeros or an empty text.
 
-        Of `Context`, `thread_num` is applied.
+        Of `Context`, `thread_num` is applied.  The default is 1: most batches are small, and other
+        workers want the cores too.
         """
         check_files(source)
         options = Options(source)
-        num_threads = options.take("thread_num")
+        num_threads = options.take("thread_num") or 1
         options.report_ignored()
         predictors = [_opened(cls, source, path, num_threads) for path in source.paths]
         signature = [
@@ -89,7 +90,7 @@ def to_classes(probabilities: Array) -> list[Array]:
 
 
 def _opened(
-    backend: type[TabularBackend], source: ModelSource, path: str, num_threads: int | None
+    backend: type[TabularBackend], source: ModelSource, path: str, num_threads: int
 ) -> Predictor:
     if source.device_type != "cpu":
         raise StartError(

@@ -1,7 +1,8 @@
 """XGBoost's own files: .json and .ubj of `save_model`.  Knows nothing of batches."""
 
 import json
-import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mindspore_serving.backends.base import Array, ModelSource
@@ -28,33 +29,36 @@ class XgboostBackend(TabularBackend):
     """
 
     @classmethod
-    def open_file(cls, source: ModelSource, path: str, num_threads: int | None) -> Predictor:
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         import xgboost
 
         if path.lower().endswith(".ubj"):
             check_whole(source, path)
         booster = xgboost.Booster(model_file=path)
-        if num_threads is not None:
-            booster.set_param({"nthread": num_threads})
+        booster.set_param({"nthread": num_threads})
         config = json.loads(booster.save_config())["learner"]
         objective = config["objective"]["name"]
         if objective == "multi:softmax":
             booster.set_param({"objective": "multi:softprob"})  # the same, with probabilities
         if booster.num_features() == 0:
             raise load_error(source, path, "it has no features: it was not trained")
-        is_tree = config["gradient_booster"]["name"] != "gblinear"
-        best = booster.attr("best_iteration")
-        trees = (0, int(best) + 1) if best is not None and is_tree else (0, 0)
+        is_linear = config["gradient_booster"]["name"] == "gblinear"
+        predict = partial(_predict_linear, booster) if is_linear else _tree_predictor(booster)
         x = features(booster.num_features(), "float32")
         if objective in _CLASSES:
             names = (PREDICTION, PROBABILITIES)
-            return Predictor(x, names, lambda rows: to_classes(_predict(booster, rows, trees)))
-        return Predictor(x, (PREDICTION,), lambda rows: [_predict(booster, rows, trees)])
+            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
+        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
 
 
-def _predict(booster: Any, rows: Array, trees: tuple[int, int]) -> Array:
+def _tree_predictor(booster: Any) -> Callable[[Array], Array]:
+    best = booster.attr("best_iteration")
+    trees = (0, 0 if best is None else int(best) + 1)  # 0: all
+    return partial(booster.inplace_predict, iteration_range=trees)
+
+
+def _predict_linear(booster: Any, rows: Array) -> Array:
     import xgboost
 
-    matrix = xgboost.DMatrix(rows, missing=math.nan, nthread=1)
-    result: Array = booster.predict(matrix, iteration_range=trees, validate_features=False)
+    result: Array = booster.predict(xgboost.DMatrix(rows, nthread=1))
     return result

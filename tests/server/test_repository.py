@@ -227,4 +227,4 @@ async def test_what_could_not_be_loaded_at_the_start_has_its_reason_and_waits_fo
     (state,) = await server.repository.index()
     assert state == ModelState("broken", 1, False, False, "it is cut off")
     await server.repository.load("broken")
-    assert server.rolls == [((("broken", 1),), ())]
+    assert server.rolls == [([("broken", 1)], [])]
