@@ -5,7 +5,7 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import islice
 
@@ -28,6 +28,8 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
+    NO_ROUTE = 13
+    WRONG_VERB = 14
 
 
 class ServingError(RuntimeError):
@@ -126,6 +128,22 @@ class Forbidden(ServingError):
     code = Code.FORBIDDEN
 
 
+class NoRoute(ServingError):
+    """No protocol of this server has the path."""
+
+    code = Code.NO_ROUTE
+
+
+class WrongVerb(ServingError):
+    """The path takes other methods of HTTP: `allowed`."""
+
+    code = Code.WRONG_VERB
+
+    def __init__(self, text: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -157,6 +175,8 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        NoRoute,
+        WrongVerb,
     )
 }
 
