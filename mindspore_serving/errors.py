@@ -5,8 +5,11 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import islice
+
+_LONGEST_GUESS, _MOST_GUESSES = 64, 256  # characters, and names: clients ask too
 
 
 class Code(IntEnum):
@@ -184,6 +187,18 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         WrongVerb,
     )
 }
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
+    near.  Capital letters do not count.  Of long names and many, nothing is said."""
+    if len(given) > _LONGEST_GUESS:
+        return ""
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    names = {name.lower(): name for name in islice(known, _MOST_GUESSES)}
+    near = get_close_matches(given.lower(), names, 1)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:

@@ -10,15 +10,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving.batching.texts import fit_text, is_text, to_text
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
 from mindspore_serving.errors import InvalidInputs, InvalidTensor, StageFailed, StartError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Row: TypeAlias = "tuple[Array, ...]"
-"""One instance: its arrays, one per input or output."""
+"""One instance: its arrays, one per input."""
+Results: TypeAlias = "tuple[Value, ...]"
+"""What one instance gets: an array or text per output."""
 
 
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
@@ -55,7 +59,9 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
         relation = f"{given} {'less' if given < wanted else 'greater'}"
         raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
-        _fit(i, value, tensor, instance_shape(spec, i, tensor))
+        (fit_text if tensor.dtype == TEXT else _fit)(
+            i, value, tensor, instance_shape(spec, i, tensor)
+        )
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
     )
 
@@ -96,13 +102,14 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
     ]
 
 
-def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Row]:
+def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
     """The first `count` instances of a run of batch dimension `size`.
 
     The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
     """
     if not spec.with_batch_dim:
-        return [tuple(np.array(output, order="C") for output in outputs)]
+        copies = [np.array(output, order="C") for output in outputs]
+        return [tuple(_result(i, output) for i, output in enumerate(copies))]
     for i, output in enumerate(outputs):
         if output.ndim == 0 or output.shape[0] != size:
             raise StageFailed(
@@ -111,7 +118,13 @@ def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> l
                 "model with with_batch_dim=False"
             )
     kept = [np.array(output[:count], order="C") for output in outputs]
-    return [tuple(output[i, ...] for output in kept) for i in range(count)]
+    return [
+        tuple(_result(n, output[i, ...]) for n, output in enumerate(kept)) for i in range(count)
+    ]
+
+
+def _result(index: int, output: Array) -> Value:
+    return to_text(index, output) if is_text(output) else output
 
 
 def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> int:
@@ -240,6 +253,6 @@ def _stack(arrays: Sequence[Array], size: int) -> Array:
         return first[np.newaxis]
     batch = np.empty((size, *first.shape), first.dtype)
     for i, array in enumerate(arrays):
-        batch[i] = array
+        batch[i] = array[()]  # of an array of objects without dimensions, the object
     batch[len(arrays) :] = first
     return batch

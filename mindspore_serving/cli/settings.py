@@ -37,7 +37,7 @@ class ServeSettings:
     """`mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "a servable, a language model's directory, or a directory of them",
+        "a servable, a model file, a language model's directory, or a directory of them",
         metavar="PATH",
         nargs="*",
     )
@@ -152,6 +152,10 @@ class ServeSettings:
         type=pairs,
         metavar="LABELS",
     )
+    allow_pickle: bool = option(
+        False, "scikit-learn models may be pickles, which run any code that is in them"
+    )
+    strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")

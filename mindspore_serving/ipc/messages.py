@@ -129,6 +129,7 @@ class Setup(Message, frozen=True, tag=10):
     models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
     gang: GangOptions | None = None  # of a distributed servable
+    allow_pickle: bool = False  # whether models may be pickles
 
 
 class Work(Message, frozen=True, tag=11):

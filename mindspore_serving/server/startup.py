@@ -15,7 +15,7 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import AlreadyRunning, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
@@ -71,7 +71,7 @@ def deploy(
     deployments: Sequence[Deployment], wanted: Callable[[], Sequence[Deployment]] | None = None
 ) -> None:
     """Start what is deployed, see `load` and `start_servables`, and say when it is ready."""
-    seconds = load(deployments, wanted)
+    seconds, _ = load(deployments, wanted)
     say_ready(describe(), seconds)
 
 
@@ -79,11 +79,14 @@ def load(
     deployments: Sequence[Deployment],
     wanted: Callable[[], Sequence[Deployment]] | None = None,
     poll_seconds: float = 0.0,
-) -> float:
+    *,
+    is_strict: bool = True,
+) -> tuple[float, list[tuple[str, StartError]]]:
     """Start what is deployed, showing what is loaded; the seconds that it took.
 
     `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
-    often.  Any thread may call it.
+    often.  Any thread may call it.  Unless `is_strict`, servables that cannot start are left out,
+    as long as there are others, and returned with the reasons.
     """
     serving = _get()
     if serving.is_deployed:
@@ -91,11 +94,13 @@ def load(
     _lifetime.begin()
     try:
         with Loading(lambda: _loop.run(serving.readiness())) as loading:
-            _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
+            wanted = wanted or (lambda: deployments)
+            starting = serving.deploy(deployments, wanted, poll_seconds, is_strict=is_strict)
+            failed = _loop.run(starting)
     except BaseException:
         stop()
         raise
-    return loading.seconds
+    return loading.seconds, failed
 
 
 def start_grpc_server(

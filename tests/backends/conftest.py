@@ -17,7 +17,11 @@ def source():
     """A function that makes a ModelSource for files of one format."""
 
     def make(model_format, *paths, **fields):
-        spec_fields = {"options": fields.pop("options", {}), "factory": fields.pop("factory", None)}
+        spec_fields = {
+            name: fields.pop(name)
+            for name in ("options", "factory", "allow_pickle")
+            if name in fields
+        }
         spec = ModelSpec(
             key=";".join(Path(path).name for path in paths) or "model",
             format=model_format,

@@ -267,7 +267,7 @@ def test_another_device_than_a_cpu_is_refused(mindir, opened):
 
 
 def precision_of(backend):
-    compiled = backend._requests[0].get_compiled_model()
+    compiled = backend._models[0].request.get_compiled_model()
     return compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 
 
@@ -295,7 +295,7 @@ def test_a_config_file_that_cannot_be_used_is_one_error(mindir, opened, tmp_path
 
 def test_the_number_of_threads_is_set(mindir, opened):
     backend = opened(FORMAT, mindir / "add.mindir", options={"thread_num": 1})
-    compiled = backend._requests[0].get_compiled_model()
+    compiled = backend._models[0].request.get_compiled_model()
     assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
 
@@ -335,12 +335,15 @@ def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
 
 
 def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
-    found = {"mindspore", "openvino"}
+    found = {"mindspore", "openvino", "onnxruntime"}
     monkeypatch.setattr(formats, "_folder", lambda name: name if name in found else None)
     assert formats.resolve("mindir") == "mindir"
     assert formats.resolve("mindir", "openvino") == FORMAT
     assert formats.resolve("onnx") == "onnx"
-    found.remove("mindspore")
+    assert formats.resolve("onnx", "openvino") == "onnx_openvino"
+    assert formats.resolve("pytorch") == "pytorch"
+    found -= {"mindspore", "onnxruntime"}
+    assert formats.resolve("onnx") == "onnx_openvino"
     assert formats.resolve("mindir") == FORMAT
     assert formats.resolve("mindir", "mindspore") == "mindir"
     found.clear()
