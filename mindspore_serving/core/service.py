@@ -17,17 +17,17 @@ from mindspore_serving.errors import ServingError
 class Request:
     """One call of a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.  With
-    `is_stream` a streaming method replies piece by piece, else once.  `prefix` is the prompt of a
-    language model from its beginning, texts or token ids: read at most once, and only where it
-    matters which worker has seen what.
+    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
+    `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
+    by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
+    token ids: read at most once, and only where it matters which worker has seen what.
     """
 
     servable: str
     method: str
     version: int
     codec: str
-    body: bytes | bytearray
+    body: Any
     timeout: float | None = None
     is_stream: bool = False
     prefix: Iterable[str | Sequence[int]] = ()
