@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
 
 
@@ -108,6 +109,11 @@ class Control(Protocol):
 
     def streams(self, servable: str, version: int, method: str) -> bool | None:
         """Whether a method can answer in pieces; None if there is no such method now."""
+        ...
+
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        """What the methods of a servable version (0: the newest) take and give; None if there is no
+        such version."""
         ...
 
     @property

@@ -6,6 +6,7 @@ from typing import Any
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
@@ -35,6 +36,9 @@ class Overview:
             return self._registry.find(servable, version, method).report.streams
         except ServingError:
             return None
+
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        return self._registry.signature(servable, version)
 
     @property
     def is_ready(self) -> bool:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch.batched import BatchedMethod
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.streamed import StreamedMethod
@@ -27,6 +28,12 @@ class Service:
     reason: str = ""  # why nobody serves it, if no worker is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
+
+    @property
+    def public(self) -> dict[str, MethodReport]:
+        """The methods that clients may call."""
+        reports = {name: method.report for name, method in self.methods.items()}
+        return {name: report for name, report in reports.items() if not name.startswith("@")}
 
 
 class Registry:
@@ -90,6 +97,15 @@ class Registry:
             raise NotFound(f"{label}, method is not available")
         text = f"{label}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
+
+    def signature(self, servable: str, version: int) -> ServableSignature | None:
+        """What the methods of a servable version take and give; None if it never ran."""
+        service = self._find_service(servable, version)
+        if service is None:
+            return None
+        methods = {name: report.signature for name, report in service.public.items()}
+        versions = tuple(sorted(self._services[servable]))
+        return ServableSignature(servable, service.version, versions, methods)
 
     def _find_service(self, servable: str, version: int) -> Service | None:
         versions = self._services.get(servable)

@@ -14,6 +14,7 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
+from mindspore_serving.execution.signatures import of_method
 from mindspore_serving.ipc.messages import MethodReport, ModelReport
 
 if TYPE_CHECKING:
@@ -42,7 +43,14 @@ class Host:
             size, is_only = program.batch_size * self.num_slots, method.has_only_models
             reports.append(
                 MethodReport(
-                    name, inputs, outputs, size, method.retry, is_only, streams=method.streams
+                    name,
+                    inputs,
+                    outputs,
+                    size,
+                    method.retry,
+                    is_only,
+                    method.streams,
+                    of_method(method, self.models),
                 )
             )
         if self.language is not None:

@@ -19,7 +19,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
-from mindspore_serving.execution import nested
+from mindspore_serving.execution import nested, signatures
 from mindspore_serving.execution.host import Host, call_name
 from mindspore_serving.execution.job import Outcome
 from mindspore_serving.execution.preparing import check_subgraph, make_program
@@ -139,7 +139,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 
 def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
-    graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
+    graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
 
 
@@ -194,9 +194,9 @@ def _add_programs(host: Host, setup: Setup, remote: RemoteCaller) -> None:
         host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
     if setup.owns_models and setup.device_id is not None:
         for key, report in host.models.items():
-            for subgraph, (num_inputs, known) in enumerate(report.graphs):
-                num_outputs = known or _declared_outputs(host, key, subgraph)
-                method = _call_method(key, subgraph, num_inputs, num_outputs)
+            for subgraph, graph in enumerate(report.graphs):
+                num_outputs = len(graph.outputs) or _declared_outputs(host, key, subgraph)
+                method = _call_method(key, subgraph, len(graph.inputs), num_outputs)
                 host.programs[method.name] = make_program(host, method, None)
 
 

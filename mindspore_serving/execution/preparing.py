@@ -84,9 +84,12 @@ def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
 
 def _check_counts(stage: Stage, report: ModelReport) -> None:
     check_subgraph(stage.target, stage.subgraph, report)
-    counts = {"inputs": len(stage.inputs), "outputs": len(stage.outputs)}
-    for (what, given), known in zip(counts.items(), report.graphs[stage.subgraph], strict=True):
-        if given != known and known:  # 0: the model does not say before it has run
+    graph = report.graphs[stage.subgraph]
+    for what, given, known in (
+        ("inputs", len(stage.inputs), len(graph.inputs)),
+        ("outputs", len(stage.outputs), len(graph.outputs)),
+    ):
+        if given != known and known:  # none: the model does not say before it has run
             raise StartError(
                 f"The {what} count {given} in register_method not equal to the count {known} "
                 f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"

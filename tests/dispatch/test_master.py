@@ -157,7 +157,12 @@ async def test_a_deployed_servable_answers(server):
             "name": "tiny",
             "version": 1,
             "methods": {
-                name: {"inputs": ["x"], "outputs": ["y"]}
+                name: {
+                    "inputs": ["x"],
+                    "outputs": ["y"],
+                    "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+                    "output_specs": [{"name": "y", "dtype": None, "shape": None}],
+                }
                 for name in ("twice", "pid", "dying", "hanging", "once")
             },
             "num_workers": 1,
@@ -340,6 +345,11 @@ async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(serv
     assert [one["y"] for one in answers] == [0, 2, 4, 6]
     assert len({one["pid"] for one in answers}) == 2
     assert "@call_add_0" not in server.master.control.describe()[0]["methods"]
+    assert set(server.master.control.signature("model").methods) == {
+        "staged",
+        "called",
+        "only_model",
+    }
 
 
 async def test_extra_workers_are_not_started_if_all_methods_are_models(server):

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.graph import StageKind
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.execution import loading
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Item
 from mindspore_serving.ipc.messages import ModelReport
 
+X1 = ValueSpec("x1", "int64", ())
+ADD = InstanceSignature((X1, ValueSpec("x2")), (ValueSpec("y"),))
 DOUBLE = """
 def double(x):
     return x * 2
@@ -151,8 +154,12 @@ def m(x):
     assert outputs == [{"y": [3, 3]}, {"y": [7, 7]}, {"y": [11, 11]}]
     sizes = loaded.declaration.models["total"].factory.__globals__["sizes"]
     assert sizes == [3]
-    assert loaded.models == {"total": ModelReport(0, [(1, 1)])}
-    assert loaded.method_reports()[0].is_only_models
+    graph = InstanceSignature((ValueSpec("x0", "int64", (2,)),), (ValueSpec("y0", "int64", (2,)),))
+    assert loaded.models == {"total": ModelReport(0, [graph])}
+    report = loaded.method_reports()[0]
+    assert report.is_only_models
+    assert report.signature.inputs == (ValueSpec("x", "int64", (2,)),)
+    assert report.signature.outputs == (ValueSpec("y", "int64", (2,)),)
 
 
 def test_a_model_of_a_fixed_batch_size_limits_its_stage(write):
@@ -379,7 +386,7 @@ class Remote:
 
 def test_a_worker_without_models_calls_those_of_others(write):
     remote = Remote()
-    setup = write(CALLING, owns_models=False, models={"add": ModelReport(0, [(2, 1)])})
+    setup = write(CALLING, owns_models=False, models={"add": ModelReport(0, [ADD])})
     loaded = load(setup, remote)
     assert loaded.backends == {}
     assert run(loaded, "call_one", (number(4),)) == [{"y": 8}]
@@ -404,9 +411,10 @@ def mixed(x1, x2):
 
 def test_model_stages_of_a_worker_without_models_are_sent_away(write):
     remote = Remote()
-    setup = write(MIXED, owns_models=False, models={"add": ModelReport(4, [(2, 1)])})
+    setup = write(MIXED, owns_models=False, models={"add": ModelReport(4, [ADD])})
     loaded = load(setup, remote)
     assert list(loaded.programs) == ["mixed"]  # a model alone is better called where it is
+    assert loaded.method_reports()[0].signature.inputs == (X1, ValueSpec("x2"))
     executor = Executor(loaded.programs)
     item = Item(1, loaded.programs["mixed"], Numbers, None)
     executor.add(item, [{"x1": number(1), "x2": number(2)}])
