@@ -24,6 +24,7 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
+    UNSUPPORTED = 13
 
 
 class ServingError(RuntimeError):
@@ -122,6 +123,12 @@ class Forbidden(ServingError):
     code = Code.FORBIDDEN
 
 
+class Unsupported(ServingError):
+    """The protocol has it, and this server does not."""
+
+    code = Code.UNSUPPORTED
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -153,6 +160,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        Unsupported,
     )
 }
 

@@ -86,6 +86,19 @@ class ServableReadiness:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MethodCounts:
+    """What became of the requests to a method.  `last_ms` is when the last was answered, in
+    milliseconds since 1970, 0 if none was."""
+
+    num_succeeded: int = 0
+    succeeded_ns: int = 0
+    num_failed: int = 0
+    failed_ns: int = 0
+    num_instances: int = 0  # of those that succeeded
+    last_ms: int = 0
+
+
 class Control(Protocol):
     """What front ends show of the server as a whole."""
 
@@ -114,6 +127,10 @@ class Control(Protocol):
     def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
         """What the methods of a servable version (0: the newest) take and give; None if there is no
         such version."""
+        ...
+
+    def counts(self, servable: str, version: int, method: str) -> MethodCounts:
+        """Of a method; zeros if there is no such one."""
         ...
 
     @property

@@ -21,13 +21,18 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 @dataclass(frozen=True, slots=True)
 class FrontEndOptions:
-    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes."""
+    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
+    `client_shared_memory` clients of protocol v2 may name shared memory of this machine."""
 
     address: str
     max_message: int
     tls: SSLConfig | None
     api_keys: tuple[ApiKey, ...]
     limits: ServerLimits
+    client_shared_memory: bool = False
+
+    def __post_init__(self) -> None:
+        check.check_bool("client_shared_memory", self.client_shared_memory)
 
     @classmethod
     def from_arguments(
@@ -37,6 +42,8 @@ class FrontEndOptions:
         ssl_config: SSLConfig | None,
         api_keys: ApiKeys,
         limits: ServerLimits | None,
+        *,
+        client_shared_memory: bool = False,
     ) -> "FrontEndOptions":
         """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
@@ -55,7 +62,8 @@ class FrontEndOptions:
         if limits.max_body_memory < max_message:
             text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
             raise InvalidField("max_body_memory", text)
-        return cls(address, max_message, ssl_config, to_keys(api_keys), limits)
+        keys = to_keys(api_keys)
+        return cls(address, max_message, ssl_config, keys, limits, client_shared_memory)
 
 
 @dataclass(frozen=True, slots=True)

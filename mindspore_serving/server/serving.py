@@ -19,19 +19,23 @@ from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import ms_grpc, protocols
+from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_health import HealthService
+from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
-from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
+from mindspore_serving.frontends.v2 import service as v2_service
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
@@ -51,6 +55,7 @@ class Serving:
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
+        self._memory = SharedMemory()  # that clients have registered
         self.is_deployed = False
 
     @classmethod
@@ -77,8 +82,15 @@ class Serving:
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message)
-        service = ms_grpc.handler(self._master.dispatcher, gate)
-        handlers, closing = [service, health.handler()], [health.close, gate.close]
+        rules = LanguageRules(limits=options.limits)
+        v2 = self._v2(LanguageModels(self._master.dispatcher, self._master.control, rules), options)
+        services = {
+            ms_grpc.SERVICE: ms_grpc.handler(self._master.dispatcher, gate),
+            v2_service.SERVICE: v2_service.handler(v2, gate),
+            grpc_health.SERVICE: health.handler(),
+        }
+        handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
+        closing = [health.close, gate.close]
         server = GrpcServer(where, handlers, options.limits, closing)
         await server.start(max_message, options.tls)
         self._grpc = server
@@ -92,7 +104,7 @@ class Serving:
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(dispatcher, self._master.control, http.language)
         site = Site(models, dispatcher, self._master.control, rest.max_body)
-        mounted = protocols.mount(site, http.llm_serving_form)
+        mounted = protocols.mount(site, http.llm_serving_form, self._v2(models, options))
         app = make_app(
             dispatcher,
             self._master.control,
@@ -154,6 +166,14 @@ class Serving:
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None
+        self._memory.close()
+
+    def _v2(self, models: LanguageModels, options: FrontEndOptions) -> V2:
+        """The protocol of one front end; both have the same regions of shared memory."""
+        self._memory.is_enabled |= options.client_shared_memory
+        master = self._master
+        parts = master.dispatcher, master.control, models, self._memory, options.limits
+        return V2.create(*parts)
 
     def _metrics(self) -> bytes:
         registry = self._master.registry

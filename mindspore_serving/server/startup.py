@@ -85,8 +85,10 @@ def start_grpc_server(
     *,
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over gRPC.  May be called before or after `start_servables`.
+    """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
+    before or after `start_servables`.
 
     Args:
         address: `ip:port` or `unix:path`.
@@ -95,6 +97,8 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
+        client_shared_memory: clients of protocol v2 may register shared memory of this machine by
+            its name, and have tensors read from there and written there.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -102,7 +106,9 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(
+            *arguments, client_shared_memory=client_shared_memory
+        )
         run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
@@ -121,10 +127,11 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
-    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
-    `start_servables`.
+    """Serve clients over HTTP: the classic RESTful protocol and Open Inference Protocol v2, and for
+    language models OpenAI's, TGI's and llm-serving's, with a page for browsers at `/`.  May be
+    called before or after `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -144,6 +151,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
+        client_shared_memory: as that of `start_grpc_server`.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -151,7 +159,9 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(
+            *arguments, client_shared_memory=client_shared_memory
+        )
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,

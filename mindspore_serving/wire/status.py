@@ -36,6 +36,7 @@ TABLE = {
     Code.CANCELLED: Status(1, 499, "CANCELLED"),
     Code.UNAUTHORIZED: Status(1, 401, "UNAUTHENTICATED"),
     Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
+    Code.UNSUPPORTED: Status(1, 501, "UNIMPLEMENTED"),
 }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed
 
@@ -45,6 +46,10 @@ TABLE = (
 )
 BY_NAME = {row.name: row for row in TABLE}
 BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}
+BY_DTYPE = {  # by the names of core.dtype
+    row.name: BY_NUMPY[row.numpy] if row.numpy is not None else BY_NAME["BYTES"]
+    for row in dtypes.TABLE
+}
 BOOL, BYTES, BF16 = BY_NAME["BOOL"], BY_NAME["BYTES"], BY_NAME["BF16"]
 
 

@@ -148,3 +148,10 @@ def _unlike(first: Sequence[Output], other: Sequence[Output]) -> StageFailed:
         "the instances of the answer cannot be one tensor, they are not alike: "
         f"{shapes[0]} and {shapes[1]}; ask for one at a time"
     )
+
+
+def of_texts(name: str, texts: Sequence[str]) -> OutputTensor:
+    """A tensor of BYTES that is made here: [number of texts]."""
+    raw = [memoryview(_to_raw(text)) for text in texts]
+    json = [memoryview(_json.encode(text)) for text in texts]
+    return OutputTensor(name, datatypes.BYTES.name, (len(texts),), raw, json)

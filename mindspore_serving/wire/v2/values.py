@@ -15,7 +15,7 @@ from mindspore_serving.wire import tensor as values
 from mindspore_serving.wire.tensor import Array, count_elements
 from mindspore_serving.wire.v2 import datatypes
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
-from mindspore_serving.wire.v2.tensors import LENGTH, Buffer, Part, read_chunk
+from mindspore_serving.wire.v2.tensors import LENGTH, Buffer, InputTensor, Part, read_chunk
 
 _any = msgspec.json.Decoder()
 
@@ -191,3 +191,14 @@ def _contents(data: memoryview) -> pb.InferTensorContents:
 def _check_count(given: int, expected: int) -> None:
     if given != expected:
         raise InvalidInputs(f"data have {given} elements, expected {expected}")
+
+
+def elements(tensor: InputTensor) -> Sequence[Value]:
+    """All elements of a small tensor: texts or scalar arrays.  Raises InvalidInputs naming it."""
+    count = count_elements(tensor.shape) or 0
+    kind = tensor.datatype.name
+    part = Part(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
+    try:
+        return _read(part, memoryview(tensor.data), count)
+    except InvalidInputs as error:
+        raise values.bad_input(tensor.name[:64], error) from None
