@@ -29,9 +29,11 @@ class FrontEndOptions:
     tls: SSLConfig | None
     api_keys: tuple[ApiKey, ...]
     limits: ServerLimits
-    client_shared_memory: bool = False
+    allow_loading: bool
+    client_shared_memory: bool
 
     def __post_init__(self) -> None:
+        check.check_bool("allow_loading", self.allow_loading)
         check.check_bool("client_shared_memory", self.client_shared_memory)
 
     @classmethod
@@ -43,7 +45,8 @@ class FrontEndOptions:
         api_keys: ApiKeys,
         limits: ServerLimits | None,
         *,
-        client_shared_memory: bool = False,
+        allow_loading: bool,
+        client_shared_memory: bool,
     ) -> "FrontEndOptions":
         """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
@@ -62,8 +65,15 @@ class FrontEndOptions:
         if limits.max_body_memory < max_message:
             text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
             raise InvalidField("max_body_memory", text)
-        keys = to_keys(api_keys)
-        return cls(address, max_message, ssl_config, keys, limits, client_shared_memory)
+        return cls(
+            address,
+            max_message,
+            ssl_config,
+            to_keys(api_keys),
+            limits,
+            allow_loading,
+            client_shared_memory,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,11 @@ from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.model_control import ClientModelControl
+from mindspore_serving.server.repository import ModelRepository, Wanted
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 EXIT_GRACE = 5.0  # seconds that workers have to leave
@@ -48,6 +51,10 @@ class Serving:
     def __init__(self, on_all_gone: Callable[[], None]) -> None:
         self._launcher = SpreadingLauncher(LocalLauncher())
         self._master = Master(self._launcher, on_all_gone)
+        self.repository = ModelRepository(
+            self._master.roll, lambda: self._master.deployments, self._master.control.readiness
+        )
+        self._following: asyncio.Task[None] | None = None
         self._nodes: NodeServer | None = None
         self._node_place: MasterPlace | None = None  # where nodes join
         self._ray: RayMachines | None = None
@@ -55,7 +62,7 @@ class Serving:
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
-        self._memory = SharedMemory()  # that clients have registered
+        self._memory = SharedMemory(is_enabled=True)  # that clients have registered
         self.is_deployed = False
 
     @classmethod
@@ -68,9 +75,16 @@ class Serving:
         """The most requests in flight."""
         self._master.dispatcher.shares.limit = limit
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+    async def deploy(
+        self, deployments: Sequence[Deployment], wanted: Wanted, poll_seconds: float
+    ) -> None:
+        """Serve `deployments`; with `poll_seconds`, look at what `wanted` gives so often, and serve
+        that.  Raises StartError."""
         self.is_deployed = True
+        await self.repository.begin(deployments, wanted)
         await self._master.deploy(deployments)
+        if poll_seconds:
+            self._following = asyncio.create_task(self.repository.follow(poll_seconds))
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()
@@ -82,8 +96,7 @@ class Serving:
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message)
-        rules = LanguageRules(limits=options.limits)
-        v2 = self._v2(LanguageModels(self._master.dispatcher, self._master.control, rules), options)
+        v2 = self._v2(self._site(options), options)
         services = {
             ms_grpc.SERVICE: ms_grpc.handler(self._master.dispatcher, gate),
             v2_service.SERVICE: v2_service.handler(v2, gate),
@@ -103,8 +116,9 @@ class Serving:
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(dispatcher, self._master.control, http.language)
-        site = Site(models, dispatcher, self._master.control, rest.max_body)
-        mounted = protocols.mount(site, http.llm_serving_form, self._v2(models, options))
+        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
+        site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
+        mounted = protocols.mount(site, http.llm_serving_form, self._v2(site, options))
         app = make_app(
             dispatcher,
             self._master.control,
@@ -149,6 +163,8 @@ class Serving:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
+        if self._following is not None:
+            self._following.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
@@ -168,12 +184,17 @@ class Serving:
         self._grpc = self._http = None
         self._memory.close()
 
-    def _v2(self, models: LanguageModels, options: FrontEndOptions) -> V2:
+    def _site(self, options: FrontEndOptions) -> Site:
+        """What a gRPC server shows."""
+        dispatcher, control = self._master.dispatcher, self._master.control
+        models = LanguageModels(dispatcher, control, LanguageRules(limits=options.limits))
+        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
+        return Site(models, dispatcher, control, options.max_message, repository)
+
+    def _v2(self, site: Site, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""
-        self._memory.is_enabled |= options.client_shared_memory
-        master = self._master
-        parts = master.dispatcher, master.control, models, self._memory, options.limits
-        return V2.create(*parts)
+        memory = self._memory if options.client_shared_memory else SharedMemory()
+        return V2(site, Models(site.control, site.models), memory, options.limits)
 
     def _metrics(self) -> bytes:
         registry = self._master.registry

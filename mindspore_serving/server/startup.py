@@ -59,17 +59,29 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deploy([to_deployment(config, enable_lite) for config in merge_config(configs)])
+
+    def wanted() -> list[Deployment]:
+        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
+
+    deploy(wanted(), wanted)
 
 
-def deploy(deployments: Sequence[Deployment]) -> None:
-    """Start what is deployed, see `start_servables`."""
+def deploy(
+    deployments: Sequence[Deployment],
+    wanted: Callable[[], Sequence[Deployment]] | None = None,
+    poll_seconds: float = 0.0,
+) -> None:
+    """Start what is deployed, see `start_servables`.
+
+    `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
+    often.  Any thread may call it.
+    """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments))
+        _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
     except BaseException:
         stop()
         raise
@@ -85,6 +97,7 @@ def start_grpc_server(
     *,
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
+    allow_loading: bool = False,
     client_shared_memory: bool = False,
 ) -> None:
     """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
@@ -97,8 +110,9 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
-        client_shared_memory: clients of protocol v2 may register shared memory of this machine by
-            its name, and have tensors read from there and written there.
+        allow_loading: clients may load and unload servables by their names.
+        client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
+            which tensors are read and to which they are written.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -107,7 +121,7 @@ def start_grpc_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments, client_shared_memory=client_shared_memory
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
         )
         run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
@@ -127,11 +141,11 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    allow_loading: bool = False,
     client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over HTTP: the classic RESTful protocol and Open Inference Protocol v2, and for
-    language models OpenAI's, TGI's and llm-serving's, with a page for browsers at `/`.  May be
-    called before or after `start_servables`.
+    """Serve clients over HTTP: the classic protocol, Open Inference Protocol v2, for language models
+    OpenAI's, TGI's and llm-serving's, and a page at `/`.  May be called before `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -151,7 +165,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
-        client_shared_memory: as that of `start_grpc_server`.
+        allow_loading, client_shared_memory: as those of `start_grpc_server`.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -160,7 +174,7 @@ def start_restful_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments, client_shared_memory=client_shared_memory
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
         )
         http = HttpOptions(
             use_status_codes,
@@ -186,6 +200,11 @@ def stop() -> None:
 def is_running() -> bool:
     """Whether this process has a server, with or without servables."""
     return _serving is not None
+
+
+def has_servables() -> bool:
+    """Whether servables were started, also if they have all been unloaded since."""
+    return _serving is not None and _serving.is_deployed
 
 
 def describe() -> list[dict[str, Any]]:

@@ -5,14 +5,13 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.core.service import Control, Inference, Reply, Request
+from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
-from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.replies import Replies, infer
+from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.models import Model, Models
-from mindspore_serving.frontends.v2.repository import NoRepository, Repository
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.wire.v2 import outputs
 from mindspore_serving.wire.v2.outputs import OutputTensor
@@ -26,23 +25,10 @@ _MICROSECONDS = 1e-6
 class V2:
     """The protocol of one server."""
 
-    inference: Inference
-    control: Control
+    site: Site
     models: Models
     memory: SharedMemory
     limits: ServerLimits
-    repository: Repository = NoRepository()
-
-    @classmethod
-    def create(
-        cls,
-        inference: Inference,
-        control: Control,
-        language_models: LanguageModels,
-        memory: SharedMemory,
-        limits: ServerLimits,
-    ) -> "V2":
-        return cls(inference, control, Models(control, language_models), memory, limits)
 
     async def infer(self, model: Model, request: InferRequest, terms: Terms) -> Selected:
         """The one answer.  Raises ServingError."""
@@ -50,7 +36,7 @@ class V2:
             generate = language.to_generate(model.language, request, terms, is_stream=False)
             tensors = await language.generate(generate)
             return self._select(request, tensors)
-        reply = await infer(self.inference, self._wrap(model, request, terms))
+        reply = await infer(self.site.inference, self._wrap(model, request, terms))
         return self.finish(request, reply)
 
     async def stream(
@@ -68,7 +54,7 @@ class V2:
             return
         wrapped = self._wrap(model, request, terms)
         wrapped.is_stream = True
-        with Replies(self.inference, wrapped, self.limits.stream_idle_timeout) as replies:
+        with Replies(self.site.inference, wrapped, self.limits.stream_idle_timeout) as replies:
             while (reply := await replies.next()) is not None:
                 if reply.failure is not None or reply.instances:
                     yield self.finish(request, reply)

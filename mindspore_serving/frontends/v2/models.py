@@ -110,23 +110,25 @@ class Models:
         states = self._states_of(name, version)
         return any(one.is_ready for one in states)
 
-    def index(self, *, only_ready: bool = False) -> list[dict[str, Any]]:
-        """The answer to a repository index: every servable version, and its other methods."""
-        return [
-            {
-                "name": name,
-                "version": str(one.version) if one.version else "",
-                "state": "READY" if one.is_ready else "UNAVAILABLE",
-                "reason": one.reason,
-            }
-            for one in self._control.readiness()
-            if one.is_ready or not only_ready
-            for name in self._names_of(one)
-        ]
-
     def names(self) -> list[str]:
-        """Of all models, each once."""
-        return list(dict.fromkeys(one["name"] for one in self.index()))
+        """Of all models that are deployed, each once."""
+        found = [
+            name
+            for one in self._control.readiness()
+            for name in self.names_of(one.name, one.version)
+        ]
+        return list(dict.fromkeys(found))
+
+    def names_of(self, servable: str, version: int) -> Iterator[str]:
+        """The models of a servable version: itself, and its methods but for the default."""
+        yield servable
+        found = self._control.signature(servable, version)
+        if found is None:
+            return
+        default = None if self._language_model(found) else _default_or_none(found)
+        for method in found.methods:
+            if method != default:
+                yield f"{servable}.{method}"
 
     def metadata(self, model: Model) -> dict[str, Any]:
         return {
@@ -154,8 +156,13 @@ class Models:
         if name:
             models = [self.find(name, version)]
         else:
-            rows = self.index(only_ready=True)
-            models = [self.find(row["name"], int(row["version"] or 0)) for row in rows]
+            models = [
+                self.find(name, one.version)
+                for one in self._control.readiness()
+                if one.is_ready
+                for name in self.names_of(one.name, one.version)
+                if self._is_callable(name, one)
+            ]
         return {"model_stats": [self._statistics_of(model) for model in models]}
 
     def _statistics_of(self, model: Model) -> dict[str, Any]:
@@ -179,15 +186,12 @@ class Models:
                 return model
         return None
 
-    def _names_of(self, one: ServableReadiness) -> Iterator[str]:
-        yield one.name
-        found = self._control.signature(one.name, one.version)
-        if found is None:
-            return
-        default = None if self._language_model(found) else _default_or_none(found)
-        for method in found.methods:
-            if method != default:
-                yield f"{one.name}.{method}"
+    def _is_callable(self, name: str, one: ServableReadiness) -> bool:
+        """Whether `name` is a method, not a servable that has several and no default."""
+        found = self._control.signature(name, one.version)
+        if found is None or self._language_model(found):
+            return True
+        return _default_or_none(found) is not None
 
     def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
         servable = name

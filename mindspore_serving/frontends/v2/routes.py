@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
-from mindspore_serving.frontends.v2 import generating, settings
+from mindspore_serving.frontends.v2 import generating, repository, settings
 from mindspore_serving.frontends.v2.errors import fail, to_response
 from mindspore_serving.frontends.v2.http_inference import infer
 from mindspore_serving.frontends.v2.inference import V2
@@ -56,7 +56,7 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
         return _json({"live": True})
 
     async def ready(_: Request) -> Response:
-        is_ready = v2.control.is_ready
+        is_ready = v2.site.control.is_ready
         return _json({"ready": is_ready}, 200 if is_ready else 503)
 
     async def show_log(_: Request) -> Response:
@@ -114,23 +114,25 @@ def _model_routes(v2: V2) -> list[BaseRoute]:
 
 
 def _repository_routes(v2: V2) -> list[BaseRoute]:
+    source = v2.site.repository
+
     async def index(http: Request) -> Response:
         body = await _object(http)
-        return _json(v2.models.index(only_ready=body.get("ready") is True))
+        only_ready = body.get("ready") is True
+        return _json(await repository.index(source, v2.models, only_ready=only_ready))
 
     async def load_one(http: Request) -> Response:
         body = await _object(http)
-        await v2.repository.load(http.path_params["name"], body.get("parameters") or {})
+        await repository.load(source, http.path_params["name"], body.get("parameters") or {})
         return Response()
 
     async def unload_one(http: Request) -> Response:
-        body = await _object(http)
-        await v2.repository.unload(http.path_params["name"], body.get("parameters") or {})
+        await repository.unload(source, http.path_params["name"])
         return Response()
 
     return [
-        route(f"/v2/repository{repository}{path}", {"POST": answer})
-        for repository in ("", "/{repository}")
+        route(f"/v2/repository{place}{path}", {"POST": answer})
+        for place in ("", "/{repository}")
         for path, answer in (
             ("/index", index),
             ("/models/{name}/load", load_one),

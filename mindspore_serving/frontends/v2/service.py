@@ -11,7 +11,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
-from mindspore_serving.frontends.v2 import settings
+from mindspore_serving.frontends.v2 import repository, settings
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import server_metadata
@@ -100,7 +100,7 @@ class Service:
         return {"live": True}
 
     async def _ready(self, _: pb.ServerReadyRequest) -> dict[str, Any]:
-        return {"ready": self._v2.control.is_ready}
+        return {"ready": self._v2.site.control.is_ready}
 
     async def _model_ready(self, request: pb.ModelReadyRequest) -> dict[str, Any]:
         version = to_version(request.version)
@@ -121,16 +121,16 @@ class Service:
         return self._v2.models.statistics(request.name, to_version(request.version))
 
     async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
-        return {"models": self._v2.models.index(only_ready=request.ready)}
+        source, models = self._v2.site.repository, self._v2.models
+        return {"models": await repository.index(source, models, only_ready=request.ready)}
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
         parameters = messages.to_parameters(request.parameters)
-        await self._v2.repository.load(request.model_name, parameters)
+        await repository.load(self._v2.site.repository, request.model_name, parameters)
         return {}
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
-        parameters = messages.to_parameters(request.parameters)
-        await self._v2.repository.unload(request.model_name, parameters)
+        await repository.unload(self._v2.site.repository, request.model_name)
         return {}
 
     async def _memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         body = b'{"instances":[%b]}' % b",".join(instances)
         request = Request(model.servable, model.method, model.version, "ms_json", body)
         request.timeout = terms_of(http).timeout
-        reply = await while_there(http, infer(v2.inference, request))
+        reply = await while_there(http, infer(v2.site.inference, request))
         faults = [reply.failure, *(reply.faults or ())]
         fault: ServingError | None = next((one for one in faults if one is not None), None)
         if fault is not None:
