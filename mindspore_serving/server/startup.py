@@ -144,8 +144,8 @@ def start_restful_server(
     allow_loading: bool = False,
     client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over HTTP: the classic protocol, Open Inference Protocol v2, for language models
-    OpenAI's, TGI's and llm-serving's, and a page at `/`.  May be called before `start_servables`.
+    """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
+    and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
 
     Args:
         address: `ip:port`.

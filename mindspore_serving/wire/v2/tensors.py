@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mindspore_serving.errors import InvalidInputs, TooLarge
-from mindspore_serving.wire.tensor import MAX_INSTANCES, MAX_RANK, count_elements
+from mindspore_serving.wire.tensor import MAX_ELEMENTS, MAX_INSTANCES, MAX_RANK
 from mindspore_serving.wire.v2.datatypes import BYTES, Datatype
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
@@ -23,6 +23,20 @@ MAX_INPUTS = 1024
 LENGTH = struct.Struct("<I")
 _COMMA = ord(",")
 _list_of_raw = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def count_elements(shape: Sequence[int]) -> int | None:
+    """How many elements `shape` holds; None if it is no shape, or holds too many."""
+    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
+        return None
+    if 0 in shape:
+        return 0
+    count = 1
+    for size in shape:
+        count *= size
+        if count > MAX_ELEMENTS:
+            return None
+    return count
 
 
 @dataclass(frozen=True, slots=True)

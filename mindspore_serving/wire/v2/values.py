@@ -6,16 +6,24 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire import tensor as values
-from mindspore_serving.wire.tensor import Array, count_elements
+from mindspore_serving.wire.tensor import Array
 from mindspore_serving.wire.v2 import datatypes
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
-from mindspore_serving.wire.v2.tensors import LENGTH, Buffer, InputTensor, Part, read_chunk
+from mindspore_serving.wire.v2.tensors import (
+    LENGTH,
+    Buffer,
+    InputTensor,
+    Part,
+    count_elements,
+    read_chunk,
+)
 
 _any = msgspec.json.Decoder()
 
@@ -185,7 +193,10 @@ def _flat(data: memoryview, total: int) -> list[Any]:
 
 
 def _contents(data: memoryview) -> pb.InferTensorContents:
-    return pb.InferTensorContents.FromString(bytes(data))
+    try:
+        return pb.InferTensorContents.FromString(bytes(data))
+    except DecodeError:
+        raise InvalidInputs("contents cannot be read") from None
 
 
 def _check_count(given: int, expected: int) -> None:
