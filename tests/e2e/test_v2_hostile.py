@@ -1,4 +1,4 @@
-"""Protocol v2 with what is no request: each answer has the protocol's form, and the server goes on."""
+"""Protocol v2 with what is no request: answers have the protocol's form, and the server goes on."""
 
 import gzip
 import json
