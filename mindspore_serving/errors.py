@@ -5,6 +5,7 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -24,7 +25,9 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
-    UNSUPPORTED = 13
+    NO_ROUTE = 13
+    WRONG_VERB = 14
+    UNSUPPORTED = 15
 
 
 class ServingError(RuntimeError):
@@ -123,6 +126,22 @@ class Forbidden(ServingError):
     code = Code.FORBIDDEN
 
 
+class NoRoute(ServingError):
+    """No protocol of this server has the path."""
+
+    code = Code.NO_ROUTE
+
+
+class WrongVerb(ServingError):
+    """The path takes other methods of HTTP: `allowed`."""
+
+    code = Code.WRONG_VERB
+
+    def __init__(self, text: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
 class Unsupported(ServingError):
     """The protocol has it, and this server does not."""
 
@@ -160,6 +179,8 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        NoRoute,
+        WrongVerb,
         Unsupported,
     )
 }

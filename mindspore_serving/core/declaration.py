@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.tasks import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +67,4 @@ class Declaration:
     methods: dict[str, Method] = field(default_factory=dict)
     distributed: DistributedSpec | None = None
     language: LanguageSpec | None = None
+    tasks: dict[str, TaskSpec] = field(default_factory=dict)  # by path

@@ -78,12 +78,14 @@ class Inference(Protocol):
 @dataclass(frozen=True, slots=True)
 class ServableReadiness:
     """Whether a servable version takes requests now.  `reason` says why not, for clients to read;
-    "" if it is ready."""
+    "" if it is ready.  `loaded` is the share that is loaded, of one that is started for the first
+    time; None of others."""
 
     name: str
     version: int  # 0 while the newest is not known yet
     is_ready: bool
     reason: str = ""
+    loaded: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

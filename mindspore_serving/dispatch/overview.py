@@ -59,6 +59,12 @@ class Overview:
             status.readiness(one.deployment, one.workers, one.services) for one in self._deployed
         ]
 
+    def find_reason(self, servable: str, version: int) -> str:
+        """Why a version of a servable, 0 for any, cannot be called yet; "" if it is not loading."""
+        rows = (one for one in self.readiness() if one.loaded is not None)
+        found = (r.reason for r in rows if r.name == servable and version in (0, r.version))
+        return next(found, "")
+
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
 

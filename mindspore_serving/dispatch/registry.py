@@ -48,6 +48,8 @@ class Registry:
         self._new_method = new_method
         self._current: dict[str, dict[int, Service]] = {}
         self.all: list[Service] = []  # also those that are not current, yet or any more
+        # Why a version of a servable is not here yet; "" if it is not expected.
+        self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
     def __iter__(self) -> Iterator[Service]:
         """The current ones."""
@@ -131,6 +133,9 @@ class Registry:
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
+        reason = self.find_reason(servable, version) if service is None else ""
+        if reason:
+            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
             raise NotFound(f"{label}, servable is not available")
         if found is None:

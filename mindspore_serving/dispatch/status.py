@@ -51,8 +51,10 @@ def readiness(
     if "ready" in states or (deployment.scaling is not None and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
-        reason = "it is loading"
-    elif "restarting" in states:
+        share = sum(one.share_loaded for one in own) / max(1, len(own))
+        reason = f"still loading, {share:.0%}".replace("%", " %")
+        return ServableReadiness(deployment.name, version, False, reason, share)
+    if "restarting" in states:
         reason = f"its workers are restarted ({reason})"
     elif "silent" in states:
         reason = "its workers give no heartbeat"

@@ -14,11 +14,11 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
-from mindspore_serving.execution.signatures import of_method
 from mindspore_serving.ipc.messages import MethodReport, ModelReport
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
+    from mindspore_serving.tasks.opening import OpenTask
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Host:
     threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at a time
     num_slots: int = 1  # how many
     language: "LanguageService | None" = None
+    tasks: "dict[str, OpenTask]" = field(default_factory=dict)  # by path
 
     def method_reports(self) -> list[MethodReport]:
         reports = []
@@ -50,7 +51,7 @@ class Host:
                     method.retry,
                     is_only,
                     method.streams,
-                    of_method(method, self.models),
+                    program.signature,
                 )
             )
         if self.language is not None:
@@ -71,6 +72,8 @@ class Host:
             self.threads.shutdown()
         for backend in self.backends.values():
             backend.close()
+        for task in self.tasks.values():
+            task.close()
         if self.language is not None:
             self.language.close()
 

@@ -5,7 +5,10 @@ an output that comes straight from a model those of its output.  What Python sta
 is not known.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from mindspore_serving.batching import assemble
 from mindspore_serving.core import dtype as dtypes
@@ -42,6 +45,12 @@ def of_method(method: Method, models: Mapping[str, ModelReport]) -> InstanceSign
             for name, slot in zip(method.outputs, method.returns, strict=True)
         ),
     )
+
+
+def dtypes_of(specs: Iterable[ValueSpec]) -> dict[str, "np.dtype[Any]"]:
+    """The types of the arrays among `specs`, by name."""
+    rows = {spec.name: dtypes.BY_NAME[spec.dtype] for spec in specs if spec.dtype is not None}
+    return {name: row.numpy for name, row in rows.items() if row.numpy is not None}
 
 
 def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:

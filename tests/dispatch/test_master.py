@@ -142,9 +142,7 @@ async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason
     server.write("tiny", "raise OSError('disk on fire')")
     with pytest.raises(StartError) as caught:
         await server.deploy(server.deployment(num_parallel_workers=1))
-    assert str(caught.value).startswith(
-        "Fail to start workers: {servable:tiny, version:0, extra:0, <"
-    )
+    assert str(caught.value).startswith("Fail to start workers: servable tiny, worker 0: ")
     assert "disk on fire" in str(caught.value)
     assert "servable_config.py, line" in str(caught.value)
 

@@ -162,21 +162,6 @@ def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retr
     assert registry.find("math", 1, report.name).can_retry is can_retry
 
 
-def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(registry):
-    for version in (2, 10, 9):
-        deploy(registry, version, f"worker {version}", ADD, SUB)
-    found = registry.signature("math", 0)
-    assert (found.name, found.version, found.versions) == ("math", 10, (2, 9, 10))
-    assert found.methods == {"add": SIGNATURE, "sub": InstanceSignature()}
-    assert registry.signature("math", 9).version == 9
-
-
-def test_there_is_no_signature_of_what_never_ran(registry):
-    deploy(registry, 1, "worker")
-    assert registry.signature("math", 2) is None
-    assert registry.signature("other", 0) is None
-
-
 def test_a_higher_generation_is_found_when_it_is_promoted(registry):
     deploy(registry, 1, "old")
     new = deploy(registry, 1, "new", generation=1)
@@ -213,3 +198,18 @@ def test_withdrawing_the_one_before_leaves_the_current_one(registry):
     registry.promote(new.deployment)
     registry.forget(old.deployment)
     assert registry.find("math", 1, "add").workers == ["new"]
+
+
+def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(registry):
+    for version in (2, 10, 9):
+        deploy(registry, version, f"worker {version}", ADD, SUB)
+    found = registry.signature("math", 0)
+    assert (found.name, found.version, found.versions) == ("math", 10, (2, 9, 10))
+    assert found.methods == {"add": SIGNATURE, "sub": InstanceSignature()}
+    assert registry.signature("math", 9).version == 9
+
+
+def test_there_is_no_signature_of_what_never_ran(registry):
+    deploy(registry, 1, "worker")
+    assert registry.signature("math", 2) is None
+    assert registry.signature("other", 0) is None

@@ -133,6 +133,36 @@ def looped(x):
 # --- models in stages ---------------------------------------------------------------------------
 
 
+def test_the_decoder_knows_the_types_that_models_want(write):
+    loaded = load(write(MIXED))
+    assert loaded.programs["only_model"].method.dtypes == {"x1": np.int64, "x2": np.int64}
+    assert loaded.programs["mixed"].method.dtypes == {"x1": np.int64, "x2": np.int64}
+
+
+def test_a_float64_array_fits_a_float32_model(write):
+    loaded = load(
+        write("""
+def double(x):
+    return x * 2
+
+double.signature = Signature(
+    (TensorSpec("x", np.dtype("float32"), (-1, 2)),),
+    (TensorSpec("y", np.dtype("float32"), (-1, 2)),),
+)
+model = register.declare_model(double, model_format="Python")
+
+def scale(x):
+    return x / 4
+
+@register.register_method(output_names=["y"])
+def m(x):
+    x = register.add_stage(scale, x, outputs_count=1)
+    return register.add_stage(model, x, outputs_count=1)
+""")
+    )
+    assert run(loaded, "m", (number([1, 2]),)) == [{"y": [0.5, 1.0]}]
+
+
 def test_a_model_stage_gets_whole_batches(write):
     loaded = load(
         write("""

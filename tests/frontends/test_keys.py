@@ -71,7 +71,6 @@ PLACES = {
     "version": "1",
     "repository": "models",
     "region": "input",
-    "rest:path": "no/such/path",
 }
 
 

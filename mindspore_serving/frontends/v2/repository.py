@@ -53,4 +53,5 @@ def _checked(repository: ModelControl | None) -> ModelControl:
 def _state_of(state: ModelState) -> str:
     if state.is_ready:
         return "READY"
-    return "LOADING" if state.is_loaded and state.reason == LOADING else "UNAVAILABLE"
+    is_loading = state.is_loaded and state.reason.startswith(LOADING)
+    return "LOADING" if is_loading else "UNAVAILABLE"

@@ -11,13 +11,12 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.v2 import generating, repository, settings
-from mindspore_serving.frontends.v2.errors import fail, to_response
+from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.http_inference import infer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import server_metadata
 from mindspore_serving.wire.v2.request import to_version
 
-_VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _MAX_SMALL = 1 << 20  # bytes of a body that holds settings
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -25,7 +24,7 @@ Model = tuple[str, int]  # name and version
 
 
 def routes(v2: V2, max_body: int) -> list[BaseRoute]:
-    """All of them, and 404 for what else is below /v2.  `max_body` is in bytes."""
+    """All of them.  `max_body` is in bytes."""
 
     async def infer_one(http: Request) -> Response:
         return await infer(v2, http, model_of(http), max_body)
@@ -44,7 +43,6 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         *_at_model("/generate_stream", {"POST": generate_stream}),
         *_repository_routes(v2),
         *_memory_routes(v2),
-        Route("/v2/{rest:path}", _not_found, methods=_VERBS),
     ]
 
 
@@ -73,7 +71,6 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
 
     return [
         route("/v2", {"GET": metadata}),
-        route("/v2/", {"GET": metadata}),
         route("/v2/health/live", {"GET": live}),
         route("/v2/health/ready", {"GET": ready}),
         route("/v2/logging", {"GET": show_log, "POST": change_log}),
@@ -183,26 +180,17 @@ def _at_model(path: str, answers: dict[str, Answer]) -> list[BaseRoute]:
 
 
 def route(path: str, answers: dict[str, Answer]) -> Route:
-    """A route with an answer for some verbs, and 405 for others."""
+    """A route with an answer for each of some verbs."""
 
     async def endpoint(http: Request) -> Response:
-        answer = answers.get("GET" if http.method == "HEAD" else http.method)
-        if answer is None:
-            response = fail(405, "Method Not Allowed")
-            response.headers["allow"] = ", ".join(answers)
-            return response
         try:
-            return await answer(http)
+            return await answers["GET" if http.method == "HEAD" else http.method](http)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
             return to_response(error)
 
-    return Route(path, endpoint, methods=_VERBS)
-
-
-async def _not_found(_: Request) -> Response:
-    return fail(404, "Not Found")
+    return Route(path, endpoint, methods=[*answers])
 
 
 async def _object(http: Request) -> dict[str, Any]:

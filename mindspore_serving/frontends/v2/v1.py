@@ -67,7 +67,7 @@ class _OfOthers(Route):
     """The route of a model, for those that are no language models."""
 
     def __init__(self, v2: V2, route: Route) -> None:
-        super().__init__(route.path, route.endpoint, methods=["GET", "HEAD"])
+        super().__init__(route.path, route.endpoint, methods=["GET"])
         self._models = v2.models
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
