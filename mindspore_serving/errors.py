@@ -31,6 +31,7 @@ class Code(IntEnum):
     NO_ROUTE = 13
     WRONG_VERB = 14
     INVALID_TENSOR = 15
+    UNSUPPORTED = 16
 
 
 class ServingError(RuntimeError):
@@ -151,6 +152,12 @@ class WrongVerb(ServingError):
         self.allowed = allowed
 
 
+class Unsupported(ServingError):
+    """The protocol has it, and this server does not."""
+
+    code = Code.UNSUPPORTED
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -185,6 +192,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Forbidden,
         NoRoute,
         WrongVerb,
+        Unsupported,
     )
 }
 

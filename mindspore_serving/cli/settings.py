@@ -121,6 +121,9 @@ class ServeSettings:
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
     allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    client_shared_memory: bool = option(
+        False, "clients of protocol v2 may name shared memory of this machine for tensors"
+    )
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",

@@ -71,6 +71,7 @@ class PendingRequest:
     num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
+    num_instances: int = 0  # that were answered
     parts: Sequence[RequestPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 
@@ -88,14 +89,17 @@ class PendingRequest:
             self.fail(reply.failure)
         elif len(self.parts) == 1:
             if reply.is_last:
+                self.num_instances = len(reply.instances) or 1  # the end of a stream has none
                 self._end(0)
             self._reply(reply)
         else:
             self._answers[part.index] = reply
             if len(self._answers) == len(self.parts):
                 replies = [self._answers[index] for index in range(len(self.parts))]
+                joined = _join(replies)
+                self.num_instances = len(joined.instances)
                 self._end(0)
-                self._reply(_join(replies))
+                self._reply(joined)
 
     def fail(self, error: ServingError) -> None:
         """Reply with `error` if the request is not done."""

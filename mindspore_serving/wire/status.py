@@ -39,6 +39,7 @@ TABLE = {
     Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
     Code.NO_ROUTE: Status(2, 404, "UNIMPLEMENTED"),
     Code.WRONG_VERB: Status(2, 405, "UNIMPLEMENTED"),
+    Code.UNSUPPORTED: Status(1, 501, "UNIMPLEMENTED"),
 }
 
 
