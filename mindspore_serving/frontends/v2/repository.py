@@ -7,8 +7,6 @@ from mindspore_serving.core.service import ModelControl, ModelState
 from mindspore_serving.errors import Unsupported
 from mindspore_serving.frontends.v2.models import Models
 
-LOADING = "it is loading"
-
 
 async def index(
     repository: ModelControl | None, models: Models, *, only_ready: bool
@@ -53,5 +51,4 @@ def _checked(repository: ModelControl | None) -> ModelControl:
 def _state_of(state: ModelState) -> str:
     if state.is_ready:
         return "READY"
-    is_loading = state.is_loaded and state.reason.startswith(LOADING)
-    return "LOADING" if is_loading else "UNAVAILABLE"
+    return "LOADING" if state.is_loading else "UNAVAILABLE"
