@@ -45,6 +45,8 @@ def declare_hf_model(
     | fill-mask | text, top_k, truncate | text, tokens, scores |
     | image-classification | image, top_k | label, score, labels, scores |
 
+    If it is the only model and no method is registered, there is `predict` with all of these.
+
     Args:
         path: the model's directory; relative to the servable's directory.
         task: None: what the architecture in config.json is for.  "feature-extraction" can be taken
