@@ -134,7 +134,7 @@ class ServeSettings:
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
-    runtime: str = option("", "language models: openvino, torch, mindspore or mindir")
+    runtime: str = option("", "language models: openvino, torch, mindspore or mindir; others: docs/hugging_face.md")
     quantization: str = option("", "language models: int8 or int4 weights", metavar="KIND")
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
     llm_serving_form: str = option(

@@ -79,8 +79,9 @@ class ServableStartConfig:
         step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
         node_labels: Run on machines with these labels only (`worker --join ... --labels`).
         alias: What clients call it; the name of its directory if it is "".
-        llm_options: For the directory of a language model (config.json, *.safetensors): the options
-            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
+        llm_options: For a bare Hugging Face directory (config.json, *.safetensors): the options
+            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a model that does
+            not generate also those of `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
