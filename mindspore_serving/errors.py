@@ -5,6 +5,7 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -24,6 +25,8 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
+    NO_ROUTE = 13
+    WRONG_VERB = 14
 
 
 class ServingError(RuntimeError):
@@ -122,6 +125,22 @@ class Forbidden(ServingError):
     code = Code.FORBIDDEN
 
 
+class NoRoute(ServingError):
+    """No protocol of this server has the path."""
+
+    code = Code.NO_ROUTE
+
+
+class WrongVerb(ServingError):
+    """The path takes other methods of HTTP: `allowed`."""
+
+    code = Code.WRONG_VERB
+
+    def __init__(self, text: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -153,6 +172,8 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        NoRoute,
+        WrongVerb,
     )
 }
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
@@ -45,8 +46,9 @@ def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
 def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Value]) -> Row:
     """The arrays of `instance` in the shapes the model wants.
 
-    An array of the right byte size and type but another shape is reshaped.  Where the model leaves
-    dimensions open, rank and known dimensions must fit instead.  Raises InvalidInputs.
+    An array of another type is cast where `casting.cast` does, one of the right size but another
+    shape is reshaped.  Where the model leaves dimensions open, rank and known dimensions must fit
+    instead.  Raises InvalidInputs.
     """
     given, wanted = len(instance), len(signature.inputs)
     if given != wanted:
@@ -165,17 +167,19 @@ def _is_batched(spec: ModelSpec, index: int) -> bool:
 
 def _fit(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     if isinstance(value, str) or (isinstance(value, bytes) and tensor.dtype is not None):
-        raise InvalidInputs(_type_text(index, value, tensor))
+        raise InvalidInputs(_type_text(index, value, tensor, shape))
     array = np.asarray(to_argument(value))
-    if shape is not None and all(dim >= 0 for dim in shape):
-        _check_size(index, array, tensor, shape)
     if tensor.dtype is not None and array.dtype != tensor.dtype:
-        raise InvalidInputs(_type_text(index, value, tensor))
+        try:
+            array = casting.cast(array, tensor.dtype)
+        except InvalidInputs as error:
+            raise InvalidInputs(f"{_type_text(index, value, tensor, shape)}: {error}") from None
     if shape is None or array.shape == shape:
         return np.ascontiguousarray(array) if array.ndim else array
     if all(dim >= 0 for dim in shape):
+        _check_size(index, array, tensor, shape)
         return np.ascontiguousarray(array).reshape(shape)
-    _check_open_shape(index, array, shape)
+    _check_open_shape(index, array, tensor, shape)
     return np.ascontiguousarray(array)
 
 
@@ -187,22 +191,22 @@ def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, 
     if given != wanted:
         raise InvalidInputs(
             f"Given model input {index} {what} {given} not match the {what} {wanted} defined in "
-            f"model: shape {list(array.shape)} given, {list(shape)} defined"
+            f"model{_both(array, tensor, shape)}"
         )
 
 
-def _check_open_shape(index: int, array: Array, shape: tuple[int, ...]) -> None:
+def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
     fits = len(shape) == array.ndim and all(
         want in (-1, have) for want, have in zip(shape, array.shape, strict=False)
     )
     if not fits:
         raise InvalidInputs(
             f"Given model input {index} shape {list(array.shape)} not match the shape "
-            f"{list(shape)} defined in model, where -1 is any size"
+            f"{list(shape)} defined in model, where -1 is any size{_both(array, tensor, shape)}"
         )
 
 
-def _type_text(index: int, value: Value, tensor: TensorSpec) -> str:
+def _type_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
     given = dtypes.of(value)
     name = given.kind if given is not None else str(getattr(value, "dtype", type(value)))
     if tensor.dtype is None:
@@ -210,8 +214,18 @@ def _type_text(index: int, value: Value, tensor: TensorSpec) -> str:
     wanted = dtypes.BY_NUMPY[tensor.dtype].kind
     return (
         f"Given model input {index} data type {name} not match the data type {wanted} "
-        "defined in model"
+        f"defined in model{_both(value, tensor, shape)}"
     )
+
+
+def _both(value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
+    """What was given and what is wanted, in the words of users."""
+    if isinstance(value, np.ndarray):
+        given = f"{value.dtype} {list(value.shape)}"
+    else:
+        given = f"a {type(value).__name__}"
+    wanted = "any shape" if shape is None else list(shape)
+    return f"; input '{tensor.name}': {given} given, {tensor.dtype or 'any type'} {wanted} wanted"
 
 
 def _key(spec: ModelSpec, row: Row) -> Hashable:

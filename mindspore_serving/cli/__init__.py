@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from mindspore_serving import __version__
+from mindspore_serving import __version__, extras
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
-from mindspore_serving.cli.options import add_options, to_settings
+from mindspore_serving.cli.options import add_options, given, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
+    ConfigSettings,
     ConvertSettings,
     DoctorSettings,
     PredictSettings,
@@ -27,6 +28,7 @@ _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
 
   mindspore-serving serve models/        serve every servable in models/
+  mindspore-serving serve --config server.yaml      with settings per servable
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
   mindspore-serving chat http://127.0.0.1:1500      talk with a language model
   mindspore-serving bench http://127.0.0.1:1500     how fast it answers
@@ -46,8 +48,11 @@ Serve everything found at PATH until Ctrl-C.  PATH is
   NAME/                 with 1/model.mindir, 1/model.onnx, 1/model.pt2 or 1/model.pt, or
   a directory           that holds any number of such directories
 
-The newest version directory of each is served.  A start-up script with ServableStartConfig does
-the same with settings per servable.
+The newest version directory of each is served.  A file given by --config, or a start-up script with
+ServableStartConfig, does the same with settings per servable.
+"""
+_CONFIG = """\
+Print the configuration that `serve` would have with the same arguments, as a configuration file.
 """
 _PREDICT = """\
 Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
@@ -103,15 +108,32 @@ finish what they have, and the server places them elsewhere.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    settings = to_settings(arguments.settings, arguments)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command == "serve" and not arguments.paths and "config" not in arguments:
+        parser.error("the following arguments are required: PATH, or --config")
     try:
+        settings = _settings(arguments)
         return _run(arguments.command, settings)
     except ServingError as error:
         print(f"mindspore-serving: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        text = extras.missing(error, arguments.command)
+        print(f"mindspore-serving: {text}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _settings(arguments: argparse.Namespace) -> object:
+    """Raises ServingError for a configuration file that is wrong."""
+    if "config" not in arguments:
+        return to_settings(arguments.settings, arguments)
+    from mindspore_serving.cli import config_file
+
+    own = given(arguments.settings, arguments)
+    return arguments.settings(**config_file.read(arguments.config) | own)
 
 
 def _run(command: str, settings: object) -> int:
@@ -134,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, short, long, kind in (
         ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
+        ("config", "show what `serve` is configured to do", _CONFIG, ConfigSettings),
         ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
         ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),

@@ -11,11 +11,17 @@ from typing import Any, TypeVar
 _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
 _Kind = type[Any]
+_HIDDEN = "hidden"
 
 
 def option(default: Any, text: str, **arguments: Any) -> Any:
     """A field that is `--name`; `arguments` go to argparse."""
     return field(default=default, metadata={"help": text, **arguments})
+
+
+def hidden(default: Any) -> Any:
+    """A field that is no option."""
+    return field(default=default, metadata={_HIDDEN: True})
 
 
 def positional(text: str, **arguments: Any) -> Any:
@@ -49,9 +55,11 @@ ids = numbers(int, "0,1,2")
 
 
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
-    """One argument of `parser` for each field of `kind`."""
+    """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
         arguments = dict(one.metadata)
+        if _HIDDEN in arguments:
+            continue
         if one.default is MISSING:
             parser.add_argument(one.name, **arguments)
             continue
@@ -60,22 +68,28 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             if isinstance(shown, tuple):
                 shown = ",".join(map(str, shown))
             arguments["help"] += f" (default: {shown})"
-        if isinstance(one.default, bool):
+        if one.default is True:
+            arguments["action"] = argparse.BooleanOptionalAction
+        elif isinstance(one.default, bool):
             arguments["action"] = "store_true"
         elif isinstance(one.default, int | float):
             arguments["type"] = type(one.default)
         if "action" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
         flag = "--" + one.name.replace("_", "-")
-        # "append" adds to a list; a tuple has to stand in for it only afterwards
-        default = [] if arguments.get("action") == "append" else one.default
-        parser.add_argument(flag, dest=one.name, default=default, **arguments)
+        parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
 
 
 def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
     """The parsed `arguments` as a `kind`."""
-    values = {one.name: getattr(arguments, one.name) for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return kind(**given(kind, arguments))
+
+
+def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `kind` that `arguments` give."""
+    names = {one.name for one in fields(kind)}
+    found = {name: value for name, value in vars(arguments).items() if name in names}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
 
 
 def _metavar(name: str, default: object) -> str:

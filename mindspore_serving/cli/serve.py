@@ -1,24 +1,26 @@
 """`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
 The ports are taken first: one in use is an error at once, and /health answers while models load.
+With --wait they are only tried then, and taken when everything is loaded.
 """
 
 import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.cli import report
+from mindspore_serving.cli.preflight import check_libraries
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable import repository, version_policy
 from mindspore_serving.servable.check import check_number
 from mindspore_serving.servable.repository import is_language_model
@@ -28,7 +30,6 @@ from mindspore_serving.server.master import context
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 RELOAD_SECONDS = 0.5  # between two looks with --reload
-_POLL_SECONDS = 0.1
 
 
 def run(settings: ServeSettings) -> int:
@@ -38,22 +39,26 @@ def run(settings: ServeSettings) -> int:
     """
     tls = _tls(settings)
     configs = to_configs(settings)
+    places = [(config.servable_directory, config.servable_name) for config in configs]
+    check_libraries(places, settings.runtime)
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
-    began = time.monotonic()
     try:
-        _listen(settings, tls)
-        with _Progress(began):
-            startup.deploy(
-                _to_deployments(configs),
-                lambda: _to_deployments(to_configs(settings)),
-                _poll_seconds(settings),
-            )
+        _prepare(settings, tls)
+        if not settings.wait:
+            _listen(settings, tls)
+        seconds = startup.load(
+            _to_deployments(configs),
+            lambda: _to_deployments(to_configs(settings)),
+            _poll_seconds(settings),
+        )
+        if settings.wait:
+            _listen(settings, tls)
     except BaseException:
         server.stop()
         raise
-    _say(report.ready(settings, startup.describe(), time.monotonic() - began))
+    _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
 
@@ -81,7 +86,25 @@ SUPERVISION = (
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
+    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
+    setting."""
+    configs = [config for part in settings.parts() for config in _configs_of(part)]
+    if not configs:
+        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
+    first: dict[str, str] = {}
+    for config in configs:
+        name = config.alias or config.servable_name
+        where = os.path.join(config.servable_directory, config.servable_name)
+        if first.setdefault(name, where) != where:
+            raise InvalidInputs(
+                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
+                "another 'name' in a configuration file"
+            )
+    return configs
+
+
+def _configs_of(settings: ServeSettings) -> list[server.ServableStartConfig]:
+    """Those of the paths of `settings`."""
     places = (place for path in settings.paths for place in repository.discover(path))
     found = list(dict.fromkeys(places))
     if settings.name and len(found) > 1:
@@ -178,9 +201,12 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     )
 
 
-def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+    """What comes before any model is loaded.  Raises ServingError if a port is in use."""
     _warn(settings)
-    (most, content), keys = limits(settings), api_keys(settings)
+    limits(settings)  # wrong ones are errors now, and not when all is loaded
+    if settings.wait:
+        check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
     if settings.worker_address is not None:
@@ -198,6 +224,21 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             address=settings.ray_address,
             device_type="GPU" if (settings.device_type or "").lower() == "gpu" else "CPU",
         )
+
+
+def check_ports(settings: ServeSettings) -> None:
+    """Raises StartError if a port that will be listened on is in use."""
+    for port, is_off, tag in (
+        (settings.http_port, settings.no_http, "RESTful server"),
+        (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
+    ):
+        where = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        if not is_off:
+            addresses.listen(where, tag).close()
+
+
+def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+    (most, content), keys = limits(settings), api_keys(settings)
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),
@@ -243,34 +284,6 @@ def _wait() -> int:
         return 0
     print("mindspore-serving: every worker has ended, see serving_logs/", file=sys.stderr)
     return 1
-
-
-class _Progress:
-    """Shows which servable is loaded, while the main thread waits for all of them."""
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        seen: set[tuple[str, int]] = set()
-        is_last = False
-        while not is_last:
-            is_last = self._done.wait(_POLL_SECONDS)  # one more look at the end
-            for servable in startup.describe():
-                name, version = servable["name"], servable["version"]
-                if servable["num_workers"] and (name, version) not in seen:
-                    seen.add((name, version))
-                    seconds = time.monotonic() - self._began
-                    _say(f"  {name}  version {version} loaded, {seconds:.1f} s")
 
 
 def _say(text: str) -> None:

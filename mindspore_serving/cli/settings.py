@@ -1,9 +1,10 @@
 """The settings of each subcommand: frozen data, whose fields are its options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mindspore_serving.cli.options import ids, numbers, option, pairs, positional
+from mindspore_serving.cli.options import hidden, ids, numbers, option, pairs, positional
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 
@@ -29,13 +30,19 @@ class ServeSettings:
     paths: Sequence[str] = positional(
         "a servable, a language model's directory, or a directory of them",
         metavar="PATH",
-        nargs="+",
+        nargs="*",
     )
+    config: str | None = option(
+        None,
+        "a YAML file with options and settings per servable; options given here come before it",
+    )
+    servables: tuple[Mapping[str, Any], ...] = hidden(())  # of the file: settings of each
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every network")
     http_port: int = option(HTTP_PORT, "port of the RESTful server")
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
+    wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None, "Ascend, GPU or CPU (default: the first that works)", metavar="TYPE"
     )
@@ -82,7 +89,9 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
-    http_status_codes: bool = option(False, "answer errors over REST with 4xx and 5xx, not 200")
+    http_status_codes: bool = option(
+        True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
+    )
     tls_cert: str | None = option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = option(None, "PEM private key of --tls-cert")
     tls_ca: str | None = option(None, "demand client certificates signed by this PEM authority")
@@ -134,7 +143,9 @@ class ServeSettings:
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
-    runtime: str = option("", "language models: openvino, torch, mindspore or mindir; others: docs/hugging_face.md")
+    runtime: str = option(
+        "", "language models: openvino, torch, mindspore or mindir; others: docs/hugging_face.md"
+    )
     quantization: str = option("", "language models: int8 or int4 weights", metavar="KIND")
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
     llm_serving_form: str = option(
@@ -149,6 +160,21 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
+
+    def parts(self) -> "Iterator[ServeSettings]":
+        """The settings of servables that have the same ones."""
+        if self.paths:
+            yield self
+        for own in self.servables:
+            yield replace(self, servables=(), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSettings(ServeSettings):
+    """`mindspore-serving config`."""
+
+    show: bool = option(False, "print the configuration that `serve` would have (the default)")
+    schema: bool = option(False, "print the JSON schema of configuration files, for editors")
 
 
 @dataclass(frozen=True, slots=True)

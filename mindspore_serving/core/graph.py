@@ -6,6 +6,9 @@ Plain frozen data: what is to be run, not how.  `servable.method` builds it, the
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
+
+import numpy as np
 
 from mindspore_serving.core.value import Value
 
@@ -43,6 +46,7 @@ class Method:
 
     `retry` is False for a method that must not be run twice for one request, not even when the
     worker that had it died.  `defaults` are the values of inputs that a request may leave out.
+    `dtypes` are the types that models want of inputs; a worker adds them when it has the models.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Method:
     returns: tuple[int, ...]
     retry: bool = True
     defaults: Mapping[str, Value] = field(default_factory=dict)
+    dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
 
     @property
     def streams(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
 
 
@@ -77,12 +78,14 @@ class Inference(Protocol):
 @dataclass(frozen=True, slots=True)
 class ServableReadiness:
     """Whether a servable version takes requests now.  `reason` says why not, for clients to read;
-    "" if it is ready."""
+    "" if it is ready.  `loaded` is the share that is loaded, of one that is started for the first
+    time; None of others."""
 
     name: str
     version: int  # 0 while the newest is not known yet
     is_ready: bool
     reason: str = ""
+    loaded: float | None = None
 
 
 class Control(Protocol):
@@ -108,6 +111,11 @@ class Control(Protocol):
 
     def streams(self, servable: str, version: int, method: str) -> bool | None:
         """Whether a method can answer in pieces; None if there is no such method now."""
+        ...
+
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        """What the methods of a servable version (0: the newest) take and give; None if there is no
+        such version."""
         ...
 
     @property

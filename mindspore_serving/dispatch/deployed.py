@@ -123,12 +123,12 @@ class Deployed:
         deployment = self.deployment
         name, version = deployment.servable_name, deployment.version
         if deployment.gang is not None:
-            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
+            title, log_name = f"distributed servable {name}", f"log_{name}_distributed"
         elif device_id is not None:
-            title = f"servable name:{name}, device id:{device_id}"
+            title = f"servable {name}, device {device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
         else:
-            title = f"servable:{name}, version:{version}, extra:{extra}"
+            title = f"servable {name}, worker {extra}"
             log_name = f"log_{name}_extra{extra}_version{version}"
 
         supervisor = WorkerSupervisor(

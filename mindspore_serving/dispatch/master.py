@@ -40,6 +40,7 @@ class Master:
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self.control = Overview(self.registry, self._deployed)
+        self.registry.find_reason = self.control.find_reason
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
 
@@ -140,6 +141,7 @@ class Master:
         owns_models = device_id is not None or not deployment.device_ids
         link = Link(launched, title, self, owns_models=owns_models)
         self._links[link] = supervisor
+        supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
         if self._is_stopping:
             link.process.kill()
@@ -210,7 +212,7 @@ class Master:
             return
         link.is_silent = pulse.is_silent
         if pulse.is_silent:
-            log.warning("{%s}: no heartbeat for %.0f s", link.name, pulse.silent_for)
+            log.warning("%s: no heartbeat for %.0f s", link.name, pulse.silent_for)
             self.dispatcher.withhold(link, service.methods.values())
         else:
             for method in service.methods.values():

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
@@ -19,9 +20,13 @@ def describe(service: Service) -> dict[str, Any]:
         "name": service.name,
         "version": service.version,
         "methods": {
-            name: {"inputs": method.report.inputs, "outputs": method.report.outputs}
-            for name, method in service.methods.items()
-            if not name.startswith("@")
+            name: {
+                "inputs": report.inputs,
+                "outputs": report.outputs,
+                "input_specs": signatures.describe(report.signature.inputs),
+                "output_specs": signatures.describe(report.signature.outputs),
+            }
+            for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
         **({"summary": service.card.summary} if service.card else {}),
@@ -45,8 +50,10 @@ def readiness(
     if "ready" in states or (deployment.scaling is not None and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
-        reason = "it is loading"
-    elif "restarting" in states:
+        share = sum(one.share_loaded for one in own) / max(1, len(own))
+        reason = f"still loading, {share:.0%}".replace("%", " %")
+        return ServableReadiness(deployment.name, version, False, reason, share)
+    if "restarting" in states:
         reason = f"its workers are restarted ({reason})"
     elif "silent" in states:
         reason = "its workers give no heartbeat"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mindspore_serving import backends, log
+from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
@@ -20,7 +20,7 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
-from mindspore_serving.execution import nested
+from mindspore_serving.execution import nested, signatures
 from mindspore_serving.execution.host import Host, call_name
 from mindspore_serving.execution.job import Outcome
 from mindspore_serving.execution.preparing import check_subgraph, make_program
@@ -67,7 +67,8 @@ def load(
     if setup.owns_models:
         host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
         _check_device(setup, host)
-        for spec in declaration.models.values():
+        for number, spec in enumerate(declaration.models.values()):
+            loading.reached(number / len(declaration.models))
             _load_model(host, spec, setup)
     if declaration.distributed is not None and setup.gang is not None:
         _open_gang(host, declaration.distributed, setup.gang, on_broken)
@@ -146,7 +147,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 
 def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
-    graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
+    graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
 
 
@@ -219,9 +220,9 @@ def _add_programs(host: Host, setup: Setup, remote: RemoteCaller) -> None:
         host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
     if setup.owns_models and setup.device_id is not None:
         for key, report in host.models.items():
-            for subgraph, (num_inputs, known) in enumerate(report.graphs):
-                num_outputs = known or _declared_outputs(host, key, subgraph)
-                method = _call_method(key, subgraph, num_inputs, num_outputs)
+            for subgraph, graph in enumerate(report.graphs):
+                num_outputs = len(graph.outputs) or _declared_outputs(host, key, subgraph)
+                method = _call_method(key, subgraph, len(graph.inputs), num_outputs)
                 host.programs[method.name] = make_program(host, method, None)
 
 

@@ -25,7 +25,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith("/readyz/"):
             await self._app(scope, receive, send)
             return
         try:

@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from mindspore_serving.frontends import llm_serving, openai, page, tgi
+from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.metrics import render_waits
 
 
 class _AmongModels(BaseRoute):
-    """A route that exists only while there is a language model: without one, `POST /` belongs to
-    the classic protocol."""
+    """A route that exists only where there is a language model, or may be soon."""
 
     def __init__(self, site: Site, route: BaseRoute) -> None:
         self._site = site
@@ -24,9 +24,9 @@ class _AmongModels(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match = self._route.matches(scope)
-        if match[0] is Match.NONE or not self._site.control.has_language_models:
-            return Match.NONE, {}
-        return match
+        control = self._site.control
+        exists = control.has_language_models or still_loading(control) is not None
+        return match if exists else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._route.handle(scope, receive, send)
@@ -46,12 +46,10 @@ def mount(site: Site, form: Form) -> Mounted:
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
-        """A page for browsers; for others TGI's health, if there is a language model."""
+        """A page for browsers; for others TGI's health."""
         if page.wants_page(request):
             return page.show_page(request)
-        if site.control.has_language_models:
-            return tgi.root_health(site, request)
-        return JSONResponse({"error_msg": "http message only support POST right now"})
+        return tgi.root_health(site, request)
 
     def metrics() -> bytes:
         engines = [row["engine"] for row in site.control.observe() if "engine" in row]

@@ -10,6 +10,7 @@ import msgspec
 
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code
 
 
@@ -85,7 +86,7 @@ class WorkReply(Message, frozen=True):
 
 
 class MethodReport(Message, frozen=True):
-    """A method that a worker can run.
+    """A method that a worker can run, and what it knows of one instance's values.
 
     `batch_size` is the most instances one of its stages takes at once; `retry` whether it may be
     run again elsewhere if the worker dies.  A method that `streams` may have any number of requests
@@ -99,13 +100,14 @@ class MethodReport(Message, frozen=True):
     retry: bool
     is_only_models: bool
     streams: bool = False
+    signature: InstanceSignature = InstanceSignature()
 
 
 class ModelReport(Message, frozen=True):
-    """A loaded model: its batch size (0: any) and the (inputs, outputs) counts of its graphs."""
+    """A loaded model: its batch size (0: any), and what an instance is for each of its graphs."""
 
     batch_size: int
-    graphs: list[tuple[int, int]]
+    graphs: list[InstanceSignature]
 
 
 # --- master to worker -------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
 from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
@@ -82,6 +83,9 @@ class Serving:
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()
+
+    async def readiness(self) -> Sequence[ServableReadiness]:
+        return self._master.control.readiness()
 
     async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:

@@ -26,6 +26,7 @@ from mindspore_serving.server.config import (
 )
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
 from mindspore_serving.server.lifetime import Lifetime
+from mindspore_serving.server.showing import Loading, say, say_ready
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -67,11 +68,19 @@ def start_servables(
 
 
 def deploy(
+    deployments: Sequence[Deployment], wanted: Callable[[], Sequence[Deployment]] | None = None
+) -> None:
+    """Start what is deployed, see `load` and `start_servables`, and say when it is ready."""
+    seconds = load(deployments, wanted)
+    say_ready(describe(), seconds)
+
+
+def load(
     deployments: Sequence[Deployment],
     wanted: Callable[[], Sequence[Deployment]] | None = None,
     poll_seconds: float = 0.0,
-) -> None:
-    """Start what is deployed, see `start_servables`.
+) -> float:
+    """Start what is deployed, showing what is loaded; the seconds that it took.
 
     `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
     often.  Any thread may call it.
@@ -81,13 +90,12 @@ def deploy(
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
+        with Loading(lambda: _loop.run(serving.readiness())) as loading:
+            _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
     except BaseException:
         stop()
         raise
-    for servable in describe():
-        if "summary" in servable:
-            print(f"Serving: {servable['summary']}", flush=True)
+    return loading.seconds
 
 
 def start_grpc_server(
@@ -118,7 +126,7 @@ def start_grpc_server(
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         run_on_server(lambda serving: serving.start_grpc(options))
-    print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
+    say(f"Serving gRPC server start success, listening on {address}")
 
 
 def start_restful_server(
@@ -178,7 +186,7 @@ def start_restful_server(
             ),
         )
         run_on_server(lambda serving: serving.start_http(options, http))
-    print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
+    say(f"Serving RESTful server start success, listening on {address}")
 
 
 def stop() -> None:
@@ -233,6 +241,7 @@ def _get() -> "Serving":
     # Else gRPC, which reads this when it is imported, ends its threads around each start of a
     # worker, and stays without where there can be no new ones for a while.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     from mindspore_serving.server.serving import Serving
 
     with _lock:

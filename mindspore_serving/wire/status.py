@@ -36,6 +36,8 @@ TABLE = {
     Code.CANCELLED: Status(1, 499, "CANCELLED"),
     Code.UNAUTHORIZED: Status(1, 401, "UNAUTHENTICATED"),
     Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
+    Code.NO_ROUTE: Status(2, 404, "UNIMPLEMENTED"),
+    Code.WRONG_VERB: Status(2, 405, "UNIMPLEMENTED"),
 }
 
 

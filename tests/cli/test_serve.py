@@ -44,6 +44,46 @@ def test_it_says_what_it_serves_and_the_printed_curl_line_works(tmp_path: Path) 
         assert json.loads(done.stdout) == {"instances": [{"y": 2.0}]}
 
 
+MODELS = """
+import numpy as np
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.server import register
+
+def declare(name, dtype, shape):
+    def total(x):
+        return x.reshape(len(x), -1).sum(axis=1)
+
+    total.__name__ = f"total_{name}"
+    total.signature = Signature(
+        (TensorSpec("x", np.dtype(dtype), (-1, *shape)),),
+        (TensorSpec("y", np.dtype(dtype), (-1,)),),
+    )
+    model = register.declare_model(total, model_format="Python")
+
+    def method(x):
+        return register.add_stage(model, x, outputs_count=1)
+
+    method.__name__ = name
+    register.register_method(output_names=["y"])(method)
+
+declare("floats", "float32", (3,))
+declare("integers", "int64", (2, 2))
+declare("image", "float16", (3, 32, 32))
+"""
+
+
+@needs_curl
+def test_the_printed_curl_lines_fit_the_models(tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / "servable_config.py").write_text(MODELS)
+    with serve(tmp_path, "sums", "--http-port", str(free_port()), "--no-grpc") as command:
+        command.says(READY)
+        for method, total in (("floats", 3.0), ("integers", 4), ("image", 3072.0)):
+            line = line_with(command, f"/model/sums:{method} ")
+            done = run(["bash", "-c", f"{line} -s"], tmp_path)
+            assert json.loads(done.stdout) == {"instances": [{"y": total}]}
+
+
 @pytest.mark.onnx
 def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path: Path) -> None:
     write_words(tmp_path / "models")
