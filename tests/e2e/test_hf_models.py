@@ -159,3 +159,17 @@ def test_models_are_stages_between_functions(calls: Calls, place: Path, mood: An
     assert calls.client("both", "describe_pet").infer({"image": image}) == [wanted]
     assert calls.post("both", "describe_pet", in_json) == {"instances": [wanted]}
     assert len(json.loads(labels)) == 2
+
+
+def test_types_of_inputs_and_outputs_are_published(calls: Calls) -> None:
+    servables = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    (found,) = [one["methods"]["predict"] for one in servables if one["name"] == "mood"]
+    assert found["input_specs"] == [
+        {"name": "text", "dtype": "str", "shape": []},
+        {"name": "text_pair", "dtype": "str", "shape": [], "optional": True},
+        {"name": "top_k", "dtype": "int32", "shape": [], "optional": True},
+        {"name": "truncate", "dtype": "bool", "shape": [], "optional": True},
+    ]
+    assert [spec["dtype"] for spec in found["output_specs"]] == ["str", "float32", "str", "float32"]
+    (answer,) = calls.post("mood", "predict", [{"text": "x", "top_k": 2.0}])["instances"]
+    assert len(json.loads(answer["labels"])) == 2
