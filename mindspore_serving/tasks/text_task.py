@@ -89,15 +89,15 @@ class TextTask:
         if is_cut:
             text = text[:most]  # far behind the last token that is left
         elif given > most:
-            raise _too_long(given, "characters", longest, is_asked=truncates)
+            raise _too_long(given, "characters", longest, truncates=truncates)
         try:
             tokens = self._tokenizer.encode_whole(text, pair, longest if truncates else None)
         except Exception as error:  # the library raises plain Exception
             raise InvalidInputs(f"the text cannot be cut into tokens: {error}") from error
         if is_cut and len(tokens.ids) < longest:
-            raise _too_long(given, "characters", longest, is_asked=truncates)
+            raise _too_long(given, "characters", longest, truncates=truncates)
         if len(tokens.ids) > longest:
-            raise _too_long(len(tokens.ids), "tokens", longest, is_asked=truncates)
+            raise _too_long(len(tokens.ids), "tokens", longest, truncates=truncates)
         self._check_tokens(tokens)
         last = self._model.num_types - 1  # families without types have pairs all the same
         return replace(tokens, types=[min(kind, last) for kind in tokens.types])
@@ -113,8 +113,10 @@ class TextTask:
             raise InvalidInputs(text)
 
 
-def _too_long(count: int, what: str, longest: int, *, is_asked: bool) -> InvalidInputs:
-    """`is_asked` is whether it was to be cut."""
-    advice = "more than are looked at" if is_asked else "set truncate to true to have it cut"
-    text = f"the text has {count:,} {what}, the model takes {longest:,} tokens; {advice}"
-    return InvalidInputs(text)
+def _too_long(count: int, what: str, longest: int, *, truncates: bool) -> InvalidInputs:
+    if truncates:
+        return InvalidInputs(
+            f"the text has {count:,} {what}, expected at most {PER_TOKEN_CUT * longest:,}"
+        )
+    text = f"the text has {count:,} {what}, the model takes {longest:,} tokens"
+    return InvalidInputs(f"{text}; set truncate to true to have it cut")
