@@ -15,10 +15,10 @@ _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 
 
-def check_libraries(places: Iterable[tuple[str, str]], runtime: str) -> None:
+def check_libraries(places: Iterable[tuple[str, str]], runtime: str | None) -> None:
     """Raises StartError for the first servable, as (directory, name), whose library is missing.
 
-    `runtime` is that of language models, "" for the default.  What a servable_config.py needs is
+    `runtime` is that of language models, None for the default.  What a servable_config.py needs is
     not known before it runs.
     """
     for directory, name in places:
