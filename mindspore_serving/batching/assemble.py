@@ -10,15 +10,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving.batching.texts import fit_text, is_text, to_text
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.errors import InvalidInputs, InvalidTensor, StageFailed, StartError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Row: TypeAlias = "tuple[Array, ...]"
-"""One instance: its arrays, one per input or output."""
+"""One instance: its arrays, one per input."""
+Results: TypeAlias = "tuple[Value, ...]"
+"""What one instance gets: an array or text per output."""
 
 
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
@@ -55,7 +59,9 @@ def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Val
         relation = f"{given} {'less' if given < wanted else 'greater'}"
         raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
-        _fit(i, value, tensor, instance_shape(spec, i, tensor))
+        (fit_text if tensor.dtype == TEXT else _fit)(
+            i, value, tensor, instance_shape(spec, i, tensor)
+        )
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
     )
 
@@ -96,13 +102,14 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
     ]
 
 
-def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Row]:
+def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
     """The first `count` instances of a run of batch dimension `size`.
 
     The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
     """
     if not spec.with_batch_dim:
-        return [tuple(np.array(output, order="C") for output in outputs)]
+        copies = [np.array(output, order="C") for output in outputs]
+        return [tuple(_result(i, output) for i, output in enumerate(copies))]
     for i, output in enumerate(outputs):
         if output.ndim == 0 or output.shape[0] != size:
             raise StageFailed(
@@ -111,7 +118,13 @@ def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> l
                 "model with with_batch_dim=False"
             )
     kept = [np.array(output[:count], order="C") for output in outputs]
-    return [tuple(output[i, ...] for output in kept) for i in range(count)]
+    return [
+        tuple(_result(n, output[i, ...]) for n, output in enumerate(kept)) for i in range(count)
+    ]
+
+
+def _result(index: int, output: Array) -> Value:
+    return to_text(index, output) if is_text(output) else output
 
 
 def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> int:
@@ -167,13 +180,13 @@ def _is_batched(spec: ModelSpec, index: int) -> bool:
 
 def _fit(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     if isinstance(value, str) or (isinstance(value, bytes) and tensor.dtype is not None):
-        raise InvalidInputs(_type_text(index, value, tensor, shape))
+        raise InvalidTensor(_type_text(index, value, tensor, shape))
     array = np.asarray(to_argument(value))
     if tensor.dtype is not None and array.dtype != tensor.dtype:
         try:
             array = casting.cast(array, tensor.dtype)
         except InvalidInputs as error:
-            raise InvalidInputs(f"{_type_text(index, value, tensor, shape)}: {error}") from None
+            raise InvalidTensor(f"{_type_text(index, value, tensor, shape)}: {error}") from None
     if shape is None or array.shape == shape:
         return np.ascontiguousarray(array) if array.ndim else array
     if all(dim >= 0 for dim in shape):
@@ -189,7 +202,7 @@ def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, 
     else:
         given, wanted, what = array.nbytes, math.prod(shape) * tensor.dtype.itemsize, "size"
     if given != wanted:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} {what} {given} not match the {what} {wanted} defined in "
             f"model{_both(array, tensor, shape)}"
         )
@@ -200,7 +213,7 @@ def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple
         want in (-1, have) for want, have in zip(shape, array.shape, strict=False)
     )
     if not fits:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} shape {list(array.shape)} not match the shape "
             f"{list(shape)} defined in model, where -1 is any size{_both(array, tensor, shape)}"
         )
@@ -240,6 +253,6 @@ def _stack(arrays: Sequence[Array], size: int) -> Array:
         return first[np.newaxis]
     batch = np.empty((size, *first.shape), first.dtype)
     for i, array in enumerate(arrays):
-        batch[i] = array
+        batch[i] = array[()]  # of an array of objects without dimensions, the object
     batch[len(arrays) :] = first
     return batch

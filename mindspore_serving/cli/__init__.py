@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
-from mindspore_serving.cli.options import add_options, given, to_settings
+from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
@@ -24,7 +24,7 @@ from mindspore_serving.cli.settings import (
     QuantizeSettings,
     ServeSettings,
 )
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, did_you_mean
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
@@ -42,18 +42,22 @@ language models over the protocols of OpenAI and TGI as well.
   mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
 
 A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
-without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
+without any Python, with one model file, in it or in NAME/1/, or the model file itself.
 """
 _SERVE = """\
 Serve everything found at PATH until Ctrl-C.  PATH is
 
   NAME/                 with servable_config.py (and model files in NAME/1/), or
-  NAME/                 with 1/model.mindir, 1/model.onnx, 1/model.pt2 or 1/model.pt, or
+  NAME/                 with one model file under any name, in it or in NAME/1/, or
   NAME/                 with config.json and *.safetensors: a language model's checkpoint, or
+  a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
+                        TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
+                        XGBoost (.json, .ubj) or LightGBM (.txt), or
   a directory           that holds any number of such directories
 
-The newest version directory of each is served.  A file given by --config, or a start-up script with
-ServableStartConfig, does the same with settings per servable.
+The newest version directory of each is served.  What cannot be served is named, with the reason,
+and the others are served all the same, unless --strict is given.  A file given by --config, or a
+start-up script with ServableStartConfig, does the same with settings per servable.
 """
 _CONFIG = """\
 Print the configuration that `serve` would have with the same arguments, as a configuration file.
@@ -114,7 +118,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        wrong = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+        near = did_you_mean(wrong, flags(arguments.settings))
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
     if arguments.command == "serve" and not arguments.paths and "config" not in arguments:
         parser.error("the following arguments are required: PATH, or --config")
     try:

@@ -37,7 +37,7 @@ class ServeSettings:
     """`mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "a servable, a language model's directory, or a directory of them",
+        "a servable, a model file, a language model's directory, or a directory of them",
         metavar="PATH",
         nargs="*",
     )
@@ -121,6 +121,9 @@ class ServeSettings:
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
     allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    client_shared_memory: bool = option(
+        False, "clients of protocol v2 may name shared memory of this machine for tensors"
+    )
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",
@@ -152,6 +155,10 @@ class ServeSettings:
         type=pairs,
         metavar="LABELS",
     )
+    allow_pickle: bool = option(
+        False, "scikit-learn models may be pickles, which run any code that is in them"
+    )
+    strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
