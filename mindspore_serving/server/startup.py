@@ -24,7 +24,12 @@ from mindspore_serving.server.config import (
     to_config_list,
     to_deployment,
 )
-from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
+from mindspore_serving.server.front_ends import (
+    ApiKeys,
+    FrontEndOptions,
+    HttpOptions,
+    to_names,
+)
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
 from mindspore_serving.server.ssl_config import SSLConfig
