@@ -30,6 +30,8 @@ class Code(IntEnum):
     FORBIDDEN = 12
     NO_ROUTE = 13
     WRONG_VERB = 14
+    INVALID_TENSOR = 15
+    UNSUPPORTED = 16
 
 
 class ServingError(RuntimeError):
@@ -70,6 +72,12 @@ class TooLarge(InvalidInputs):
     """A message or tensor over a limit."""
 
     code = Code.TOO_LARGE
+
+
+class InvalidTensor(InvalidInputs):
+    """A value of an instance does not fit the model; a reply says of which instance."""
+
+    code = Code.INVALID_TENSOR
 
 
 class StageFailed(ServingError):
@@ -144,6 +152,12 @@ class WrongVerb(ServingError):
         self.allowed = allowed
 
 
+class Unsupported(ServingError):
+    """The protocol has it, and this server does not."""
+
+    code = Code.UNSUPPORTED
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -167,6 +181,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         InvalidInputs,
         NotFound,
         TooLarge,
+        InvalidTensor,
         StageFailed,
         WorkerUnavailable,
         ServableUnavailable,
@@ -177,6 +192,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Forbidden,
         NoRoute,
         WrongVerb,
+        Unsupported,
     )
 }
 

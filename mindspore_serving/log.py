@@ -79,7 +79,14 @@ def error(msg: str, *args: object, exc_info: bool = False) -> None:
 
 def get_level() -> str:
     """The level in force, "0" to "4"."""
-    return _settings().level
+    return _settings().level if _changed_level is None else _changed_level
+
+
+def set_level(level: str) -> None:
+    """Log from `level` on, "0" to "4"."""
+    global _changed_level
+    _logger().setLevel(_LEVELS[level])
+    _changed_level = level
 
 
 def get_log_config() -> dict[str, str]:
@@ -174,6 +181,9 @@ class _StderrHandler(_Stream):
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
+
+
+_changed_level: str | None = None  # by `set_level`
 
 
 @cache

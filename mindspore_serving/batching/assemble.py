@@ -16,7 +16,7 @@ from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.errors import InvalidInputs, InvalidTensor, StageFailed, StartError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Row: TypeAlias = "tuple[Array, ...]"
@@ -180,13 +180,13 @@ def _is_batched(spec: ModelSpec, index: int) -> bool:
 
 def _fit(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     if isinstance(value, str) or (isinstance(value, bytes) and tensor.dtype is not None):
-        raise InvalidInputs(_type_text(index, value, tensor, shape))
+        raise InvalidTensor(_type_text(index, value, tensor, shape))
     array = np.asarray(to_argument(value))
     if tensor.dtype is not None and array.dtype != tensor.dtype:
         try:
             array = casting.cast(array, tensor.dtype)
         except InvalidInputs as error:
-            raise InvalidInputs(f"{_type_text(index, value, tensor, shape)}: {error}") from None
+            raise InvalidTensor(f"{_type_text(index, value, tensor, shape)}: {error}") from None
     if shape is None or array.shape == shape:
         return np.ascontiguousarray(array) if array.ndim else array
     if all(dim >= 0 for dim in shape):
@@ -202,7 +202,7 @@ def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, 
     else:
         given, wanted, what = array.nbytes, math.prod(shape) * tensor.dtype.itemsize, "size"
     if given != wanted:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} {what} {given} not match the {what} {wanted} defined in "
             f"model{_both(array, tensor, shape)}"
         )
@@ -213,7 +213,7 @@ def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple
         want in (-1, have) for want, have in zip(shape, array.shape, strict=False)
     )
     if not fits:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} shape {list(array.shape)} not match the shape "
             f"{list(shape)} defined in model, where -1 is any size{_both(array, tensor, shape)}"
         )

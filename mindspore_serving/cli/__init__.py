@@ -5,9 +5,11 @@ Reads arguments and picks what to do; what a subcommand needs is imported when i
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
@@ -25,7 +27,8 @@ from mindspore_serving.cli.settings import (
 from mindspore_serving.errors import ServingError, did_you_mean
 
 _OVERVIEW = """\
-Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
+Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
+language models over the protocols of OpenAI and TGI as well.
 
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving serve --config server.yaml      with settings per servable
@@ -46,6 +49,7 @@ Serve everything found at PATH until Ctrl-C.  PATH is
 
   NAME/                 with servable_config.py (and model files in NAME/1/), or
   NAME/                 with one model file under any name, in it or in NAME/1/, or
+  NAME/                 with config.json and *.safetensors: a language model's checkpoint, or
   a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
                         TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
                         XGBoost (.json, .ubj) or LightGBM (.txt), or
@@ -112,6 +116,7 @@ finish what they have, and the server places them elsewhere.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     parser = _parser()
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -146,9 +151,12 @@ def _settings(arguments: argparse.Namespace) -> object:
 
 def _run(command: str, settings: object) -> int:
     if isinstance(settings, QuantizeSettings):
+        from mindspore_serving.llm.checkpoint.conversion import directory_size
         from mindspore_serving.llm.quantize import quantize
 
         quantize(settings.source, settings.target, settings.mode)
+        sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
+        print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
     status: int = import_module(f"{__name__}.{command}").run(settings)
     return status

@@ -57,6 +57,12 @@ def pairs(text: str) -> tuple[tuple[str, str], ...]:
 ids = numbers(int, "0,1,2")
 
 
+def device(text: str) -> str:
+    """A device type in any case."""
+    known = {name.lower(): name for name in ("Ascend", "GPU", "CPU")}
+    return known.get(text.lower(), text)
+
+
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
     """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
@@ -77,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             arguments["action"] = "store_true"
         elif isinstance(one.default, int | float):
             arguments["type"] = type(one.default)
-        if "action" not in arguments:
+        if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
         flag = _flag(one.name)
         parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
@@ -128,5 +134,6 @@ def _flag(name: str) -> str:
 def _metavar(name: str, default: object) -> str:
     if name.endswith("port"):
         return "PORT"
-    known = {"host": "HOST", "timeout": "SECONDS"}
-    return known.get(name, "N" if isinstance(default, int) else "FILE")
+    if name == "host":
+        return "HOST"
+    return {int: "N", float: "SECONDS"}.get(type(default), "FILE")

@@ -148,6 +148,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
             allow_loading=settings.allow_loading,
+            client_shared_memory=settings.client_shared_memory,
             limits=most,
             language_limits=content,
         )
@@ -160,6 +161,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             api_keys=keys,
             limits=most,
             allow_loading=settings.allow_loading,
+            client_shared_memory=settings.client_shared_memory,
         )
 
 

@@ -18,17 +18,17 @@ from mindspore_serving.errors import ServingError
 class Request:
     """One call of a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.  With
-    `is_stream` a streaming method replies piece by piece, else once.  `prefix` is the prompt of a
-    language model from its beginning, texts or token ids: read at most once, and only where it
-    matters which worker has seen what.
+    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
+    `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
+    by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
+    token ids: read at most once, and only where it matters which worker has seen what.
     """
 
     servable: str
     method: str
     version: int
     codec: str
-    body: bytes | bytearray
+    body: Any
     timeout: float | None = None
     is_stream: bool = False
     prefix: Iterable[str | Sequence[int]] = ()
@@ -88,6 +88,19 @@ class ServableReadiness:
     loaded: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MethodCounts:
+    """What became of the requests to a method.  `last_ms` is when the last was answered, in
+    milliseconds since 1970, 0 if none was."""
+
+    num_succeeded: int = 0
+    succeeded_ns: int = 0
+    num_failed: int = 0
+    failed_ns: int = 0
+    num_instances: int = 0  # of those that succeeded
+    last_ms: int = 0
+
+
 class Control(Protocol):
     """What front ends show of the server as a whole."""
 
@@ -116,6 +129,10 @@ class Control(Protocol):
     def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
         """What the methods of a servable version (0: the newest) take and give; None if there is no
         such version."""
+        ...
+
+    def counts(self, servable: str, version: int, method: str) -> MethodCounts:
+        """Of a method; zeros if there is no such one."""
         ...
 
     @property

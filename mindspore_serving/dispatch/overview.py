@@ -5,7 +5,7 @@ from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.deployed import Deployed
@@ -38,6 +38,12 @@ class Overview:
 
     def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
         return self._registry.signature(servable, version)
+
+    def counts(self, servable: str, version: int, method: str) -> MethodCounts:
+        try:
+            return status.counts(self._registry.find(servable, version, method).series)
+        except ServingError:
+            return MethodCounts()
 
     @property
     def is_ready(self) -> bool:

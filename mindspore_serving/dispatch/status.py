@@ -8,10 +8,11 @@ import msgspec
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
-from mindspore_serving.metrics import quantiles
+from mindspore_serving.errors import Code
+from mindspore_serving.metrics import Series, quantiles
 
 
 def describe(service: Service) -> dict[str, Any]:
@@ -97,6 +98,19 @@ def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[s
         found["model"] = msgspec.to_builtins(service.card)
         found["engine"] = engine(service)
     return found
+
+
+def counts(series: Series) -> MethodCounts:
+    """See `core.service.Control.counts`."""
+    num_succeeded = series.codes.get(Code.OK, 0)
+    return MethodCounts(
+        num_succeeded,
+        int((series.seconds.total - series.failed_seconds) * 1e9),
+        series.seconds.count - num_succeeded,
+        int(series.failed_seconds * 1e9),
+        series.num_instances,
+        int(series.last_seen() * 1000),
+    )
 
 
 def num_waiting(service: Service) -> int:

@@ -8,10 +8,13 @@ from mindspore_serving.frontends.refusals import refuse
 from mindspore_serving.frontends.sites import SiteRules
 
 _LANGUAGE = (  # routes of language models, beside "/"
-    *("/v1/", "/models/", "/serving/", "/generate"),
+    *("/v1/", "/v2/", "/models/", "/serving/", "/generate"),
     *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
 )
-OPEN_PATHS = ("/health", "/livez", "/readyz")  # for everybody
+OPEN_PATHS = (  # for everybody
+    *("/health", "/livez", "/readyz"),
+    *("/v2/health/live", "/v2/health/ready"),
+)
 
 
 class Gate:

@@ -26,7 +26,7 @@ def routes(control: Control) -> list[BaseRoute]:
     async def health(_: Request) -> Response:
         if control.is_ready:
             return PlainTextResponse("ready")
-        missing = still_loading(control)
+        missing = still_loading(control) if control.readiness() else None
         text = "not ready" if missing is None else f"not ready: {missing}"
         return PlainTextResponse(text, 503, {"retry-after": seconds_of(None)})
 

@@ -12,6 +12,9 @@ from mindspore_serving.frontends import llm_serving, openai, page, tgi
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.v2 import routes as v2_routes
+from mindspore_serving.frontends.v2 import v1
+from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.metrics import render_waits
 
 
@@ -41,7 +44,7 @@ class Mounted:
     metrics: Callable[[], bytes]
 
 
-def mount(site: Site, form: Form) -> Mounted:
+def mount(site: Site, form: Form, v2: V2) -> Mounted:
     """`form` is the form of llm-serving's streams."""
     recorder = tgi.Recorder()
 
@@ -69,6 +72,8 @@ def mount(site: Site, form: Form) -> Mounted:
     routes = (
         Route("/", root, methods=["GET"]),
         *(_AmongModels(site, route) for route in tgi.routes(site, recorder=recorder)),
+        *v2_routes.routes(v2, site.max_body),
+        *v1.routes(v2, site.max_body),
         *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
         *llm_serving.routes(site, form),
         *page.routes(site),

@@ -8,6 +8,7 @@ from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
+from mindspore_serving.frontends.v2.errors import to_response as to_v2
 from mindspore_serving.wire import status
 
 Answer = Callable[[ServingError], Response]
@@ -56,6 +57,7 @@ def _other(error: ServingError) -> Response:
 
 
 PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
+    (("/v2/",), to_v2),
     (("/v1/", "/tokenize/", "/detokenize/"), _openai),
     (("/models/", "/serving/"), to_llm_serving),
     (("/model/", "/servables/", "/metrics/"), _classic),

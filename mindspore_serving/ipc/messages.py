@@ -35,7 +35,7 @@ class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.
+    in several replies.  The part begins with instance `first` of the request.
     """
 
     id: int
@@ -44,6 +44,7 @@ class WorkItem(Message, frozen=True):
     chunks: list[Payload]
     timeout: float | None
     is_stream: bool = False
+    first: int = 0
 
 
 class Fault(Message, frozen=True):

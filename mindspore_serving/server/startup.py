@@ -111,8 +111,10 @@ def start_grpc_server(
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
     allow_loading: bool = False,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over gRPC.  May be called before or after `start_servables`.
+    """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
+    before or after `start_servables`.
 
     Args:
         address: `ip:port` or `unix:path`.
@@ -122,6 +124,8 @@ def start_grpc_server(
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
         allow_loading: clients may load and unload servables by their names.
+        client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
+            which tensors are read and to which they are written.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -129,7 +133,9 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
+        options = FrontEndOptions.from_arguments(
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+        )
         run_on_server(lambda serving: serving.start_grpc(options))
     say(f"Serving gRPC server start success, listening on {address}")
 
@@ -149,10 +155,10 @@ def start_restful_server(
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
     allow_loading: bool = False,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
-    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
-    `start_servables`.
+    """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
+    and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -172,7 +178,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
-        allow_loading: clients may load and unload servables by their names.
+        allow_loading, client_shared_memory: as those of `start_grpc_server`.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -180,7 +186,9 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
+        options = FrontEndOptions.from_arguments(
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+        )
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,

@@ -92,9 +92,9 @@ def test_a_server_that_loads_says_how_far_it_is(web):
     assert json.loads(body)["servables"][0]["reason"] == "still loading, 20 %"
 
 
-def test_a_server_without_servables_says_so(web):
+def test_a_server_without_servables_is_not_ready(web):
     web.control.servables, web.control.is_ready = [], False
-    assert get(web, "/health")[2] == b"not ready: no servable is started yet"
+    assert get(web, "/health")[::2] == (503, b"not ready")
 
 
 def test_a_server_whose_workers_have_ended_is_not_loading(web):
