@@ -58,7 +58,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = _to_configs(servable_configs)
+    configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:
@@ -286,20 +286,3 @@ def _shut_down(seconds: float) -> None:
             _loop.run(serving.stop(seconds))
     finally:
         _lifetime.over()
-
-
-def _to_configs(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )
