@@ -54,7 +54,7 @@ def dtypes_of(specs: Iterable[ValueSpec]) -> dict[str, "np.dtype[Any]"]:
 
 
 def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
-    row = None if tensor.dtype is None else dtypes.BY_NUMPY.get(tensor.dtype)
+    row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
     return ValueSpec(tensor.name, None if row is None else row.name, sizes)
 

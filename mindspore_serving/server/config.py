@@ -1,4 +1,4 @@
-"""What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
+"""What a start-up script asks for: `ServableStartConfig`, and how configs are merged.
 
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
@@ -6,7 +6,7 @@ Checks arguments and makes a `Deployment`; sees only which directories exist.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -188,25 +188,22 @@ class ServableStartConfig:
         return self._deployment.batching.max_wait * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SSLConfig:
-    """TLS of a server; the arguments are paths of PEM files.
-
-    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
-    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
-    argument; a file that does not exist is found when the server starts (FileNotFoundError).
-    """
-
-    certificate: str
-    private_key: str
-    custom_ca: str | None = None
-    verify_client: bool = False
-
-    def __post_init__(self) -> None:
-        check_str("certificate", self.certificate)
-        check_str("private_key", self.private_key)
-        if check_bool("verify_client", self.verify_client):
-            check_str("custom_ca", self.custom_ca)
+def to_config_list(
+    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
+) -> list[ServableStartConfig]:
+    """The argument of `start_servables` as a list.  Raises InvalidInputs for anything else."""
+    if isinstance(configs, ServableStartConfig):
+        return [configs]
+    wrong: Any = configs
+    if isinstance(configs, tuple | list) and configs:
+        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
+        if not others:
+            return list(configs)
+        wrong = others[0]
+    raise InvalidInputs(
+        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
+        f"ServableStartConfig, but actually {type(wrong)}"
+    )
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

@@ -20,13 +20,14 @@ from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
-    SSLConfig,
     merge_config,
+    to_config_list,
     to_deployment,
 )
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
+from mindspore_serving.server.ssl_config import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -58,7 +59,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = _to_configs(servable_configs)
+    configs = to_config_list(servable_configs)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:
@@ -286,20 +287,3 @@ def _shut_down(seconds: float) -> None:
             _loop.run(serving.stop(seconds))
     finally:
         _lifetime.over()
-
-
-def _to_configs(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )
