@@ -99,7 +99,7 @@ def _type_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, .
     name = given.kind if given is not None else str(getattr(value, "dtype", type(value)))
     if tensor.dtype is None:
         return f"Given model input {index} data type {name}, but a model takes arrays only"
-    wanted = dtypes.BY_NUMPY[tensor.dtype].kind
+    wanted = dtypes.BY_SPEC[tensor.dtype].kind
     return (
         f"Given model input {index} data type {name} not match the data type {wanted} "
         f"defined in model{_both(value, tensor, shape)}"

@@ -84,5 +84,6 @@ def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[
 
 
 def _graph(stage: Stage, models: Mapping[str, ModelReport]) -> InstanceSignature:
-    report = models.get(stage.target) if stage.kind is StageKind.MODEL else None
+    has_report = stage.kind in (StageKind.MODEL, StageKind.TASK)
+    report = models.get(stage.target) if has_report else None
     return report.graphs[stage.subgraph] if report is not None else InstanceSignature()
