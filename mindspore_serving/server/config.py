@@ -189,24 +189,6 @@ class ServableStartConfig:
         return self._deployment.batching.max_wait * 1000
 
 
-def to_config_list(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    """The argument of `start_servables` as a list.  Raises InvalidInputs for anything else."""
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )
-
-
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
     """One config for each version of each servable: see `servable.merging.merge`.
 

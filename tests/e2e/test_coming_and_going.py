@@ -1,5 +1,6 @@
 """Servables that are loaded, replaced and unloaded while clients call them."""
 
+import os
 import re
 import shutil
 import threading
@@ -76,6 +77,8 @@ def test_names_that_are_not_there_are_errors(serve):
 
 
 def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
+    """SOAK=1: 51 changes under the load of 64 connections."""
+    num_rounds, num_clients = (17, 64) if os.environ.get("SOAK") else (2, 8)
     calls = serve(WHO.replace("NUMBER", "1"))
     write(tmp_path, "other", 2)
     failures, is_over = [], threading.Event()
@@ -87,11 +90,11 @@ def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
             if "error" in answer:
                 failures.append(answer)
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
+    threads = [threading.Thread(target=call) for _ in range(num_clients)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2):
+        for _ in range(num_rounds):
             server.load_servable("toy", reload=True)
             server.load_servable(config(tmp_path, "other"))
             server.unload_servable("other")
