@@ -15,7 +15,7 @@ from mindspore_serving.cli.options import (
 )
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
-RUNTIMES = ("openvino", "torch", "mindspore", "mindir")
+RUNTIMES = ("openvino", "torch", "mindspore", "mindir", "transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,9 @@ class ServeSettings:
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
     runtime: str | None = option(
-        None, "language models: what computes (default: openvino)", choices=RUNTIMES
+        None,
+        "language models: what computes (default: openvino); others: docs/hugging_face.md",
+        choices=RUNTIMES,
     )
     quantization: str | None = option(
         None, "language models: weights of fewer bits", choices=("int8", "int4")

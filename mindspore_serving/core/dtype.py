@@ -49,7 +49,8 @@ BY_NAME = {row.name: row for row in TABLE}
 STR, BYTES = BY_NAME["str"], BY_NAME["bytes"]
 TEXT = np.dtype(str)
 """The type of texts in the signature of a model; no array has it, they have dtype object there."""
-BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None} | {TEXT: STR}
+BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}  # of arrays
+BY_SPEC = BY_NUMPY | {TEXT: STR}  # of the signature of a model
 
 
 def of(value: object) -> DType | None:

@@ -157,9 +157,10 @@ class ModelState:
 
     name: str
     version: int  # 0 while the newest is not known yet
-    is_loaded: bool  # else it was unloaded, could not be loaded, or is no longer there
+    is_loaded: bool  # or loads now; else it was unloaded, or could not be loaded
     is_ready: bool
     reason: str = ""
+    is_loading: bool = False
 
 
 class ModelControl(Protocol):

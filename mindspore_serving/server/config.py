@@ -1,4 +1,4 @@
-"""What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
+"""What a start-up script asks for: `ServableStartConfig`, and how configs are merged.
 
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
@@ -6,7 +6,7 @@ Checks arguments and makes a `Deployment`; sees only which directories exist.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -84,8 +84,9 @@ class ServableStartConfig:
             without its ending.
         allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
             runs any code in it.
-        llm_options: For the directory of a language model (config.json, *.safetensors): the options
-            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
+        llm_options: For a bare Hugging Face directory (config.json, *.safetensors): the options
+            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a model that does
+            not generate also those of `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -186,27 +187,6 @@ class ServableStartConfig:
     @property
     def max_batch_delay_ms(self) -> float:
         return self._deployment.batching.max_wait * 1000
-
-
-@dataclass(frozen=True, slots=True)
-class SSLConfig:
-    """TLS of a server; the arguments are paths of PEM files.
-
-    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
-    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
-    argument; a file that does not exist is found when the server starts (FileNotFoundError).
-    """
-
-    certificate: str
-    private_key: str
-    custom_ca: str | None = None
-    verify_client: bool = False
-
-    def __post_init__(self) -> None:
-        check_str("certificate", self.certificate)
-        check_str("private_key", self.private_key)
-        if check_bool("verify_client", self.verify_client):
-            check_str("custom_ca", self.custom_ca)
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

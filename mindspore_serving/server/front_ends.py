@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.language_limits import LanguageLimits
@@ -14,7 +14,7 @@ from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import ServableStartConfig, SSLConfig
+from mindspore_serving.server.ssl_config import SSLConfig
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
@@ -118,21 +118,3 @@ def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
             "is given as a pathlib.Path"
         )
     return tuple(map(ApiKey, keys))
-
-
-def to_configs(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    """The argument `servable_configs`, which is one or some of them.  Raises InvalidInputs."""
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )

@@ -111,7 +111,9 @@ class ModelRepository:
         """See `core.service.ModelControl`."""
         found = await asyncio.to_thread(self._find)
         states = [
-            ModelState(one.name, one.version, True, one.is_ready, one.reason)
+            ModelState(
+                one.name, one.version, True, one.is_ready, one.reason, one.loaded is not None
+            )
             for one in self._readiness()
         ]
         names = {state.name for state in states}

@@ -20,7 +20,6 @@ from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
-    SSLConfig,
     merge_config,
     to_deployment,
 )
@@ -28,11 +27,11 @@ from mindspore_serving.server.front_ends import (
     ApiKeys,
     FrontEndOptions,
     HttpOptions,
-    to_configs,
     to_names,
 )
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
+from mindspore_serving.server.ssl_config import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -64,7 +63,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = to_configs(servable_configs)
+    configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:
