@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_serving.cli.options import (
-    device,
     hidden,
     ids,
     option,
@@ -54,8 +53,7 @@ class ServeSettings:
     device_type: str | None = option(
         None,
         "what the models run on (default: the first that works)",
-        choices=("Ascend", "GPU", "CPU"),
-        type=device,
+        metavar="{Ascend,GPU,CPU}",
     )
     device_ids: tuple[int, ...] = option(
         (), "one worker process on each, as in 0,1 (default: 0)", type=ids, metavar="IDS"
