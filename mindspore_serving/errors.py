@@ -5,8 +5,11 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import islice
+
+_LONGEST_GUESS, _MOST_GUESSES = 64, 256  # characters, and names: clients ask too
 
 
 class Code(IntEnum):
@@ -27,7 +30,8 @@ class Code(IntEnum):
     FORBIDDEN = 12
     NO_ROUTE = 13
     WRONG_VERB = 14
-    UNSUPPORTED = 15
+    INVALID_TENSOR = 15
+    UNSUPPORTED = 16
 
 
 class ServingError(RuntimeError):
@@ -68,6 +72,12 @@ class TooLarge(InvalidInputs):
     """A message or tensor over a limit."""
 
     code = Code.TOO_LARGE
+
+
+class InvalidTensor(InvalidInputs):
+    """A value of an instance does not fit the model; a reply says of which instance."""
+
+    code = Code.INVALID_TENSOR
 
 
 class StageFailed(ServingError):
@@ -171,6 +181,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         InvalidInputs,
         NotFound,
         TooLarge,
+        InvalidTensor,
         StageFailed,
         WorkerUnavailable,
         ServableUnavailable,
@@ -184,6 +195,18 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Unsupported,
     )
 }
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
+    near.  Capital letters do not count.  Of long names and many, nothing is said."""
+    if len(given) > _LONGEST_GUESS:
+        return ""
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    names = {name.lower(): name for name in islice(known, _MOST_GUESSES)}
+    near = get_close_matches(given.lower(), names, 1)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:

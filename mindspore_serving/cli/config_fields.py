@@ -31,6 +31,7 @@ PER_SERVABLE = (
     "quantization",
     "max_model_len",
     "llm_option",
+    "allow_pickle",
 )
 FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file")  # relative to the file
 

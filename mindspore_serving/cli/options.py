@@ -4,9 +4,12 @@ Knows no values beyond their types.
 """
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
+
+from mindspore_serving.errors import InvalidInputs
 
 _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
@@ -54,6 +57,12 @@ def pairs(text: str) -> tuple[tuple[str, str], ...]:
 ids = numbers(int, "0,1,2")
 
 
+def device(text: str) -> str:
+    """A device type in any case."""
+    known = {name.lower(): name for name in ("Ascend", "GPU", "CPU")}
+    return known.get(text.lower(), text)
+
+
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
     """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
@@ -74,9 +83,9 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             arguments["action"] = "store_true"
         elif isinstance(one.default, int | float):
             arguments["type"] = type(one.default)
-        if "action" not in arguments:
+        if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
-        flag = "--" + one.name.replace("_", "-")
+        flag = _flag(one.name)
         parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
 
 
@@ -92,8 +101,39 @@ def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
 
 
+def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The values of a repeatable `option` with texts NAME=VALUE.  Raises InvalidInputs for one
+    without a value."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
+        found[name.replace("-", "_")] = _value(value)
+    return found
+
+
+def flags(kind: _Kind) -> list[str]:
+    """The options that `kind` has, as "--http-port"."""
+    return [_flag(one.name) for one in fields(kind) if one.default is not MISSING]
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or a JSON object where `text` is one; else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
 def _metavar(name: str, default: object) -> str:
     if name.endswith("port"):
         return "PORT"
-    known = {"host": "HOST", "timeout": "SECONDS"}
-    return known.get(name, "N" if isinstance(default, int) else "FILE")
+    if name == "host":
+        return "HOST"
+    return {int: "N", float: "SECONDS"}.get(type(default), "FILE")

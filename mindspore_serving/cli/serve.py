@@ -4,28 +4,21 @@ The ports are taken first: one in use is an error at once, and /health answers w
 With --wait they are only tried then, and taken when everything is loaded.
 """
 
-import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mindspore_serving import server
-from mindspore_serving.cli import report
-from mindspore_serving.cli.preflight import check_libraries
+from mindspore_serving.cli import report, servables
+from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
-from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.servable import repository, version_policy
 from mindspore_serving.servable.check import check_number
-from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import merge_config, to_deployment
 from mindspore_serving.server.master import context
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
@@ -38,9 +31,9 @@ def run(settings: ServeSettings) -> int:
     Raises ServingError if nothing can be served; then nothing is left running.
     """
     tls = _tls(settings)
-    configs = to_configs(settings)
-    places = [(config.servable_directory, config.servable_name) for config in configs]
-    check_libraries(places, settings.runtime)
+    configs, refused = servables.find(settings)
+    for text in refused:
+        _complain(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
@@ -48,106 +41,27 @@ def run(settings: ServeSettings) -> int:
         _prepare(settings, tls)
         if not settings.wait:
             _listen(settings, tls)
-        seconds = startup.load(
-            _to_deployments(configs),
-            lambda: _to_deployments(to_configs(settings)),
+        seconds, failed = startup.load(
+            servables.to_deployments(configs),
+            lambda: servables.to_deployments(servables.to_configs(settings)),
             _poll_seconds(settings),
+            is_strict=settings.strict,
         )
         if settings.wait:
             _listen(settings, tls)
     except BaseException:
         server.stop()
         raise
+    for name, error in failed:
+        _complain(f"Not served: {name}: {error}")
     _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
 
 
-def _to_deployments(configs: Sequence[server.ServableStartConfig]) -> list[Deployment]:
-    return [to_deployment(config) for config in merge_config(configs)]
-
-
 def _poll_seconds(settings: ServeSettings) -> float:
     seconds = check_number("--poll", settings.poll)
     return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
-
-
-SUPERVISION = (
-    "max_workers",
-    "min_workers",
-    "requests_per_worker",
-    "scale_down_delay",
-    "restart_policy",
-    "max_requests",
-    "heartbeat_timeout",
-    "stage_timeout",
-    "step_timeout",
-)
-
-
-def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
-    setting."""
-    configs = [config for part in settings.parts() for config in _configs_of(part)]
-    if not configs:
-        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
-    first: dict[str, str] = {}
-    for config in configs:
-        name = config.alias or config.servable_name
-        where = os.path.join(config.servable_directory, config.servable_name)
-        if first.setdefault(name, where) != where:
-            raise InvalidInputs(
-                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
-                "another 'name' in a configuration file"
-            )
-    return configs
-
-
-def _configs_of(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """Those of the paths of `settings`."""
-    places = (place for path in settings.paths for place in repository.discover(path))
-    found = list(dict.fromkeys(places))
-    if settings.name and len(found) > 1:
-        raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
-    options = llm_options(settings)
-    workers = settings.num_parallel_workers
-    return [
-        server.ServableStartConfig(
-            directory,
-            name,
-            settings.device_ids or (None if workers or settings.max_workers else 0),
-            device_type=settings.device_type,
-            num_parallel_workers=workers,
-            max_batch_delay_ms=settings.max_batch_delay_ms,
-            preferred_batch_size=settings.preferred_batch_size,
-            version_number=version,
-            **{name: getattr(settings, name) for name in SUPERVISION},
-            node_labels=dict(settings.node_labels),
-            alias=settings.name,
-            llm_options=options if is_language_model(os.path.join(directory, name)) else None,
-        )
-        for directory, name in found
-        for version in _versions(settings.versions, directory, name)
-    ]
-
-
-def _versions(policy: str, directory: str, name: str) -> list[int]:
-    """The versions to serve; 0 of a servable without version directories."""
-    found = repository.versions(directory, name)
-    chosen = version_policy.choose(policy, found)
-    if found and not chosen:
-        raise InvalidInputs(
-            f"--versions {policy} leaves none of servable {name}, which has "
-            f"{', '.join(map(str, found))}"
-        )
-    return chosen or [0]
-
-
-def llm_options(settings: ServeSettings) -> dict[str, Any]:
-    """The options of language models.  Raises InvalidInputs for one without a value."""
-    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    return options | _values("--llm-option", settings.llm_option)
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
@@ -162,31 +76,13 @@ def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
     """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
     one that does not exist."""
-    given = _values("--limit", settings.limit)
+    given = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in given.keys() - known:
-        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(known)}")
+        near = did_you_mean(name, known)
+        raise InvalidInputs(f"--limit {name} does not exist{near}; there are {', '.join(known)}")
     content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
     return server.ServerLimits(**given), server.LanguageLimits(**content)
-
-
-def _values(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
-        found[name.replace("-", "_")] = _value(value)
-    return found
-
-
-def _value(text: str) -> Any:
-    """A number, true, false or a JSON object where `text` is one; else the text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
@@ -272,7 +168,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
 def _warn(settings: ServeSettings) -> None:
     text = report.warning(settings)
     if text:
-        print(text, file=sys.stderr, flush=True)
+        _complain(text)
 
 
 def _wait() -> int:
@@ -284,8 +180,12 @@ def _wait() -> int:
     except (KeyboardInterrupt, SystemExit):
         _say("Stopped.")
         return 0
-    print("mindspore-serving: every worker has ended, see serving_logs/", file=sys.stderr)
+    _complain("mindspore-serving: every worker has ended, see serving_logs/")
     return 1
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

@@ -140,6 +140,11 @@ class Control(Protocol):
         """Whether everything that was deployed can be called."""
         ...
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether what is to be served first is not all loaded, or nothing was deployed yet."""
+        ...
+
     def readiness(self) -> Sequence[ServableReadiness]:
         """Each servable version that was deployed, also one that is loading or has failed; all are
         unready while the server stops.  The server is alive if this is answered at all."""
@@ -152,9 +157,10 @@ class ModelState:
 
     name: str
     version: int  # 0 while the newest is not known yet
-    is_loaded: bool  # else it was unloaded, could not be loaded, or is no longer there
+    is_loaded: bool  # or loads now; else it was unloaded, or could not be loaded
     is_ready: bool
     reason: str = ""
+    is_loading: bool = False
 
 
 class ModelControl(Protocol):

@@ -51,11 +51,20 @@ class Master:
         """What is deployed, whether it runs or not."""
         return [one.deployment for one in self._deployed]
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
-        """Start all workers.  Raises StartError; what was started is then to be stopped."""
+    async def deploy(
+        self, deployments: Sequence[Deployment], *, is_strict: bool = True
+    ) -> list[tuple[Deployment, StartError]]:
+        """Start all workers.  Raises StartError; what was started is then to be stopped.
+
+        Unless `is_strict`, deployments that cannot start are left out, as long as there are others,
+        and returned with the reasons.
+        """
         new = [self._new(deployment) for deployment in deployments]
         self._deployed += new
-        await workers.start(new)
+        failed = await workers.start(new, is_strict=is_strict)
+        self.control.is_starting = False
+        await self._end(list(failed), 0.0)
+        return [(one.deployment, error) for one, error in failed.items()]
 
     async def roll(
         self, new: Sequence[Deployment], old: Sequence[Deployment], seconds: float
@@ -76,6 +85,7 @@ class Master:
         except BaseException:
             await asyncio.shield(self._end(coming, 0.0))
             raise
+        self.control.is_starting = False
         for one in coming:
             self.registry.promote(one.deployment)
         self._beside = [one for one in self._beside if one not in hidden]

@@ -10,7 +10,7 @@ from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch.batched import BatchedMethod
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.streamed import StreamedMethod
-from mindspore_serving.errors import NotFound, ServableUnavailable
+from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
@@ -137,9 +137,11 @@ class Registry:
         if reason:
             raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
-            raise NotFound(f"{label}, servable is not available")
+            near = did_you_mean(servable, (name for name in self._current if name != servable))
+            raise NotFound(f"{label}, servable is not available{near}")
         if found is None:
-            raise NotFound(f"{label}, method is not available")
+            near = did_you_mean(method, (name for name in service.methods if name[0] != "@"))
+            raise NotFound(f"{label}, method is not available{near}")
         text = f"{label}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
 

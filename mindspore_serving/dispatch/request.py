@@ -40,6 +40,7 @@ class RequestPart:
     codec: str
     chunks: Sequence[Chunk]
     is_stream: bool = False
+    first: int = 0  # instance of the request
     has_replied: bool = False  # output has come: it cannot be run again elsewhere
     num_deaths: int = 0  # of workers that had it
     is_alone: bool = False  # it is run by itself, since a worker may have died of it
@@ -113,7 +114,7 @@ class PendingRequest:
 
     def replace(self, part: RequestPart) -> RequestPart:
         """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
-        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream)
+        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream, part.first)
         self.parts = [new if one is part else one for one in self.parts]
         part.request = NOBODY
         return new
@@ -145,7 +146,7 @@ def cut(
     size = max(1, math.ceil(len(chunks) / max(1, num_workers)))
     size = math.ceil(size / batch_size) * batch_size
     return [
-        RequestPart(request, index, codec, chunks[start : start + size])
+        RequestPart(request, index, codec, chunks[start : start + size], first=start)
         for index, start in enumerate(range(0, len(chunks), size))
     ]
 

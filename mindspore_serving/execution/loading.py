@@ -52,7 +52,11 @@ def load(
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
-        setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
+        setup.servable_directory,
+        setup.servable_name,
+        setup.version,
+        setup.llm_options,
+        allow_pickle=setup.allow_pickle,
     )
     if declaration.language is not None and not declaration.methods:
         from mindspore_serving.execution.bare import add_default_method  # and what it knows

@@ -35,7 +35,7 @@ class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.
+    in several replies.  The part begins with instance `first` of the request.
     """
 
     id: int
@@ -44,6 +44,7 @@ class WorkItem(Message, frozen=True):
     chunks: list[Payload]
     timeout: float | None
     is_stream: bool = False
+    first: int = 0
 
 
 class Fault(Message, frozen=True):
@@ -128,6 +129,7 @@ class Setup(Message, frozen=True, tag=10):
     models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
     gang: GangOptions | None = None  # of a distributed servable
+    allow_pickle: bool = False  # whether models may be pickles
 
 
 class Work(Message, frozen=True, tag=11):

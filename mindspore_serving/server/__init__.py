@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from mindspore_serving.core.language_limits import LanguageLimits
     from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
-    from mindspore_serving.server.config import ServableStartConfig, SSLConfig
+    from mindspore_serving.server.config import ServableStartConfig
     from mindspore_serving.server.distributed import (
         declare_servable,
         start_servable,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         declare_model,
         register_method,
     )
+    from mindspore_serving.server.ssl_config import SSLConfig
     from mindspore_serving.server.startup import (
         start_grpc_server,
         start_restful_server,

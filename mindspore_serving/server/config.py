@@ -1,4 +1,4 @@
-"""What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
+"""What a start-up script asks for: `ServableStartConfig`, and how configs are merged.
 
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
@@ -6,12 +6,13 @@ Checks arguments and makes a `Deployment`; sees only which directories exist.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment, Scaling
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
     check_bool,
@@ -48,8 +49,9 @@ class ServableStartConfig:
     Args:
         servable_directory: Holds the servable's directory.  May be relative to the start-up script.
         servable_name: The servable's directory in it, which holds servable_config.py and version
-            directories such as 1/ with the model files; without servable_config.py, 1/model.mindir,
-            1/model.onnx, 1/model.pt2 or 1/model.pt is served as it is.
+            directories such as 1/ with the model files.  Without servable_config.py, a directory
+            with one model file, in it or in 1/, is served as it is; so is a model file itself, as
+            "net.onnx".
         device_ids: An int, or a tuple or list of different ints >= 0: one worker process for each.
         version_number: The version, or 0 for the newest directory at start.
         device_type: "Ascend", "GPU", "CPU" (in any case), or None for the first that works.
@@ -78,9 +80,13 @@ class ServableStartConfig:
             requests that ran fail.  0 (default): any.
         step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
         node_labels: Run on machines with these labels only (`worker --join ... --labels`).
-        alias: What clients call it; the name of its directory if it is "".
-        llm_options: For the directory of a language model (config.json, *.safetensors): the options
-            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
+        alias: What clients call it; if it is "", the name of its directory, or of a model file
+            without its ending.
+        allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
+            runs any code in it.
+        llm_options: For a bare Hugging Face directory (config.json, *.safetensors): the options
+            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a model that does
+            not generate also those of `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -113,12 +119,14 @@ class ServableStartConfig:
         requests_per_worker: int = 8,
         scale_down_delay: float = 60,
         node_labels: Mapping[str, str] | None = None,
+        allow_pickle: bool = False,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
         devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
         check_dec(dec_key, dec_mode)
+        name = alias or file_alias(get_abs_path(servable_directory), servable_name)
         scaling = Scaling(min_workers, max_workers, requests_per_worker, scale_down_delay)
         self._deployment = Deployment(
             servable_directory=get_abs_path(servable_directory),
@@ -141,8 +149,9 @@ class ServableStartConfig:
             stage_timeout=check_number("stage_timeout", stage_timeout),
             step_timeout=check_number("step_timeout", step_timeout),
             node_labels=_check_labels(node_labels),
-            alias=check_servable_name("alias", alias) if alias else "",
+            alias=check_servable_name("alias", name) if name else "",
             llm_options=_check_options(llm_options),
+            allow_pickle=check_bool("allow_pickle", allow_pickle),
         )
 
     def __repr__(self) -> str:
@@ -169,6 +178,7 @@ class ServableStartConfig:
     node_labels: Mapping[str, str] = _reads("node_labels")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
+    allow_pickle: bool = _reads("allow_pickle")
 
     @property
     def max_workers(self) -> int:
@@ -179,27 +189,6 @@ class ServableStartConfig:
         return self._deployment.batching.max_wait * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SSLConfig:
-    """TLS of a server; the arguments are paths of PEM files.
-
-    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
-    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
-    argument; a file that does not exist is found when the server starts (FileNotFoundError).
-    """
-
-    certificate: str
-    private_key: str
-    custom_ca: str | None = None
-    verify_client: bool = False
-
-    def __post_init__(self) -> None:
-        check_str("certificate", self.certificate)
-        check_str("private_key", self.private_key)
-        if check_bool("verify_client", self.verify_client):
-            check_str("custom_ca", self.custom_ca)
-
-
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
     """One config for each version of each servable: see `servable.merging.merge`.
 
@@ -207,7 +196,8 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
     """
     merged = merge(map(to_deployment, configs))
     for deployment in merged:
-        check_servable(deployment.servable_directory, deployment.servable_name)
+        place = (deployment.servable_directory, deployment.servable_name)
+        check_servable(*place, allow_pickle=deployment.allow_pickle)
     return [_config_of(deployment) for deployment in merged]
 
 

@@ -1,4 +1,4 @@
-"""The arguments of `start_grpc_server` and `start_restful_server`, checked.  Starts nothing."""
+"""The arguments of the functions that start servables and servers, checked.  Starts nothing."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import SSLConfig
+from mindspore_serving.server.ssl_config import SSLConfig
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 

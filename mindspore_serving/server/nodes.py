@@ -8,8 +8,8 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_bool, check_int, check_str
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import SSLConfig
 from mindspore_serving.server.showing import say
+from mindspore_serving.server.ssl_config import SSLConfig
 
 _TAG = "node server"
 

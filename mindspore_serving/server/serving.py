@@ -18,7 +18,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
@@ -77,15 +77,23 @@ class Serving:
         self._master.dispatcher.shares.limit = limit
 
     async def deploy(
-        self, deployments: Sequence[Deployment], wanted: Wanted, poll_seconds: float
-    ) -> None:
+        self,
+        deployments: Sequence[Deployment],
+        wanted: Wanted,
+        poll_seconds: float,
+        *,
+        is_strict: bool = True,
+    ) -> list[tuple[str, StartError]]:
         """Serve `deployments`; with `poll_seconds`, look at what `wanted` gives so often, and serve
-        that.  Raises StartError."""
+        that.  Raises StartError.  Unless `is_strict`, returns what cannot be served, if not all."""
         self.is_deployed = True
         await self.repository.begin(deployments, wanted)
-        await self._master.deploy(deployments)
+        failed = await self._master.deploy(deployments, is_strict=is_strict)
+        for deployment, error in failed:
+            self.repository.on_failed(deployment.name, error)
         if poll_seconds:
             self._following = asyncio.create_task(self.repository.follow(poll_seconds))
+        return [(deployment.name, error) for deployment, error in failed]
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()

@@ -15,18 +15,23 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import AlreadyRunning, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
-    SSLConfig,
     merge_config,
     to_deployment,
 )
-from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
+from mindspore_serving.server.front_ends import (
+    ApiKeys,
+    FrontEndOptions,
+    HttpOptions,
+    to_names,
+)
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
+from mindspore_serving.server.ssl_config import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -58,7 +63,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = _to_configs(servable_configs)
+    configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:
@@ -71,7 +76,7 @@ def deploy(
     deployments: Sequence[Deployment], wanted: Callable[[], Sequence[Deployment]] | None = None
 ) -> None:
     """Start what is deployed, see `load` and `start_servables`, and say when it is ready."""
-    seconds = load(deployments, wanted)
+    seconds, _ = load(deployments, wanted)
     say_ready(describe(), seconds)
 
 
@@ -79,11 +84,14 @@ def load(
     deployments: Sequence[Deployment],
     wanted: Callable[[], Sequence[Deployment]] | None = None,
     poll_seconds: float = 0.0,
-) -> float:
+    *,
+    is_strict: bool = True,
+) -> tuple[float, list[tuple[str, StartError]]]:
     """Start what is deployed, showing what is loaded; the seconds that it took.
 
     `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
-    often.  Any thread may call it.
+    often.  Any thread may call it.  Unless `is_strict`, servables that cannot start are left out,
+    as long as there are others, and returned with the reasons.
     """
     serving = _get()
     if serving.is_deployed:
@@ -91,11 +99,13 @@ def load(
     _lifetime.begin()
     try:
         with Loading(lambda: _loop.run(serving.readiness())) as loading:
-            _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
+            wanted = wanted or (lambda: deployments)
+            starting = serving.deploy(deployments, wanted, poll_seconds, is_strict=is_strict)
+            failed = _loop.run(starting)
     except BaseException:
         stop()
         raise
-    return loading.seconds
+    return loading.seconds, failed
 
 
 def start_grpc_server(
@@ -281,20 +291,3 @@ def _shut_down(seconds: float) -> None:
             _loop.run(serving.stop(seconds))
     finally:
         _lifetime.over()
-
-
-def _to_configs(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )

@@ -40,3 +40,12 @@ def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
     row = _TABLE[codec]
     return split(codec, body) if row.whole is None else (codec, row.whole(body))
+
+
+def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
+    """Of what `split` or `whole` gave: the codec of the pieces, and one piece per instance; none if
+    they cannot be told apart."""
+    row = _TABLE.get(codec)
+    if row is None or row.whole is None:
+        return codec, chunks
+    return split(codec, bytes(chunks[0])) if row.whole is _as_it_is else (codec, ())

@@ -78,7 +78,7 @@ def assemble(instances: Sequence[bytes], errors: Sequence[Failure] | None = None
     if errors and any(errors):
         instances = [
             assemble_error(failure[1]) if failure else instance
-            for instance, failure in zip(instances, errors, strict=True)
+            for instance, failure in zip(instances, status.numbered(errors), strict=True)
         ]
     return b'{"instances":[' + b",".join(instances) + b"]}"
 

@@ -8,7 +8,7 @@ import yaml
 
 from mindspore_serving.cli import config, config_file, main
 from mindspore_serving.cli.config_fields import FIELDS, FILES, PER_SERVABLE, schema
-from mindspore_serving.cli.serve import to_configs
+from mindspore_serving.cli.servables import to_configs
 from mindspore_serving.cli.settings import ConfigSettings, ServeSettings
 from mindspore_serving.errors import InvalidInputs, StartError
 from tests.cli.conftest import write_words

@@ -110,7 +110,7 @@ def test_the_help_of_serve_tells_the_layout_and_every_default(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("servable_config.py", "1/model.mindir", "127.0.0.1", "1500", "5500", "10000"):
+    for words in ("servable_config.py", "NAME/1/", ".mindir", "127.0.0.1", "1500", "5500", "10000"):
         assert words in text
 
 

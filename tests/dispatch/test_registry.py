@@ -80,6 +80,18 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
             "Request servable(math) method(add)  version(3)  , servable is not available",
         ),
         ("math", 0, "div", "Request servable(math) method(div)  , method is not available"),
+        (
+            "math",
+            0,
+            "addd",
+            "Request servable(math) method(addd)  , method is not available; did you mean 'add'?",
+        ),
+        (
+            "mth",
+            0,
+            "add",
+            "Request servable(mth) method(add)  , servable is not available; did you mean 'math'?",
+        ),
     ],
 )
 def test_what_does_not_exist_is_not_found(registry, servable, version, method, text):
