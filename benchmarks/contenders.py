@@ -117,17 +117,21 @@ _BODY = _json({"instances": {"x": NUMBERS}})
 _B64 = {"b64": base64.b64encode(RAW).decode(), "type": "fp32", "shape": [16]}
 _V2 = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": NUMBERS}
 
+_V2_PATH, _V2_BODY = "/v2/models/add_one/infer", _json({"id": "1", "inputs": [_V2]})
+_V2_CALL = "/inference.GRPCInferenceService/ModelInfer"
+
 CONTENDERS = (
     Contender("ours JSON", "ours", "http", _OURS, _BODY),
     Contender("ours JSON b64", "ours", "http", _OURS, _json({"instances": {"x": _B64}})),
+    Contender("ours V2 JSON", "ours", "http", _V2_PATH, _V2_BODY),
     Contender("LitServe", "litserve", "http", "/predict", _json({"x": NUMBERS})),
     Contender("mosec", "mosec", "http", "/inference", _json({"x": NUMBERS})),
     Contender(
         "MLServer V2 JSON",
         "mlserver",
         "http",
-        "/v2/models/add_one/infer",
-        _json({"id": "1", "inputs": [_V2]}),
+        _V2_PATH,
+        _V2_BODY,
     ),
     Contender("ceiling uvicorn", "uvicorn", "http", "/", _BODY),
     Contender("ceiling granian RSGI", "granian", "http", "/", _BODY),
@@ -139,11 +143,12 @@ CONTENDERS = (
         _ms_request(),
         port=1,
     ),
+    Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
     Contender(
         "MLServer V2 gRPC",
         "mlserver",
         "grpc",
-        "/inference.GRPCInferenceService/ModelInfer",
+        _V2_CALL,
         _v2_request(),
         port=1,
     ),

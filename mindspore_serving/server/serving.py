@@ -35,6 +35,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.frontends.v2 import service as v2_service
+from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
@@ -130,7 +131,8 @@ class Serving:
         models = LanguageModels(dispatcher, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
         site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
-        mounted = protocols.mount(site, http.llm_serving_form, self._v2(site, options))
+        v2 = self._v2(site, options)
+        mounted = protocols.mount(site, http.llm_serving_form, v2)
         app = make_app(
             dispatcher,
             self._master.control,
@@ -140,7 +142,7 @@ class Serving:
             sites=sites,
             routes=mounted.routes,
         )
-        path = FastPath(dispatcher, rest, keys, sites)
+        path = FastPath(dispatcher, rest, keys, sites, FastInfer(v2))
         server = HttpServer(where, app, path, options.limits)
         await server.start(options.tls)
         self._http = server

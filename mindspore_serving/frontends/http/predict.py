@@ -4,22 +4,23 @@ An ASGI application costs a task, two queues and a dozen dictionaries per reques
 RESTful calls need none of that.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Call, Inference, Reply
+from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
+from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
-_JSON = (b"content-type", b"application/json")
+JSON = ((b"content-type", b"application/json"),)
 _OK = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
     b"content-length: %d\r\n\r\n%b"
@@ -29,18 +30,21 @@ _OK = (
 @dataclass(frozen=True, slots=True)
 class FastPath:
     """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`, if the
-    rules of `sites` do not ask for a closer look."""
+    rules of `sites` do not ask for a closer look.  `others` opens those of another protocol."""
 
     inference: Inference
     rest: MsRest
     keys: Keys
     sites: SiteRules | None = None
+    others: "Callable[[FastPath, Head, Output], Exchange | None]" = lambda *_: None
 
     def open(self, head: Head, output: Output) -> Exchange | None:
         """The exchange of a call with one answer; None for other requests, also from browsers, and
         for a method whose name may mean a stream: the application knows."""
-        if head.method != b"POST" or not head.target.startswith(_PREFIX):
+        if head.method != b"POST":
             return None
+        if not head.target.startswith(_PREFIX):
+            return self.others(self, head, output)
         if self.sites is not None and not self.sites.is_plain(head.fields):
             return None
         call = Predict(self, head, output)
@@ -71,9 +75,10 @@ class Predict(Exchange):
         "_is_submitted",
         "_num_held",
         "_path",
-        "_request_id",
         "error",
         "holder",
+        "kind",
+        "request_id",
         "route",
         "timeout",
     )
@@ -85,10 +90,11 @@ class Predict(Exchange):
         self.has_responded = False
         self.route: Route
         self.timeout: float | None = None  # seconds
+        self.kind: tuple[tuple[bytes, bytes], ...] = JSON  # headers of the answer's body
         self.error: ServingError | None = None  # why it is refused
         self.holder: KeyHolder | None = None  # of its API key
         self._path = path
-        self._request_id = id_of(head.fields)
+        self.request_id = id_of(head.fields)
         self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
         self._num_held = 0  # bytes of the body behind its first part
@@ -108,7 +114,7 @@ class Predict(Exchange):
         if self.error is not None:
             return
         if len(self._body) + len(data) > self._path.rest.max_body:
-            self._drop(self._path.rest.too_big())
+            self._drop(self.too_big())
         elif not self._body:
             self._body = data
         elif not self.output.memory.take(len(data)):
@@ -153,7 +159,7 @@ class Predict(Exchange):
     def _submit(self) -> None:
         self._is_submitted = True
         try:
-            request = to_request(self.route, self._body, self.timeout)
+            request = self.to_request(self._body)
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:
@@ -162,14 +168,30 @@ class Predict(Exchange):
     def _on_reply(self, reply: Reply) -> None:
         self._call = None  # which refers to this method: freed now, not by the garbage collector
         if reply.failure is None:
-            self._write(*self._path.rest.answer(reply, self._request_id))
+            self._write(*self.answer(reply))
         else:
             self._refuse(reply.failure)
 
     def _refuse(self, error: Exception) -> None:
-        with log.of_request(self._request_id.decode()):
-            answer = self._path.rest.refuse(error)
+        with log.of_request(self.request_id.decode()):
+            answer = self.refuse(error)
         self._write(*answer)
+
+    # What the protocol is asked for; a subclass has another one.
+
+    def to_request(self, body: bytes | bytearray) -> Request:
+        """Raises InvalidInputs."""
+        return to_request(self.route, body, self.timeout)
+
+    def answer(self, reply: Reply) -> Answer:
+        """To a request that did not fail as a whole."""
+        return self._path.rest.answer(reply, self.request_id)
+
+    def refuse(self, error: Exception) -> Answer:
+        return self._path.rest.refuse(error)
+
+    def too_big(self) -> ServingError:
+        return self._path.rest.too_big()
 
     def _write(self, status: int, body: bytes, retry_after: str | None) -> None:
         if self._is_over:
@@ -180,10 +202,10 @@ class Predict(Exchange):
         transport = self.output.transport
         if not self.is_complete:
             self.keep_alive = False  # refused before its end was read
-        if status == 200 and self.keep_alive and retry_after is None:
-            transport.write(_OK % (self._request_id, len(body), body))
+        if status == 200 and self.keep_alive and retry_after is None and self.kind is JSON:
+            transport.write(_OK % (self.request_id, len(body), body))
         else:
-            fields = [_JSON, (NAME, self._request_id), length_of(body)]
+            fields = [*self.kind, (NAME, self.request_id), length_of(body)]
             if retry_after is not None:
                 fields.append((b"retry-after", retry_after.encode()))
             transport.write(head_of(status, fields, keep_alive=self.keep_alive) + body)

@@ -36,7 +36,7 @@ class V2:
             generate = language.to_generate(model.language, request, terms, is_stream=False)
             tensors = await language.generate(generate)
             return self._select(request, tensors)
-        reply = await infer(self.site.inference, self._wrap(model, request, terms))
+        reply = await infer(self.site.inference, self.wrap(model, request, terms))
         return self.finish(request, reply)
 
     async def stream(
@@ -52,7 +52,7 @@ class V2:
         if not model.streams:
             yield await self.infer(model, request, terms)
             return
-        wrapped = self._wrap(model, request, terms)
+        wrapped = self.wrap(model, request, terms)
         wrapped.is_stream = True
         with Replies(self.site.inference, wrapped, self.limits.stream_idle_timeout) as replies:
             while (reply := await replies.next()) is not None:
@@ -78,7 +78,8 @@ class V2:
                 self.memory.write(wanted.region, tensor.raw)
         return selected
 
-    def _wrap(self, model: Model, request: InferRequest, terms: Terms) -> Request:
+    def wrap(self, model: Model, request: InferRequest, terms: Terms) -> Request:
+        """The request to a method that `request` is.  Raises InvalidInputs."""
         return Request(
             model.servable,
             model.method,

@@ -1,0 +1,100 @@
+"""POST /v2/models/NAME[/versions/N]/infer on the fast path, for what needs no ASGI: bodies that are
+not compressed, to methods.  All else is left to the routes."""
+
+import re
+from urllib.parse import unquote_to_bytes
+
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import ServingError, TooLarge
+from mindspore_serving.frontends.bodies import too_large
+from mindspore_serving.frontends.http.exchange import Output
+from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.predict import FastPath, Predict
+from mindspore_serving.frontends.ms_rest import Answer, to_timeout
+from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
+from mindspore_serving.frontends.v2.http_inference import HEADER_LENGTH, parse, to_answer
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.wire import status
+from mindspore_serving.wire.v2.request import InferRequest
+
+_TARGET = re.compile(rb"/v2/models/([^/?#]+)(?:/versions/([0-9]{1,10}))?/infer")
+_LENGTH = HEADER_LENGTH.encode()
+_COMPRESSED = (b"gzip", b"deflate")
+
+
+class FastInfer:
+    """Opens the exchanges of one server."""
+
+    def __init__(self, v2: V2) -> None:
+        self._v2 = v2
+
+    def __call__(self, path: FastPath, head: Head, output: Output) -> "Infer | None":
+        found = _TARGET.fullmatch(head.target)
+        fields = head.fields
+        if found is None or b"content-encoding" in fields:
+            return None
+        if fields.get(b"accept-encoding") in _COMPRESSED:
+            return None
+        if path.sites is not None and not path.sites.is_plain(fields):
+            return None
+        try:
+            name = unquote_to_bytes(found[1]).decode()
+            model = self._v2.models.find(name, int(found[2] or 0))
+        except (ServingError, UnicodeDecodeError):
+            return None  # the routes say what is wrong
+        if model.language is not None:
+            return None
+        call = Infer(path, head, output)
+        call.begin(self._v2, model, head)
+        return call
+
+
+class Infer(Predict):
+    """One call."""
+
+    __slots__ = ("_length", "_model", "_parsed", "_v2")
+
+    def begin(self, v2: V2, model: Model, head: Head) -> None:
+        """Read the head; what is wrong is answered when its turn has come."""
+        self._v2 = v2
+        self._model = model
+        self._parsed: InferRequest | None = None
+        length = head.fields.get(_LENGTH)
+        self._length = None if length is None else length.decode("latin-1")
+        try:
+            if self._path.keys:
+                self.holder = self._path.keys.find(head.fields.get(b"authorization")).admit()
+            timeout = head.fields.get(b"x-request-timeout")
+            self.timeout = None if timeout is None else to_timeout(timeout)
+            if int(head.fields.get(b"content-length", 0)) > self._path.rest.max_body:
+                raise self.too_big()
+        except ServingError as error:
+            self.error = error
+
+    def to_request(self, body: bytes | bytearray) -> Request:
+        self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
+        return self._v2.wrap(self._model, self._parsed, Terms(self.timeout))
+
+    def answer(self, reply: Reply) -> Answer:
+        assert self._parsed is not None
+        try:
+            found = self._v2.finish(self._parsed, reply)
+            length, body = to_answer(self._model, self._parsed, found)
+        except Exception as error:
+            return self.refuse(error)
+        if length is not None:
+            self.kind = (
+                (b"content-type", b"application/octet-stream"),
+                (_LENGTH, b"%d" % length),
+            )
+        return 200, body, None
+
+    def refuse(self, error: Exception) -> Answer:
+        found = to_serving_error(error)
+        text = to_body(str(found))
+        return status.of(found.code).http, text, status.retry_after(found)
+
+    def too_big(self) -> TooLarge:
+        return too_large(self._path.rest.max_body)
