@@ -78,7 +78,7 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
     names = sorted(os.listdir(_directory(root, version)))
     more = ", ..." if len(names) > _SHOWN else ""
     held = f"{', '.join(names[:_SHOWN])}{more}" if names else "nothing"
-    return f"{where} has no model file ({SUFFIXES}), it has {held}"
+    return f"{where} has no model file, it has {held}"
 
 
 def _places(root: str, *, allow_pickle: bool) -> Iterator[tuple[int, list[ModelFile]]]:

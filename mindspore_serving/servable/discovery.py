@@ -11,6 +11,7 @@ from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.model_files import SUFFIXES, find_models
 from mindspore_serving.servable.repository import MODEL_CONFIG, is_language_model, is_servable
 
+_SHOWN = 5  # reasons in an error
 _BESIDE = "lies beside directories of servables: give its own path to serve it"
 
 
@@ -80,8 +81,9 @@ def _names(directory: str) -> list[str]:
 def _nothing(path: str, refused: list[str], *, allow_pickle: bool) -> str:
     if os.path.isfile(path):
         return bare.why_not(path, allow_pickle=allow_pickle)
+    shown = refused[:_SHOWN] + ["..."] * (len(refused) > _SHOWN)
     return (
         f"There is no servable in '{path}': neither it nor a directory in it has a "
         f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or one model file such as net.onnx "
-        f"or 1/model.onnx ({SUFFIXES}){''.join(f'; {text}' for text in refused)}"
+        f"or 1/model.onnx ({SUFFIXES}){''.join(f'; {text}' for text in shown)}"
     )

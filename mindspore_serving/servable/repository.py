@@ -17,6 +17,7 @@ from mindspore_serving.servable import bare
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
+from mindspore_serving.servable.model_files import SUFFIXES
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
 
@@ -91,7 +92,7 @@ def check_servable(
     if not is_servable(path, allow_pickle=allow_pickle):
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
-            f"{where}; without it, one model file is needed: "
+            f"{where}; without it, one model file ({SUFFIXES}) is needed: "
             f"{bare.why_not(path, allow_pickle=allow_pickle)}"
         )
 

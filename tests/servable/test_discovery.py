@@ -108,7 +108,7 @@ def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
     servable.add("1/model.onnx", "2/notes.txt")
     text = refused(servable)
     assert "version 2 of" in text
-    assert "has no model file (.mindir, .onnx, " in text
+    assert "has no model file" in text
     assert text.endswith("it has notes.txt")
 
 
@@ -141,8 +141,8 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
         ("net.om", "export the model as MindIR"),
         ("model.h5", "Keras"),
         ("inference.json", "1/inference.json is of Paddle 3: write .pdmodel"),
-        ("notes.md", "no model file .* it has notes.md"),
-        ("config.json", "no model file .* it has config.json"),
+        ("notes.md", "no model file, it has notes.md"),
+        ("config.json", "no model file, it has config.json"),
         ("page.xml", "no model file"),
     ],
 )
