@@ -13,6 +13,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
     read_eos_ids,
@@ -23,7 +24,7 @@ from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,14 @@ class Opened:
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
-    """Load the model in the directory `path`.  Raises StartError or InvalidInputs."""
-    directory = Path(path)
-    if not directory.is_dir():
-        raise StartError(f"path is {str(path)!r}, expected a model's directory")
-    tokenizer = None
-    if (directory / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.open(directory)
+    """Load the model in the directory or the GGUF file `path`.
+
+    Raises StartError or InvalidInputs.
+    """
+    directory = find_gguf(Path(path)) or Path(path)
+    if not directory.is_dir() and not is_gguf(directory):
+        raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
+    tokenizer = Tokenizer.open(directory) if has_tokenizer(directory) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None
     chat_template = ChatTemplate.open(directory, special_tokens)
     recommended = read_recommended(directory) if config.generation_config == "auto" else {}

@@ -37,6 +37,7 @@ ARCHITECTURES: dict[str, str] = {
 # The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
 ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
+GGUF = "gguf"  # the same of a GGUF file with quantised tensors
 
 
 def load_definition(
@@ -56,7 +57,7 @@ def load_definition(
         known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
         raise StartError(f"config.json has architectures {names!r}, expected one of {known}")
     method = quantization_of(config).get("quant_method")
-    if method not in (None, QUANT_METHOD):
+    if method not in (None, QUANT_METHOD, GGUF):
         raise StartError(
             f"config.json has quant_method {method!r}, which is not supported; take the model's "
             "float checkpoint and quantise it with mindspore_serving.llm.quantize"
