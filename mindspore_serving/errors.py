@@ -117,7 +117,7 @@ class Unauthorized(ServingError):
 
 
 class Forbidden(ServingError):
-    """A web page of another site asks, or a name is called that is not the server's."""
+    """The operator does not let this client do that."""
 
     code = Code.FORBIDDEN
 

@@ -19,12 +19,13 @@ SERVER = "mindspore_serving.server"
 SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
-        "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None)"
+        "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
+        "allow_loading=False)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
-        "language_limits=None, max_n=16, allow_priority=False)"
+        "language_limits=None, max_n=16, allow_priority=False, allow_loading=False)"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -58,6 +59,8 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
+    f"{SERVER}.load_servable": "(servable, *, reload=False)",
+    f"{SERVER}.unload_servable": "(name, timeout=60.0)",
     f"{SERVER}.start_ray_machines": (
         "(slots, num_machines=0, *, address='auto', device_type='CPU', servables=None)"
     ),
@@ -156,6 +159,7 @@ def test_the_names_of_the_server_are_complete() -> None:
         *("start_servables", "start_grpc_server", "start_restful_server", "stop"),
         "start_node_server",
         "start_ray_machines",
+        *("load_servable", "unload_servable"),
         *("ServableStartConfig", "SSLConfig"),
         *register.__all__,
     }

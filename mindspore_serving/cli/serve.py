@@ -15,15 +15,19 @@ from typing import Any
 from mindspore_serving import server
 from mindspore_serving.cli import report
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable import repository
+from mindspore_serving.servable import repository, version_policy
+from mindspore_serving.servable.check import check_number
 from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
+from mindspore_serving.server.config import merge_config, to_deployment
 from mindspore_serving.server.master import context
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
+RELOAD_SECONDS = 0.5  # between two looks with --reload
 _POLL_SECONDS = 0.1
 
 
@@ -41,13 +45,26 @@ def run(settings: ServeSettings) -> int:
     try:
         _listen(settings, tls)
         with _Progress(began):
-            server.start_servables(configs)
+            startup.deploy(
+                _to_deployments(configs),
+                lambda: _to_deployments(to_configs(settings)),
+                _poll_seconds(settings),
+            )
     except BaseException:
         server.stop()
         raise
     _say(report.ready(settings, startup.describe(), time.monotonic() - began))
     _warn(settings)
     return _wait()
+
+
+def _to_deployments(configs: Sequence[server.ServableStartConfig]) -> list[Deployment]:
+    return [to_deployment(config) for config in merge_config(configs)]
+
+
+def _poll_seconds(settings: ServeSettings) -> float:
+    seconds = check_number("--poll", settings.poll)
+    return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
 
 
 SUPERVISION = (
@@ -80,13 +97,27 @@ def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
             num_parallel_workers=workers,
             max_batch_delay_ms=settings.max_batch_delay_ms,
             preferred_batch_size=settings.preferred_batch_size,
+            version_number=version,
             **{name: getattr(settings, name) for name in SUPERVISION},
             node_labels=dict(settings.node_labels),
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
         )
         for directory, name in found
+        for version in _versions(settings.versions, directory, name)
     ]
+
+
+def _versions(policy: str, directory: str, name: str) -> list[int]:
+    """The versions to serve; 0 of a servable without version directories."""
+    found = repository.versions(directory, name)
+    chosen = version_policy.choose(policy, found)
+    if found and not chosen:
+        raise InvalidInputs(
+            f"--versions {policy} leaves none of servable {name}, which has "
+            f"{', '.join(map(str, found))}"
+        )
+    return chosen or [0]
 
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
@@ -179,12 +210,20 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_origins=settings.allow_origin,
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
+            allow_loading=settings.allow_loading,
             limits=most,
             language_limits=content,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
-        server.start_grpc_server(where, settings.max_msg_mb, tls, api_keys=keys, limits=most)
+        server.start_grpc_server(
+            where,
+            settings.max_msg_mb,
+            tls,
+            api_keys=keys,
+            limits=most,
+            allow_loading=settings.allow_loading,
+        )
 
 
 def _warn(settings: ServeSettings) -> None:

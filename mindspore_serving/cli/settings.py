@@ -55,6 +55,15 @@ class ServeSettings:
     max_enqueued_requests: int = option(10_000, "requests in flight beyond which more are refused")
     max_requests: int = option(0, "... of each servable; 0 for no limit of its own")
     shutdown_timeout: float = option(25.0, "seconds from SIGTERM until all has ended")
+    versions: str = option(
+        "latest",
+        "which version directories are served: latest, latest:N, all, or numbers as in 1,3",
+        metavar="POLICY",
+    )
+    poll: float = option(
+        0.0, "look for new, changed and removed servables and versions so often; 0 for never"
+    )
+    reload: bool = option(False, "for development: --poll 0.5")
     restart_policy: str = option(
         "always",
         "whether workers that died are restarted: always, limited (to five quick deaths) or never",
@@ -91,6 +100,7 @@ class ServeSettings:
     allow_origin: tuple[str, ...] = option(
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
+    allow_loading: bool = option(False, "clients may load and unload servables by their names")
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",

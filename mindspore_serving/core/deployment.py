@@ -50,7 +50,10 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One version of one servable.  `version` 0 means the newest directory found at start."""
+    """One version of one servable.  `version` 0 means the newest directory found at start.
+
+    A deployment with a higher `generation` takes the place of one of the same version.
+    """
 
     servable_directory: str
     servable_name: str
@@ -73,6 +76,7 @@ class Deployment:
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     gang: GangOptions | None = None  # of a distributed servable
+    generation: int = 0
 
     @property
     def name(self) -> str:

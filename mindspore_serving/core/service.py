@@ -119,3 +119,32 @@ class Control(Protocol):
         """Each servable version that was deployed, also one that is loading or has failed; all are
         unready while the server stops.  The server is alive if this is answered at all."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A servable version that can be served.  `reason` says why it is not, "" if it is ready."""
+
+    name: str
+    version: int  # 0 while the newest is not known yet
+    is_loaded: bool  # else it was unloaded, could not be loaded, or is no longer there
+    is_ready: bool
+    reason: str = ""
+
+
+class ModelControl(Protocol):
+    """Models that come and go while the server runs."""
+
+    async def index(self) -> Sequence[ModelState]:
+        """All that is served or can be loaded by name."""
+        ...
+
+    async def load(self, name: str, *, is_forced: bool = False) -> None:
+        """Serve the versions of `name` that there are now, each anew if it has changed or if
+        `is_forced`.  Raises NotFound, StartError, or Forbidden if the operator has not allowed
+        it."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Serve `name` no more.  Raises NotFound or Forbidden."""
+        ...

@@ -6,7 +6,7 @@ Which worker gets a part, and when, is decided in `batched` and `streamed`.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
@@ -14,7 +14,7 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.dispatch import retrying
 from mindspore_serving.dispatch.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.dispatch.link import Link
-from mindspore_serving.dispatch.registry import Method, Registry
+from mindspore_serving.dispatch.registry import Method, Registry, Service
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart
 from mindspore_serving.dispatch.retrying import Fate
 from mindspore_serving.dispatch.shares import Shares
@@ -82,8 +82,8 @@ class Dispatcher:
             self._loop.call_soon(pending.fail, failure)
         return pending
 
-    def on_call(self, link: Link, message: WorkerCall) -> None:
-        """A worker wants a model of another worker to be run."""
+    def on_call(self, link: Link, message: WorkerCall, caller: Service | None = None) -> None:
+        """A worker, of the service `caller`, wants a model of another worker to be run."""
         item = message.item
 
         def answer(reply: Reply) -> None:
@@ -91,7 +91,9 @@ class Dispatcher:
 
         pending = self._new_request(item.method, answer)
         try:
-            method = self.registry.find(message.servable, message.version, item.method)
+            method = _own_method(caller, message) or self.registry.find(
+                message.servable, message.version, item.method
+            )
             self.shares.count(method.share)
             self._requests[pending] = method
             chunks = [chunk for chunk in item.chunks if isinstance(chunk, bytes)]
@@ -100,10 +102,15 @@ class Dispatcher:
         except ServingError as error:
             pending.fail(error)
 
-    def fail_all(self, error: ServingError) -> None:
-        """Answer everything that is in flight with `error`."""
-        for request in list(self._requests):
-            request.fail(error)
+    def num_in(self, methods: Collection[object]) -> int:
+        """How many requests are in flight of `methods`."""
+        return sum(method in methods for method in self._requests.values())
+
+    def fail_all(self, error: ServingError, methods: Collection[object] | None = None) -> None:
+        """Answer with `error` everything that is in flight, or that of `methods`."""
+        for request, method in list(self._requests.items()):
+            if methods is None or method in methods:
+                request.fail(error)
 
     def _new_request(self, method: str, on_reply: Callable[[Reply], None]) -> PendingRequest:
         request = PendingRequest(method, on_reply, self._on_done, self._now())
@@ -219,6 +226,15 @@ class Dispatcher:
         """No worker is expected to run `method` soon: answer what waits for it."""
         for part in method.take_waiting():
             part.request.fail(error)
+
+
+def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:
+    """What the worker of `caller` calls there: not that of a service which has taken its place."""
+    if caller is None or message.servable != caller.name:
+        return None
+    if message.version not in (0, caller.version):
+        return None
+    return caller.methods.get(message.item.method)
 
 
 def _running_in(link: Link) -> Callable[[RequestPart], bool]:

@@ -10,8 +10,9 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.dispatch import deployed as workers
 from mindspore_serving.dispatch import liveness, loading
-from mindspore_serving.dispatch.autoscaling import Autoscaler, num_at_start
+from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.liveness import Pulse
@@ -19,10 +20,11 @@ from mindspore_serving.dispatch.overview import Overview
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
-from mindspore_serving.ipc.messages import Call, ModelReport
+from mindspore_serving.ipc.messages import Call
 
 EXIT_GRACE = 10.0  # seconds a worker has to leave before it is killed
 _HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
+_LOOK = 0.02  # seconds between two looks whether requests have been answered
 
 
 class Master:
@@ -33,156 +35,127 @@ class Master:
         self.registry = self.dispatcher.registry
         self._launcher = launcher
         self._on_all_gone = on_all_gone
-        self._supervisors: list[WorkerSupervisor] = []
-        self._deployed: list[tuple[Deployment, list[WorkerSupervisor]]] = []
+        self._deployed: list[Deployed] = []  # what clients may know of
+        self._beside: list[Deployed] = []  # what starts in the place of those, or leaves
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
-        self._models: dict[tuple[str, int], dict[str, ModelReport]] = {}
         self.control = Overview(self.registry, self._deployed)
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
-        self._scalings: list[asyncio.Task[None]] = []
 
     # --- starting and stopping --------------------------------------------------------------
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
-        """Start all workers: those that own a device first, since the others call them.
+    @property
+    def deployments(self) -> list[Deployment]:
+        """What is deployed, whether it runs or not."""
+        return [one.deployment for one in self._deployed]
 
-        Raises StartError with the first worker's reason; what was started is then to be stopped.
+    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+        """Start all workers.  Raises StartError; what was started is then to be stopped."""
+        new = [self._new(deployment) for deployment in deployments]
+        self._deployed += new
+        await workers.start(new)
+
+    async def roll(
+        self, new: Sequence[Deployment], old: Sequence[Deployment], seconds: float
+    ) -> None:
+        """Start `new`; when all of it is ready, requests go there, and `old` ends when it has
+        answered what it has, or after so many seconds.
+
+        A deployment of `new` that takes the place of one of the same version has a higher
+        generation.  Raises StartError; then `old` goes on, and nothing of `new` is left.
         """
-        self._deployed += [(deployment, []) for deployment in deployments]
-        fixed = [d for d in deployments if d.scaling is None]
-        devices = [(d, i) for d in fixed for i in d.device_ids]
-        replicas = [(d, i) for d in deployments for i in range(num_at_start(d))]
-        first = [self._supervisor(d, device_id=i) for d, i in devices]
-        await self._start_all(first + [self._replica(d, i) for d, i in replicas])
-        extras = [(d, i) for d in fixed for i in range(self._num_extra_workers(d))]
-        await self._start_all([self._supervisor(d, extra=i) for d, i in extras])
-        for deployment in deployments:
-            if deployment.scaling is not None:
-                scaler = self._autoscaler(deployment)
-                self._scalings.append(asyncio.create_task(scaler.run()))
+        coming = [self._new(deployment) for deployment in new]
+        leaving = [one for one in self._deployed if one.deployment in old]
+        hidden = [one for one in coming if any(map(one.is_same_version, leaving))]
+        self._deployed += [one for one in coming if one not in hidden]
+        self._beside += hidden
+        try:
+            await workers.start(coming)
+        except BaseException:
+            await asyncio.shield(self._end(coming, 0.0))
+            raise
+        for one in coming:
+            self.registry.promote(one.deployment)
+        self._beside = [one for one in self._beside if one not in hidden]
+        self._deployed += hidden
+        await self._end(leaving, seconds)
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
         now on nothing is ready."""
         self.control.is_ending = True
-        end = asyncio.get_running_loop().time() + limit
-        while self.dispatcher.num_in_flight and asyncio.get_running_loop().time() < end:
-            await asyncio.sleep(0.02)
+        await self._wait_until(lambda: not self.dispatcher.num_in_flight, limit)
         return self.dispatcher.num_in_flight == 0
 
     async def stop(self, grace: float = EXIT_GRACE) -> None:
         """Answer what is pending, end every worker.  Harmless if nothing runs."""
         self._is_stopping = self.control.is_ending = True
-        for scaling in self._scalings:
-            scaling.cancel()
         self.dispatcher.fail_all(
             ServableUnavailable("servable is not available: the server is stopping")
         )
         for link in list(self._links):
             if not link.is_ready:
                 link.process.kill()
-        await asyncio.gather(*(one.stop(grace) for one in self._supervisors))
+        await asyncio.gather(*(one.stop(grace) for one in self._deployed + self._beside))
 
-    def _num_extra_workers(self, deployment: Deployment) -> int:
-        number = deployment.num_extra_workers
-        running = (s for s in self.registry if s.deployment == deployment and s.workers)
-        service = next(running, None)
-        if not number or service is None:
-            return number
-        reports = [method.report for method in service.methods.values()]
-        if any(not r.is_only_models for r in reports if not r.name.startswith("@")):
-            return number
-        log.warning(
-            "servable %s: num_parallel_workers is ignored, all methods consist only of models",
-            deployment.servable_name,
+    def _new(self, deployment: Deployment) -> Deployed:
+        return Deployed(
+            deployment, self._launch, self.dispatcher, self.on_leaving, self._check_any_left
         )
-        return 0
 
-    async def _start_all(self, supervisors: list[WorkerSupervisor]) -> None:
-        self._supervisors += supervisors
-        results = await asyncio.gather(*(s.start() for s in supervisors), return_exceptions=True)
-        for result in results:
-            if isinstance(result, StartError):
-                raise StartError(f"Fail to start workers: {result}")
-            if isinstance(result, BaseException):
-                raise result
+    async def _end(self, leaving: Sequence[Deployed], seconds: float) -> None:
+        """Let `leaving` answer what it has, for at most so many seconds, and end its workers."""
+        self._deployed[:] = [one for one in self._deployed if one not in leaving]
+        self._beside += [one for one in leaving if one not in self._beside]
+        for one in leaving:
+            self.registry.withdraw(one.deployment)
 
-    def _supervisor(
-        self, deployment: Deployment, *, device_id: int | None = None, extra: int | None = None
-    ) -> WorkerSupervisor:
-        """Of a worker that owns a device, or of an extra one."""
-        name, version = deployment.servable_name, deployment.version
-        if deployment.gang is not None:
-            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
-        elif device_id is not None:
-            title = f"servable name:{name}, device id:{device_id}"
-            log_name = f"log_{name}_device{device_id}_version{version}"
-        else:
-            title = f"servable:{name}, version:{version}, extra:{extra}"
-            log_name = f"log_{name}_extra{extra}_version{version}"
+        def methods() -> set[object]:
+            return {m for one in leaving for s in one.services for m in s.methods.values()}
 
-        async def start() -> Link:
-            needs = loading.needs_of(deployment, device_id, supervisor.patience)
-            launched = await self._launcher.launch(title, log_name, needs)
-            owns_models = device_id is not None or not deployment.device_ids
-            link = Link(launched, title, self, owns_models=owns_models)
-            self._links[link] = supervisor
-            self._watch(_close_after(link))
-            if self._is_stopping:
-                link.process.kill()
-            await self._load(link, deployment, device_id)
-            return link
+        await self._wait_until(lambda: not self.dispatcher.num_in(methods()), seconds)
+        reason = "servable is not available: it was unloaded"
+        self.dispatcher.fail_all(ServableUnavailable(reason), methods())
+        await asyncio.gather(*(one.stop(EXIT_GRACE) for one in leaving))
+        for one in leaving:
+            self.registry.forget(one.deployment)
+        self._beside = [one for one in self._beside if one not in leaving]
 
-        supervisor = WorkerSupervisor(
-            title,
-            start,
-            lambda _: self._on_change(deployment),
-            deployment.restart_policy,
-            is_awaited=deployment.gang is None,
-        )
-        self._supervisors_of(deployment).append(supervisor)
-        return supervisor
+    async def _wait_until(self, condition: Callable[[], bool], limit: float) -> None:
+        end = asyncio.get_running_loop().time() + limit
+        while not condition() and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(_LOOK)
 
-    def _replica(self, deployment: Deployment, number: int) -> WorkerSupervisor:
-        """Of a worker with all models, of those of a deployment that is scaled."""
-        if deployment.device_ids:
-            return self._supervisor(deployment, device_id=deployment.device_ids[number])
-        return self._supervisor(deployment, extra=number)
-
-    def _autoscaler(self, deployment: Deployment) -> Autoscaler:
-        def make(number: int) -> WorkerSupervisor:
-            self._supervisors = [one for one in self._supervisors if one.state != "gone"]
-            self._supervisors.append(supervisor := self._replica(deployment, number))
-            return supervisor
-
-        def retire(supervisor: WorkerSupervisor) -> None:
-            link = supervisor.link
-            if link is None or link.closed.done():
-                supervisor.leave()
-            else:
-                self.on_leaving(link)
-
-        return Autoscaler(
-            deployment,
-            self._supervisors_of(deployment),
-            num_requests=lambda: self.dispatcher.shares.num_used(deployment.name),
-            make=make,
-            retire=retire,
-            on_failed=lambda seconds: self._on_failed_to_add(deployment, seconds),
-        )
+    async def _launch(
+        self,
+        deployed: Deployed,
+        supervisor: WorkerSupervisor,
+        log_name: str,
+        device_id: int | None,
+    ) -> Link:
+        deployment, title = deployed.deployment, supervisor.title
+        needs = loading.needs_of(deployment, device_id, supervisor.patience)
+        launched = await self._launcher.launch(title, log_name, needs)
+        owns_models = device_id is not None or not deployment.device_ids
+        link = Link(launched, title, self, owns_models=owns_models)
+        self._links[link] = supervisor
+        self._watch(_close_after(link))
+        if self._is_stopping:
+            link.process.kill()
+        await self._load(link, deployed, device_id)
+        return link
 
     def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(watch)
         self._watches.add(task)
         task.add_done_callback(self._watches.discard)
 
-    async def _load(self, link: Link, deployment: Deployment, device_id: int | None) -> None:
+    async def _load(self, link: Link, deployed: Deployed, device_id: int | None) -> None:
         """Have the worker load the servable, and register what it can do."""
+        deployment = deployed.deployment
         name = deployment.servable_name
-        key = (name, deployment.version)
-        models = None if link.owns_models else self._models.get(key, {})
+        models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
         try:
             ready = await loading.load(link, loading.setup_of(deployment, device_id, models))
@@ -193,7 +166,7 @@ class Master:
                 raise StartError("the worker was ended by SIGINT or SIGTERM") from error
             raise
         if link.owns_models:
-            self._models[key] = ready.models
+            deployed.models = ready.models
         self._services[link] = self.registry.add_worker(
             deployment, ready.version, ready.methods, link, card=ready.card
         )
@@ -205,7 +178,7 @@ class Master:
     # --- what links and supervisors report ----------------------------------------------------
 
     def on_call(self, link: Link, call: Call) -> None:
-        self.dispatcher.on_call(link, call)
+        self.dispatcher.on_call(link, call, self._services.get(link))
 
     def on_leaving(self, link: Link) -> None:
         """The worker got a signal to end: no new work; it ends when it has answered the rest."""
@@ -243,46 +216,12 @@ class Master:
             for method in service.methods.values():
                 method.restore(link)
 
-    def _on_change(self, deployment: Deployment) -> None:
-        """A worker of `deployment` runs now, or no more, or later than before."""
-        own = self._supervisors_of(deployment)
-        if own and all(one.state == "ready" or one.ready_in() is None for one in own):
-            last = next((one.last_exit for one in own if one.last_exit), "they were told to")
-            later = [one.next_start_in() for one in own if one.state == "restarting"]
-            self._refuse(deployment, last, min(later, default=None))
-        is_empty = all(own and all(one.state == "gone" for one in own) for _, own in self._deployed)
+    def _check_any_left(self) -> None:
+        """End the server if all workers have ended for good."""
+        is_empty = bool(self._deployed) and all(one.is_gone for one in self._deployed)
         if not self._is_stopping and is_empty:
             log.error("Serving server begin to exit: all worker processes have exited")
             self._on_all_gone()
-
-    def _on_failed_to_add(self, deployment: Deployment, retry_after: float) -> None:
-        """Refuse requests, if there is no worker for them, until another start may be tried."""
-        self._refuse(deployment, "one could not be started", retry_after)
-
-        def accept() -> None:
-            for service in self.registry:
-                if service.deployment == deployment:
-                    service.reason = ""
-
-        asyncio.get_running_loop().call_later(retry_after, accept)
-
-    def _refuse(self, deployment: Deployment, last_exit: str, retry_after: float | None) -> None:
-        for service in self.registry:
-            if service.deployment == deployment:
-                self._give_up(service, last_exit, retry_after)
-
-    def _give_up(self, service: Service, last_exit: str, retry_after: float | None) -> None:
-        """Let nothing wait for more workers of `service`: none is expected within `retry_after`
-        seconds, or ever."""
-        service.reason = f"its workers have ended ({last_exit}), see the server's log"
-        service.retry_after = retry_after
-        for method in service.methods.values():
-            if not method.is_served:
-                text = f"Request {method.label} , servable is not available: {service.reason}"
-                self.dispatcher.fail_waiting(method, ServableUnavailable(text, retry_after))
-
-    def _supervisors_of(self, deployment: Deployment) -> list[WorkerSupervisor]:
-        return next(own for one, own in self._deployed if one is deployment)
 
 
 async def _close_after(link: Link) -> None:

@@ -7,6 +7,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import status
+from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServingError
@@ -16,9 +17,7 @@ class Overview:
     """See `core.service.Control`.  `deployed` are the deployments with the workers of each, which
     the master changes."""
 
-    def __init__(
-        self, registry: Registry, deployed: Sequence[tuple[Deployment, list[WorkerSupervisor]]]
-    ) -> None:
+    def __init__(self, registry: Registry, deployed: Sequence[Deployed]) -> None:
         self.is_ending = False  # the server stops, or is about to
         self._registry = registry
         self._deployed = deployed
@@ -38,19 +37,28 @@ class Overview:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._deployed) and all(status.is_ready(*one) for one in self._deployed)
+        return bool(self._deployed) and all(
+            status.is_ready(one.deployment, one.workers) for one in self._deployed
+        )
 
     def readiness(self) -> Sequence[ServableReadiness]:
         if self.is_ending:
             text = "the server is stopping"
-            return [ServableReadiness(d.name, d.version, False, text) for d, _ in self._deployed]
-        return [status.readiness(*one, self._registry) for one in self._deployed]
+            return [_unready(one.deployment, text) for one in self._deployed]
+        return [
+            status.readiness(one.deployment, one.workers, one.services) for one in self._deployed
+        ]
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
 
     def _workers(self, deployment: Deployment) -> Sequence[WorkerSupervisor]:
-        return next((own for one, own in self._deployed if one == deployment), ())
+        found = (one.workers for one in self._deployed if one.deployment == deployment)
+        return next(found, ())
 
     def describe(self) -> list[dict[str, Any]]:
         return [status.describe(service) for service in self._registry]
+
+
+def _unready(deployment: Deployment, reason: str) -> ServableReadiness:
+    return ServableReadiness(deployment.name, deployment.version, is_ready=False, reason=reason)

@@ -30,15 +30,26 @@ class Service:
 
 
 class Registry:
-    """All services.  Version 0 is the newest that runs."""
+    """All services.  Version 0 is the newest that runs.
+
+    Requests find the current service of a version.  A deployment of a higher generation gets a
+    service of its own, which becomes the current one by `promote`; the one before keeps what it has
+    until it is forgotten.
+    """
 
     def __init__(self, new_method: Callable[[Deployment, int, MethodReport], Method]) -> None:
         self._new_method = new_method
-        self._services: dict[str, dict[int, Service]] = {}
+        self._current: dict[str, dict[int, Service]] = {}
+        self.all: list[Service] = []  # also those that are not current, yet or any more
 
     def __iter__(self) -> Iterator[Service]:
-        for versions in self._services.values():
+        """The current ones."""
+        for versions in self._current.values():
             yield from versions.values()
+
+    def of(self, deployment: Deployment) -> list[Service]:
+        """Those of one deployment, current or not."""
+        return [service for service in self.all if service.deployment == deployment]
 
     def add_worker(
         self,
@@ -51,10 +62,7 @@ class Registry:
     ) -> Service:
         """`worker` has loaded `version` and can run the methods in `reports`; `card` is that of
         its language model."""
-        versions = self._services.setdefault(deployment.name, {})
-        service = versions.get(version)
-        if service is None:
-            service = versions[version] = Service(deployment.name, version, deployment)
+        service = self._service(deployment, version)
         service.card = card or service.card
         service.reason = ""
         service.workers.append(worker)
@@ -63,6 +71,38 @@ class Registry:
                 service.methods[report.name] = self._new_method(deployment, version, report)
             service.methods[report.name].add_worker(worker)
         return service
+
+    def _service(self, deployment: Deployment, version: int) -> Service:
+        current = self._current.setdefault(deployment.name, {}).get(version)
+        if current is not None and current.deployment.generation == deployment.generation:
+            return current
+        own = (one for one in self.of(deployment) if one.version == version)
+        service = next(own, None)
+        if service is None:
+            service = Service(deployment.name, version, deployment)
+            self.all.append(service)
+            if current is None:
+                self._current[deployment.name][version] = service
+        return service
+
+    def promote(self, deployment: Deployment) -> None:
+        """New requests go to the services of `deployment`."""
+        for service in self.of(deployment):
+            self._current[service.name][service.version] = service
+
+    def withdraw(self, deployment: Deployment) -> None:
+        """New requests do not find the services of `deployment`; what they have goes on."""
+        for service in self.of(deployment):
+            versions = self._current.get(service.name, {})
+            if versions.get(service.version) is service:
+                del versions[service.version]
+                if not versions:
+                    del self._current[service.name]
+
+    def forget(self, deployment: Deployment) -> None:
+        """The workers of `deployment` have ended."""
+        self.withdraw(deployment)
+        self.all = [service for service in self.all if service.deployment != deployment]
 
     def remove_worker(self, service: Service, worker: Link) -> None:
         """`worker` is gone, or is to get no more work."""
@@ -92,7 +132,7 @@ class Registry:
         raise ServableUnavailable(text, service.retry_after)
 
     def _find_service(self, servable: str, version: int) -> Service | None:
-        versions = self._services.get(servable)
+        versions = self._current.get(servable)
         if not versions:
             return None
         if version or len(versions) == 1:

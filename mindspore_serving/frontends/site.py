@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.core.service import Control, Inference
+from mindspore_serving.core.service import Control, Inference, ModelControl
 from mindspore_serving.frontends.language import LanguageModels
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One HTTP server's view of what is served.  `max_body` is in bytes."""
+    """One HTTP server's view of what is served.  `max_body` is in bytes; without a
+    `repository` nobody can load or unload models."""
 
     models: LanguageModels
     inference: Inference
     control: Control
     max_body: int
+    repository: ModelControl | None = None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         start_servable,
         startup_agents,
     )
+    from mindspore_serving.server.loading import load_servable, unload_servable
     from mindspore_serving.server.nodes import start_node_server, start_ray_machines
     from mindspore_serving.server.register import (
         AscendDeviceInfo,
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
     )
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOMES = ("config", "distributed", "nodes", "register", "startup")  # where the other names are
+_HOMES = (
+    "config",
+    "distributed",
+    "loading",
+    "nodes",
+    "register",
+    "startup",
+)  # where the other names are
 
 __all__ = [
     "AscendDeviceInfo",
@@ -52,6 +60,7 @@ __all__ = [
     "declare_model",
     "declare_servable",
     "distributed",
+    "load_servable",
     "register",
     "register_method",
     "start_grpc_server",
@@ -62,6 +71,7 @@ __all__ = [
     "start_servables",
     "startup_agents",
     "stop",
+    "unload_servable",
     "master",
 ]
 

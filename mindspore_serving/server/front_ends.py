@@ -28,6 +28,7 @@ class FrontEndOptions:
     tls: SSLConfig | None
     api_keys: tuple[ApiKey, ...]
     limits: ServerLimits
+    allow_loading: bool
 
     @classmethod
     def from_arguments(
@@ -37,6 +38,8 @@ class FrontEndOptions:
         ssl_config: SSLConfig | None,
         api_keys: ApiKeys,
         limits: ServerLimits | None,
+        *,
+        allow_loading: bool,
     ) -> "FrontEndOptions":
         """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
@@ -55,7 +58,8 @@ class FrontEndOptions:
         if limits.max_body_memory < max_message:
             text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
             raise InvalidField("max_body_memory", text)
-        return cls(address, max_message, ssl_config, to_keys(api_keys), limits)
+        check.check_bool("allow_loading", allow_loading)
+        return cls(address, max_message, ssl_config, to_keys(api_keys), limits, allow_loading)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.model_control import ClientModelControl
+from mindspore_serving.server.repository import ModelRepository, Wanted
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 EXIT_GRACE = 5.0  # seconds that workers have to leave
@@ -44,6 +46,10 @@ class Serving:
     def __init__(self, on_all_gone: Callable[[], None]) -> None:
         self._launcher = SpreadingLauncher(LocalLauncher())
         self._master = Master(self._launcher, on_all_gone)
+        self.repository = ModelRepository(
+            self._master.roll, lambda: self._master.deployments, self._master.control.readiness
+        )
+        self._following: asyncio.Task[None] | None = None
         self._nodes: NodeServer | None = None
         self._node_place: MasterPlace | None = None  # where nodes join
         self._ray: RayMachines | None = None
@@ -63,9 +69,16 @@ class Serving:
         """The most requests in flight."""
         self._master.dispatcher.shares.limit = limit
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
+    async def deploy(
+        self, deployments: Sequence[Deployment], wanted: Wanted, poll_seconds: float
+    ) -> None:
+        """Serve `deployments`; with `poll_seconds`, look at what `wanted` gives so often, and serve
+        that.  Raises StartError."""
         self.is_deployed = True
+        await self.repository.begin(deployments, wanted)
         await self._master.deploy(deployments)
+        if poll_seconds:
+            self._following = asyncio.create_task(self.repository.follow(poll_seconds))
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()
@@ -91,7 +104,8 @@ class Serving:
         dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(dispatcher, self._master.control, http.language)
-        site = Site(models, dispatcher, self._master.control, rest.max_body)
+        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
+        site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
         mounted = protocols.mount(site, http.llm_serving_form)
         app = make_app(
             dispatcher,
@@ -137,6 +151,8 @@ class Serving:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
+        if self._following is not None:
+            self._following.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [

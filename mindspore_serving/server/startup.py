@@ -59,17 +59,29 @@ def start_servables(
     """
     configs = _to_configs(servable_configs)
     check.check_bool("enable_lite", enable_lite)
-    deploy([to_deployment(config, enable_lite) for config in merge_config(configs)])
+
+    def wanted() -> list[Deployment]:
+        return [to_deployment(config, enable_lite) for config in merge_config(configs)]
+
+    deploy(wanted(), wanted)
 
 
-def deploy(deployments: Sequence[Deployment]) -> None:
-    """Start what is deployed, see `start_servables`."""
+def deploy(
+    deployments: Sequence[Deployment],
+    wanted: Callable[[], Sequence[Deployment]] | None = None,
+    poll_seconds: float = 0.0,
+) -> None:
+    """Start what is deployed, see `start_servables`.
+
+    `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
+    often.  Any thread may call it.
+    """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments))
+        _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
     except BaseException:
         stop()
         raise
@@ -85,6 +97,7 @@ def start_grpc_server(
     *,
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over gRPC.  May be called before or after `start_servables`.
 
@@ -95,6 +108,7 @@ def start_grpc_server(
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -102,7 +116,7 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         run_on_server(lambda serving: serving.start_grpc(options))
     print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
 
@@ -121,6 +135,7 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    allow_loading: bool = False,
 ) -> None:
     """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
     TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
@@ -144,6 +159,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
+        allow_loading: clients may load and unload servables by their names.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -151,7 +167,7 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments)
+        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,
@@ -176,6 +192,11 @@ def stop() -> None:
 def is_running() -> bool:
     """Whether this process has a server, with or without servables."""
     return _serving is not None
+
+
+def has_servables() -> bool:
+    """Whether servables were started, also if they have all been unloaded since."""
+    return _serving is not None and _serving.is_deployed
 
 
 def describe() -> list[dict[str, Any]]:

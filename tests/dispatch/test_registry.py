@@ -156,3 +156,41 @@ def test_all_services_can_be_listed(registry):
 def test_retry_needs_the_consent_of_method_and_deployment(registry, report, retry, can_retry):
     deploy(registry, 1, "worker", report, retry=retry)
     assert registry.find("math", 1, report.name).can_retry is can_retry
+
+
+def test_a_higher_generation_is_found_when_it_is_promoted(registry):
+    deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    assert registry.find("math", 1, "add").workers == ["old"]
+    registry.promote(new.deployment)
+    assert registry.find("math", 1, "add").workers == ["new"]
+    assert list(registry) == [new]
+
+
+def test_workers_of_one_generation_have_one_service(registry):
+    old = deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    registry.promote(new.deployment)
+    assert deploy(registry, 1, "late") is old
+    assert deploy(registry, 1, "another", generation=1) is new
+
+
+def test_what_is_withdrawn_is_not_found(registry):
+    service = deploy(registry, 1, "worker")
+    registry.withdraw(service.deployment)
+    with pytest.raises(NotFound):
+        registry.find("math", 0, "add")
+    assert deploy(registry, 1, "late") is service
+    with pytest.raises(NotFound):
+        registry.find("math", 0, "add")
+    registry.forget(service.deployment)
+    assert deploy(registry, 1, "next") is not service
+    assert registry.find("math", 0, "add").workers == ["next"]
+
+
+def test_withdrawing_the_one_before_leaves_the_current_one(registry):
+    old = deploy(registry, 1, "old")
+    new = deploy(registry, 1, "new", generation=1)
+    registry.promote(new.deployment)
+    registry.forget(old.deployment)
+    assert registry.find("math", 1, "add").workers == ["new"]

@@ -176,6 +176,13 @@ class Client:
         body, self._rest = self._rest[:length], self._rest[length:]
         return int(line.split()[1]), headers, body
 
+    def read_bytes(self, count):
+        """That many bytes, whatever they are."""
+        while len(self._rest) < count:
+            self._receive()
+        read, self._rest = self._rest[:count], self._rest[count:]
+        return read
+
     def read_json(self):
         """The body of the next answer, which has status 200 and says that it is JSON."""
         status, headers, body = self.read()

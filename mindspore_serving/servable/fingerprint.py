@@ -1,0 +1,42 @@
+"""Whether the files of a servable version have changed: their names, sizes and times."""
+
+import os
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from mindspore_serving.servable.loader import CONFIG_FILE
+
+Fingerprint: TypeAlias = frozenset[tuple[str, int, int]]  # path, bytes, nanoseconds
+
+_CACHE = "__pycache__"
+
+
+def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
+    """Of all that a worker of this version reads: Python code, and every file of the version's
+    directory; of a language model's directory every file.  Code may write beside those."""
+    root = os.path.join(servable_directory, servable_name)
+    own = os.path.join(root, str(version))
+    is_bare = not os.path.isdir(own) and not os.path.isfile(os.path.join(root, CONFIG_FILE))
+    return frozenset(
+        (os.path.relpath(entry.path, root), status.st_size, status.st_mtime_ns)
+        for entry, status in _files(root, own)
+        if is_bare or entry.name.endswith(".py") or entry.path.startswith(own + os.sep)
+    )
+
+
+def _files(directory: str, own: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:
+    """The files in `directory`, without those of other versions, and what each is."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError:  # it has just been removed
+        return
+    for entry in entries:
+        is_other_version = entry.name.isdecimal() and entry.path != own
+        try:
+            if entry.is_dir() and not entry.is_symlink():
+                if entry.name != _CACHE and not is_other_version:
+                    yield from _files(entry.path, own)
+            elif entry.is_file():
+                yield entry, entry.stat()
+        except OSError:
+            continue

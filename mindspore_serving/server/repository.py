@@ -1,0 +1,205 @@
+"""Which servables run: loaded, replaced and unloaded by name, or as their files change.
+
+Lives on the event loop; what looks at files runs on a thread.
+"""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from mindspore_serving import log
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ModelState, ServableReadiness
+from mindspore_serving.errors import NotFound, ServingError
+from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
+
+UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
+
+Wanted = Callable[[], Sequence[Deployment]]
+Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A version that is to be served, and its files."""
+
+    deployment: Deployment
+    files: Fingerprint
+
+
+class ModelRepository:
+    """What can be served, and what is.
+
+    Args:
+        roll: starts deployments and then ends others; see `dispatch.master.Master.roll`.
+        deployed: gives what is deployed.
+        readiness: gives which of it is ready.
+    """
+
+    def __init__(
+        self,
+        roll: Roll,
+        deployed: Callable[[], Sequence[Deployment]],
+        readiness: Callable[[], Sequence[ServableReadiness]],
+    ) -> None:
+        self._roll = roll
+        self._deployed = deployed
+        self._readiness = readiness
+        self._wanted: Wanted = lambda: ()
+        self._added: dict[str, Wanted] = {}  # by name, in place of what those give
+        self._files: dict[tuple[str, int], Fingerprint] = {}  # of what is deployed, when it was
+        self._failed: dict[str, list[Found]] = {}  # what could not be loaded
+        self._failures: dict[str, str] = {}  # ... and why
+        self._unloaded: set[str] = set()  # by name: they stay so until they are loaded by name
+        self._generations = itertools.count(1)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._last: dict[str, list[Found]] = {}  # at the last look
+
+    async def begin(self, deployments: Sequence[Deployment], wanted: Wanted) -> None:
+        """`deployments` are served at first, and later what `wanted` gives, when somebody asks for
+        it.  Its ServingErrors are reported to them."""
+        self._wanted = wanted
+        self._last = await asyncio.to_thread(_look_at, deployments)
+        for one in itertools.chain(*self._last.values()):
+            self._files[_key(one.deployment)] = one.files
+
+    async def add(self, name: str, wanted: Wanted) -> None:
+        """Serve `name` as `wanted` gives it, now and when it is loaded anew.  Raises as `load`;
+        then nothing is added."""
+        before = self._added.get(name)
+        self._added[name] = wanted
+        try:
+            await self.load(name)
+        except BaseException:
+            self._added.pop(name)
+            if before is not None:
+                self._added[name] = before
+            raise
+
+    async def load(self, name: str, *, is_forced: bool = False) -> None:
+        """Serve the versions of `name` that there are now, each anew if its files or settings have
+        changed, or if `is_forced`; others of it leave when these are ready.
+
+        Raises NotFound if there is no such servable, StartError if it cannot be loaded; then what
+        is served goes on.
+        """
+        async with self._locks[name]:
+            found = (await asyncio.to_thread(self._find)).get(name, [])
+            if not found:
+                raise NotFound(f"There is no servable '{name}' to be loaded")
+            self._unloaded.discard(name)
+            await self._replace(name, found, is_forced=is_forced)
+
+    async def unload(self, name: str, seconds: float = UNLOAD_SECONDS) -> None:
+        """Serve `name` no more: it answers what it has, for at most so many seconds.  Raises
+        NotFound if it is not served."""
+        async with self._locks[name]:
+            old = self._deployed_as(name)
+            if not old:
+                raise NotFound(f"Servable '{name}' is not loaded")
+            self._unloaded.add(name)
+            await self._roll((), old, seconds)
+
+    async def index(self) -> list[ModelState]:
+        """See `core.service.ModelControl`."""
+        found = await asyncio.to_thread(self._find)
+        states = [
+            ModelState(one.name, one.version, True, one.is_ready, one.reason)
+            for one in self._readiness()
+        ]
+        names = {state.name for state in states}
+        for one in itertools.chain(*found.values()):
+            name, version = one.deployment.name, one.deployment.version
+            if name not in names:
+                reason = self._failures.get(name, "it is not loaded")
+                states.append(ModelState(name, version, False, False, reason))
+        return states
+
+    async def follow(self, seconds: float) -> None:
+        """For ever: look at the files so often, and serve what is there."""
+        reported = ""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                found, text = await asyncio.to_thread(self._find), ""
+                await self._follow(found)
+            except ServingError as error:
+                text = str(error)
+            except Exception as error:
+                log.error("looking for servables", exc_info=True)
+                text = str(error)
+            if text and text != reported:
+                log.warning("servables stay as they are: %s", text)
+            reported = text
+
+    async def _follow(self, found: dict[str, list[Found]]) -> None:
+        last, self._last = self._last, found
+        names = {*found, *(one.name for one in self._deployed())} - self._unloaded
+        settled = [name for name in names if found.get(name) == last.get(name)]
+        await asyncio.gather(*(self._adapt(name, found.get(name, [])) for name in settled))
+
+    async def _adapt(self, name: str, found: list[Found]) -> None:
+        """Serve `found`, which has not changed between two looks."""
+        if self._locks[name].locked() or (found and self._failed.get(name) == found):
+            return
+        async with self._locks[name]:
+            try:
+                await self._replace(name, found)
+            except ServingError as error:
+                log.error("servable %s stays as it is: %s", name, error)
+
+    async def _replace(self, name: str, found: Sequence[Found], *, is_forced: bool = False) -> None:
+        """Serve `found`, and nothing else of that name."""
+        current = {one.version: one for one in self._deployed_as(name)}
+        new = [one for one in found if is_forced or self._is_new(one, current)]
+        versions = {one.deployment.version for one in new}
+        kept = {one.deployment.version for one in found} - versions
+        old = [one for version, one in current.items() if version not in kept]
+        if not new and not old:
+            return
+        started = [replace(one.deployment, generation=next(self._generations)) for one in new]
+        log.info(
+            "servable %s: loads %s, unloads %s",
+            name,
+            sorted(versions),
+            sorted(one.version for one in old),
+        )
+        try:
+            await self._roll(started, old, UNLOAD_SECONDS)
+        except ServingError as error:
+            self._failed[name], self._failures[name] = list(found), str(error)
+            raise
+        self._failed.pop(name, None)
+        self._failures.pop(name, None)
+        for one in new:
+            self._files[_key(one.deployment)] = one.files
+
+    def _is_new(self, found: Found, current: dict[int, Deployment]) -> bool:
+        deployment = found.deployment
+        running = current.get(deployment.version)
+        if running is None or replace(running, generation=0) != replace(deployment, generation=0):
+            return True
+        return self._files.get(_key(deployment)) != found.files
+
+    def _deployed_as(self, name: str) -> list[Deployment]:
+        return [one for one in self._deployed() if one.name == name]
+
+    def _find(self) -> dict[str, list[Found]]:
+        """What is to be served now.  Raises ServingError."""
+        given = [one for one in self._wanted() if one.name not in self._added]
+        return _look_at([*given, *(one for own in self._added.values() for one in own())])
+
+
+def _look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:
+    """`deployments` with their files, by name."""
+    found: dict[str, list[Found]] = {}
+    for one in deployments:
+        files = fingerprint(one.servable_directory, one.servable_name, one.version)
+        found.setdefault(one.name, []).append(Found(one, files))
+    return found
+
+
+def _key(deployment: Deployment) -> tuple[str, int]:
+    return deployment.name, deployment.version

@@ -1,0 +1,146 @@
+"""Servables that are loaded, replaced and unloaded while clients call them."""
+
+import shutil
+import threading
+
+import pytest
+
+from mindspore_serving import server
+from tests.cli.commands import SERVING, Command
+from tests.e2e.harness import Calls, config, write_servable
+from tests.ports import free_port
+from tests.waiting import eventually
+
+WHO = """
+def number(x):
+    return NUMBER
+@register.register_method(output_names=["n"])
+def who(x):
+    return register.add_stage(number, x, outputs_count=1)
+"""
+
+
+def write(directory, name, number, versions=()):
+    write_servable(directory, name, WHO.replace("NUMBER", str(number)), versions=versions)
+
+
+def ask(calls, name):
+    """What the servable answers, or the error."""
+    answer = calls.post(name, "who", [{"x": 0}])
+    return answer["instances"][0]["n"] if "instances" in answer else answer["error_msg"]
+
+
+# --- by name, in a script -----------------------------------------------------------------------
+
+
+def test_a_script_loads_and_unloads_servables(serve, tmp_path):
+    calls = serve(WHO.replace("NUMBER", "1"))
+    write(tmp_path, "second", 2)
+    server.load_servable(config(tmp_path, "second"))
+    assert [ask(calls, name) for name in ("toy", "second")] == [1, 2]
+    server.unload_servable("toy")
+    assert "servable is not available" in ask(calls, "toy")
+    assert ask(calls, "second") == 2
+    server.load_servable("toy")
+    assert ask(calls, "toy") == 1
+
+
+def test_changed_code_is_loaded_by_name(serve, tmp_path):
+    calls = serve(WHO.replace("NUMBER", "1"))
+    write(tmp_path, "toy", 22)
+    assert ask(calls, "toy") == 1
+    server.load_servable("toy")
+    assert ask(calls, "toy") == 22
+
+
+def test_code_that_cannot_be_loaded_changes_nothing(serve, tmp_path):
+    calls = serve(WHO.replace("NUMBER", "1"))
+    write_servable(tmp_path, "toy", "raise OSError('no disk')")
+    with pytest.raises(RuntimeError, match="no disk"):
+        server.load_servable("toy")
+    assert ask(calls, "toy") == 1
+
+
+def test_names_that_are_not_there_are_errors(serve):
+    serve(WHO.replace("NUMBER", "1"))
+    with pytest.raises(RuntimeError, match="no servable 'other' to be loaded"):
+        server.load_servable("other")
+    with pytest.raises(RuntimeError, match="'other' is not loaded"):
+        server.unload_servable("other")
+    with pytest.raises(RuntimeError, match="Parameter 'servable' should be"):
+        server.load_servable("../toy")
+
+
+def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
+    calls = serve(WHO.replace("NUMBER", "1"))
+    write(tmp_path, "other", 2)
+    failures, is_over = [], threading.Event()
+
+    def call():
+        client = calls.client("toy", "who")
+        while not is_over.is_set():
+            (answer,) = client.infer([{"x": 0}])
+            if "error" in answer:
+                failures.append(answer)
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            server.load_servable("toy", reload=True)
+            server.load_servable(config(tmp_path, "other"))
+            server.unload_servable("other")
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+# --- as files change, on the command line -------------------------------------------------------
+
+
+def serve_directory(directory, *options):
+    """`mindspore-serving serve` of what is in `directory`, and how to call it."""
+    calls = Calls("", free_port())
+    words = ["serve", str(directory), "--http-port", str(calls.http), "--no-grpc", *options]
+    return Command([*SERVING, *words], directory), calls
+
+
+def test_servables_are_followed_as_they_come_change_and_go(tmp_path):
+    repository = tmp_path / "models"
+    repository.mkdir()
+    write(repository, "first", 1)
+    command, calls = serve_directory(repository, "--poll", "0.05")
+    with command:
+        command.says("Ready")
+        assert ask(calls, "first") == 1
+        write(tmp_path, "second", 2)
+        (tmp_path / "second").rename(repository / "second")
+        eventually(lambda: ask(calls, "second") == 2)
+        write(tmp_path, "first", 11)
+        (tmp_path / "first" / "servable_config.py").rename(
+            repository / "first" / "servable_config.py"
+        )
+        eventually(lambda: ask(calls, "first") == 11)
+        shutil.rmtree(repository / "second")
+        eventually(lambda: "not available" in str(ask(calls, "second")))
+        assert ask(calls, "first") == 11
+
+
+def test_versions_are_served_side_by_side_by_policy(tmp_path):
+    write(tmp_path, "who", 'int(__import__("os").getpid())', versions=(1, 2, 3))
+    command, calls = serve_directory(tmp_path, "--versions", "latest:2")
+    with command:
+        command.says("Ready")
+        answers = {
+            version: calls.http_call(
+                "POST", f"/model/who/version/{version}:who", '{"instances": [{"x": 0}]}'
+            )[1]
+            for version in (1, 2, 3)
+        }
+    assert b"not available" in answers[1]
+    assert b'"n"' in answers[2]
+    assert b'"n"' in answers[3]
+    assert answers[2] != answers[3]

@@ -1,0 +1,72 @@
+"""What counts as a change of a servable's files."""
+
+import os
+
+import pytest
+
+from mindspore_serving.servable.fingerprint import fingerprint
+
+
+@pytest.fixture
+def servable(tmp_path):
+    root = tmp_path / "net"
+    for path in ("servable_config.py", "parts/labels.py", "1/model.onnx", "1/data/w.bin", "2/x.py"):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(path)
+    return root
+
+
+def look(servable, version=1):
+    return fingerprint(str(servable.parent), servable.name, version)
+
+
+def test_it_has_the_code_and_all_files_of_the_version(servable):
+    assert {path for path, _, _ in look(servable)} == {
+        "servable_config.py",
+        "parts/labels.py",
+        "1/model.onnx",
+        "1/data/w.bin",
+    }
+    assert "1/model.onnx" not in {path for path, _, _ in look(servable, 2)}
+
+
+@pytest.mark.parametrize("name", ["servable_config.py", "parts/labels.py", "1/data/w.bin"])
+def test_a_changed_file_changes_it(servable, name):
+    before = look(servable)
+    (servable / name).write_text("something else")
+    assert look(servable) != before
+
+
+def test_a_file_of_the_same_size_that_was_written_again_changes_it(servable):
+    before = look(servable)
+    path = servable / "1/model.onnx"
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
+    assert look(servable) != before
+
+
+@pytest.mark.parametrize("name", ["log.txt", "parts/cache.bin", "2/model.onnx", "new/notes.md"])
+def test_what_a_worker_does_not_read_does_not_change_it(servable, name):
+    before = look(servable)
+    (servable / name).parent.mkdir(exist_ok=True)
+    (servable / name).write_text("something")
+    assert look(servable) == before
+
+
+def test_compiled_code_does_not_change_it(servable):
+    before = look(servable)
+    (servable / "__pycache__").mkdir()
+    (servable / "__pycache__" / "servable_config.cpython-311.py").write_text("")
+    assert look(servable) == before
+
+
+def test_of_the_directory_of_a_language_model_all_files_count(tmp_path):
+    model = tmp_path / "tiny"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    before = look(model)
+    (model / "model.safetensors").write_bytes(b"1")
+    assert len(look(model) - before) == 1
+
+
+def test_a_directory_that_is_gone_has_no_files(tmp_path):
+    assert look(tmp_path / "gone") == frozenset()

@@ -1,0 +1,218 @@
+"""What is loaded and unloaded by name, and as files change; nothing is really started."""
+
+import asyncio
+
+import pytest
+
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ModelState, ServableReadiness
+from mindspore_serving.errors import InvalidInputs, NotFound, StartError
+from mindspore_serving.server.repository import ModelRepository
+from tests.waiting import until
+
+
+class Server:
+    """A repository over directories of a test, and what it has started."""
+
+    def __init__(self, root):
+        self.root = root
+        self.wanted = []
+        self.deployed = []
+        self.rolls = []  # (started, ended), as (name, version)
+        self.error = None
+        self.num_looks = 0
+        self.repository = ModelRepository(self._roll, lambda: list(self.deployed), self.readiness)
+
+    async def _roll(self, new, old, seconds):
+        if self.error is not None:
+            raise self.error
+        self.rolls.append(tuple(sorted((d.name, d.version) for d in some) for some in (new, old)))
+        gone = [one for one in self.deployed if one in old]
+        self.deployed = [one for one in self.deployed if one not in gone] + list(new)
+
+    def readiness(self):
+        return [ServableReadiness(one.name, one.version, True) for one in self.deployed]
+
+    def write(self, name, *versions, content="one"):
+        for version in versions:
+            path = self.root / name / str(version)
+            path.mkdir(parents=True, exist_ok=True)
+            (self.root / "written").write_text(content)
+            (self.root / "written").rename(path / "model.onnx")  # nobody sees half of it
+
+    def want(self, *names_and_versions):
+        self.wanted = [Deployment(str(self.root), name, v) for name, v in names_and_versions]
+
+    def give(self):
+        self.num_looks += 1
+        if isinstance(self.wanted, Exception):
+            raise self.wanted
+        return list(self.wanted)
+
+    async def begin(self):
+        self.deployed = self.give()
+        await self.repository.begin(self.give(), self.give)
+
+
+@pytest.fixture
+def server(tmp_path):
+    made = Server(tmp_path)
+    made.write("net", 1, 2)
+    made.want(("net", 2))
+    return made
+
+
+@pytest.fixture
+async def follow(server):
+    """Starts to look at the files all the time."""
+    tasks = []
+
+    async def start():
+        await server.begin()
+        tasks.append(asyncio.create_task(server.repository.follow(0.001)))
+
+    yield start
+    for task in tasks:
+        task.cancel()
+
+
+async def test_what_has_not_changed_is_not_loaded_again(server):
+    await server.begin()
+    await server.repository.load("net")
+    assert server.rolls == []
+
+
+async def test_it_is_loaded_again_if_somebody_insists(server):
+    await server.begin()
+    await server.repository.load("net", is_forced=True)
+    assert server.rolls == [([("net", 2)], [("net", 2)])]
+    assert server.deployed[0].generation > 0
+
+
+async def test_a_version_whose_files_have_changed_takes_its_own_place(server):
+    server.want(("net", 1), ("net", 2))
+    await server.begin()
+    server.write("net", 2, content="another")
+    await server.repository.load("net")
+    assert server.rolls == [([("net", 2)], [("net", 2)])]
+    await server.repository.load("net")
+    assert len(server.rolls) == 1
+
+
+async def test_changed_settings_are_a_change(server):
+    await server.begin()
+    server.wanted = [Deployment(str(server.root), "net", 2, max_requests=7)]
+    await server.repository.load("net")
+    assert server.deployed[0].max_requests == 7
+
+
+async def test_a_newer_version_takes_the_place_of_the_old_one(server):
+    await server.begin()
+    server.write("net", 3)
+    server.want(("net", 3))
+    await server.repository.load("net")
+    assert server.rolls == [([("net", 3)], [("net", 2)])]
+
+
+async def test_what_is_unloaded_may_be_loaded_again(server):
+    await server.begin()
+    await server.repository.unload("net")
+    assert server.rolls == [([], [("net", 2)])]
+    with pytest.raises(NotFound, match="'net' is not loaded"):
+        await server.repository.unload("net")
+    await server.repository.load("net")
+    assert server.rolls[1:] == [([("net", 2)], [])]
+
+
+async def test_what_there_is_not_cannot_be_loaded(server):
+    await server.begin()
+    with pytest.raises(NotFound, match="no servable 'other'"):
+        await server.repository.load("other")
+
+
+async def test_more_servables_can_be_added(server):
+    await server.begin()
+    server.write("more", 1)
+    wanted = [Deployment(str(server.root), "more", 1)]
+    await server.repository.add("more", lambda: wanted)
+    assert server.rolls == [([("more", 1)], [])]
+    await server.repository.unload("more")
+    await server.repository.load("more")
+    assert [one.name for one in server.deployed] == ["net", "more"]
+
+
+async def test_one_that_cannot_be_loaded_is_not_added(server):
+    await server.begin()
+    server.error = StartError("broken")
+    with pytest.raises(StartError):
+        await server.repository.add("more", lambda: [Deployment(str(server.root), "more", 1)])
+    server.error = None
+    with pytest.raises(NotFound):
+        await server.repository.load("more")
+
+
+async def test_the_index_has_what_is_served_and_what_could_be(server):
+    server.want(("net", 1), ("net", 2), ("other", 1))
+    await server.begin()
+    await server.repository.unload("other")
+    assert await server.repository.index() == [
+        ModelState("net", 1, True, True),
+        ModelState("net", 2, True, True),
+        ModelState("other", 1, False, False, "it is not loaded"),
+    ]
+    server.error = StartError("broken")
+    with pytest.raises(StartError):
+        await server.repository.load("other")
+    assert (await server.repository.index())[-1].reason == "broken"
+
+
+# --- following files ----------------------------------------------------------------------------
+
+
+async def test_new_changed_and_removed_servables_are_followed(server, follow):
+    await follow()
+    server.write("new", 1)
+    server.want(("net", 2), ("new", 1))
+    await until(lambda: server.rolls)
+    server.write("net", 2, content="changed")
+    await until(lambda: len(server.rolls) > 1)
+    server.want(("new", 1))
+    await until(lambda: len(server.rolls) > 2)
+    assert server.rolls == [
+        ([("new", 1)], []),
+        ([("net", 2)], [("net", 2)]),
+        ([], [("net", 2)]),
+    ]
+
+
+async def test_what_was_unloaded_by_name_stays_so(server, follow):
+    server.want(("net", 1), ("other", 1))
+    await follow()
+    await server.repository.unload("net")
+    server.want(("net", 1))
+    await until(lambda: len(server.rolls) > 1)
+    assert server.rolls == [([], [("net", 1)]), ([], [("other", 1)])]
+
+
+async def test_what_could_not_be_loaded_is_tried_again_when_it_has_changed(server, follow, caplog):
+    await follow()
+    server.error = StartError("the weights are broken")
+    server.write("net", 2, content="broken")
+    await until(lambda: "the weights are broken" in caplog.text)
+    server.error = None
+    looks = server.num_looks
+    await until(lambda: server.num_looks > looks + 5)
+    assert server.rolls == []
+    assert caplog.text.count("the weights are broken") == 1
+    server.write("net", 2, content="repaired")
+    await until(lambda: server.rolls)
+
+
+async def test_while_nobody_can_say_what_is_to_be_served_nothing_changes(server, follow, caplog):
+    await follow()
+    server.wanted = InvalidInputs("no such name")
+    await until(lambda: "servables stay as they are: no such name" in caplog.text)
+    assert server.rolls == []
+    server.want(("net", 1))
+    await until(lambda: server.rolls)
+    assert caplog.text.count("no such name") == 1
