@@ -13,8 +13,12 @@ _CACHE = "__pycache__"
 
 def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
     """Of all that a worker of this version reads: Python code, and every file of the version's
-    directory; of a language model's directory every file.  Code may write beside those."""
+    directory; of a language model's directory every file, or itself if it is one.  Code may write
+    beside those."""
     root = os.path.join(servable_directory, servable_name)
+    if os.path.isfile(root):
+        status = os.stat(root)
+        return frozenset([(servable_name, status.st_size, status.st_mtime_ns)])
     own = os.path.join(root, str(version))
     is_bare = not os.path.isdir(own) and not os.path.isfile(os.path.join(root, CONFIG_FILE))
     return frozenset(

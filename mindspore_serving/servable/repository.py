@@ -94,7 +94,7 @@ def check_servable(servable_directory: str, servable_name: str) -> None:
     check_servable_name("servable_name", servable_name)
     path = os.path.join(servable_directory, servable_name)
     where = _servable(servable_directory, servable_name)
-    if not os.path.isdir(path):
+    if not os.path.exists(path):
         raise StartError(f"Check servable config failed, directory '{path}' not exist, {where}")
     if not _is_servable(path):
         raise StartError(
@@ -190,22 +190,29 @@ def discover(path: str) -> list[tuple[str, str]]:
     StartError if there is none, InvalidInputs if one has a name that cannot be served.
     """
     path = os.path.abspath(path)
-    if not os.path.isdir(path):
-        raise StartError(f"There is no directory '{path}'")
+    if not os.path.exists(path):
+        raise StartError(f"There is no file or directory '{path}'")
     if _is_servable(path):
         found = [os.path.split(path)]
+    elif os.path.isfile(path):
+        raise StartError(f"'{path}' is no model file that can be served alone, as {GGUF} files are")
     else:
         names = sorted(name for name in os.listdir(path) if not name.startswith("."))
         found = [(path, name) for name in names if _is_servable(os.path.join(path, name))]
     if not found:
         raise StartError(
             f"There is no servable in '{path}': neither it nor a directory in it has a "
-            f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or a model such as "
+            f"{CONFIG_FILE}, a language model's {MODEL_CONFIG} or {GGUF} file, or a model such as "
             f"1/{' or 1/'.join(BARE_MODELS)}"
         )
     for _, name in found:
         check_servable_name("servable_name", name)
     return found
+
+
+def file_alias(directory: str, name: str) -> str:
+    """What clients call a model file: its name without the ending; "" for a directory."""
+    return os.path.splitext(name)[0] if os.path.isfile(os.path.join(directory, name)) else ""
 
 
 def predict_method(model_key: str, signature: Signature) -> Method:
@@ -235,8 +242,6 @@ def _versions(path: str) -> list[int]:
 
 
 def _is_servable(path: str) -> bool:
-    if not os.path.isdir(path):
-        return False
     if os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path):
         return True
     return any(

@@ -22,7 +22,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.merging import merge
-from mindspore_serving.servable.repository import check_servable
+from mindspore_serving.servable.repository import check_servable, file_alias
 
 RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
@@ -78,9 +78,11 @@ class ServableStartConfig:
             requests that ran fail.  0 (default): any.
         step_timeout: As `stage_timeout`, for a step of a language model.  Default 300.
         node_labels: Run on machines with these labels only (`worker --join ... --labels`).
-        alias: What clients call it; the name of its directory if it is "".
-        llm_options: For the directory of a language model (config.json, *.safetensors): the options
-            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
+        alias: What clients call it; if it is "", the name of its directory, or of a model file
+            without its ending.
+        llm_options: For a language model (a directory with config.json and *.safetensors, or a GGUF
+            file, whose name is `servable_name`): the options of `EngineConfig`, such as
+            {"quantization": "int8"}, and "runtime".
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -119,6 +121,7 @@ class ServableStartConfig:
         devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
         check_dec(dec_key, dec_mode)
+        name = alias or file_alias(get_abs_path(servable_directory), servable_name)
         scaling = Scaling(min_workers, max_workers, requests_per_worker, scale_down_delay)
         self._deployment = Deployment(
             servable_directory=get_abs_path(servable_directory),
@@ -141,7 +144,7 @@ class ServableStartConfig:
             stage_timeout=check_number("stage_timeout", stage_timeout),
             step_timeout=check_number("step_timeout", step_timeout),
             node_labels=_check_labels(node_labels),
-            alias=check_servable_name("alias", alias) if alias else "",
+            alias=check_servable_name("alias", name) if name else "",
             llm_options=_check_options(llm_options),
         )
 

@@ -82,8 +82,8 @@ class _Vocabulary:
         """The tokens that are put before and after a text; the file's options come first."""
         begins = begins or self.option("pre") in BEGINS_WITH_BOS
         found = []
-        for role, is_default in (("bos", begins), ("eos", ends)):
-            token_id = self.option(f"{role}_token_id")
+        for role, other, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):
+            token_id = self.option(f"{role}_token_id", self.option(f"{other}_token_id"))
             is_added = self.option(f"add_{role}_token", is_default)
             found.append(token_id if is_added and self._is_id(token_id) else None)
         return found[0], found[1]

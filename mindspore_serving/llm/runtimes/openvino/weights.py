@@ -44,6 +44,7 @@ class Weights:
 
     def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
+        self.has_minimums = False  # for which the plugin has no kernels that multiply integers
         self.kept: list[Array] = []
         self._checkpoint = checkpoint
         self._precision = precision
@@ -148,6 +149,7 @@ class Weights:
         integers = (*shape[:-1], groups, form.group) if is_grouped else shape
         node = self._constant(values, integers, _INTEGERS[form.bits, form.minimums is None])
         if form.minimums is not None:
+            self.has_minimums = True
             scales, zeros = _with_zeros(scales, form.minimums)
             node = opset.subtract(opset.convert(node, "f32"), opset.constant(zeros[..., None]))
         elif scales.dtype == np.float16:
