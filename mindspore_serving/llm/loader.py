@@ -13,7 +13,9 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
     read_eos_ids,
@@ -23,7 +25,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import is_encoder
-from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 
@@ -73,7 +75,13 @@ class Opened:
         """One line: what was chosen, and what it can hold."""
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
-        return f"{self.directory.name or 'model'}: runtime {runtime}; {self.engine.describe()}"
+        name = self.directory.name or "model"
+        if not is_gguf(self.directory) or isinstance(self.engine, EncoderEngine):
+            return f"{name}: runtime {runtime}; {self.engine.describe()}"
+        kinds = types_of(open_gguf(self.directory))
+        is_kept = RUNTIMES[self.runtime].keeps_integers
+        stored = f"{kinds} of GGUF, {'integers kept' if is_kept else 'widened to floats'}"
+        return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,8 +98,9 @@ def test_a_tool_is_called_where_a_call_is_required(calls):
 
 
 def test_it_remembers_what_was_said_before(calls):
-    answer = chat(calls, QUESTION, "The capital of France is Paris.", "And which river is there?")
-    assert "Seine" in answer["content"]
+    said = ["I have a dog called Rex.", "Rex is a great name for a dog!"]
+    answer = chat(calls, *said, "What is the name of my dog?")
+    assert "Rex" in answer["content"]
 
 
 def test_it_finds_a_needle_in_a_long_prompt(calls):

@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
-from mindspore_serving.llm.checkpoint.gguf.reader import Array, Blocks, GgufFile
+from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile
 
 ARCHITECTURE = "general.architecture"
 # llama.cpp's architecture -> the first of config.json's `architectures`.
@@ -69,19 +69,22 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors and name == "LlamaForCausalLM"
     config |= _rope(file, family, config) | _own(file, family, config)
-    kind = main_type(file)
-    if kind is not None:
-        config["quantization_config"] = {"quant_method": "gguf", "mode": kind}
+    quantised = [kind for kind in _by_size(file) if kind in FORMS]
+    if quantised:
+        config["quantization_config"] = {"quant_method": "gguf", "mode": quantised[0]}
     return config
 
 
-def main_type(file: GgufFile) -> str | None:
-    """The quantised type that most bytes of the file are in; None if all are floats."""
+def types_of(file: GgufFile) -> str:
+    """The types of its tensors, those of most bytes first: "Q4_K, Q6_K, F32"."""
+    return ", ".join(_by_size(file))
+
+
+def _by_size(file: GgufFile) -> list[str]:
     sizes: dict[str, int] = {}
     for tensor in file.tensors.values():
-        if tensor.kind in FORMS:
-            sizes[tensor.kind] = sizes.get(tensor.kind, 0) + tensor.rows.nbytes
-    return max(sizes, key=lambda kind: sizes[kind]) if sizes else None
+        sizes[tensor.kind] = sizes.get(tensor.kind, 0) + tensor.rows.nbytes
+    return sorted(sizes, key=lambda kind: -sizes[kind])
 
 
 def _number(file: GgufFile, key: str) -> Any:
@@ -160,11 +163,3 @@ def _own(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
     is_largest = config.get("num_hidden_layers") == SCALED_BY_WIDTH[family]
     own["query_pre_attn_scalar"] = _head_dim(config) if is_largest else config.get("head_dim")
     return own
-
-
-def describe(tensors: dict[str, Blocks]) -> str:
-    """The types of the tensors and how many there are of each, the largest first."""
-    sizes: dict[str, int] = {}
-    for tensor in tensors.values():
-        sizes[tensor.kind] = sizes.get(tensor.kind, 0) + tensor.rows.nbytes
-    return ", ".join(sorted(sizes, key=lambda kind: -sizes[kind]))
