@@ -89,8 +89,7 @@ class Engine:
         return self.runner.hidden_size
 
     def describe(self, stored: str = "as stored") -> str:
-        """In words: the options, and what the cache can hold.  `stored` says how weights are kept
-        that are not quantised here."""
+        """In words: the options, what the cache can hold, how weights are that are `stored` so."""
         runner, config = self.runner, self.config
         capacity = runner.num_blocks * runner.block_size
         return (
