@@ -22,7 +22,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraint
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
-TESTS := mindspore,onnx,torch,llm,ray,examples,dev
+TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
 .PHONY: chaos fuzz demo serve test test-fast lint bench clean

@@ -2,6 +2,8 @@
 
 `python -m benchmarks.model_efficiency [--format FORMATS] [--rounds N] [--seconds N]`
 
+FORMATS are names of `models.BACKENDS`; all by default.
+
 The direct loop is the same backend on the same file in a process of its own, called with a ready
 array again and again.  Through the server, one client of this process sends one request after
 another, of as many instances as the batch, and waits for each answer.  The two, and the formats,
@@ -25,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import ours
-from benchmarks.models import path_of
+from benchmarks.models import BACKENDS, config_of, path_of
 from benchmarks.processes import ROOT, free_ports, running
 from benchmarks.report import print_json, print_table
 
@@ -58,9 +60,10 @@ def direct_loop(model_format: str, pipe: Connection) -> None:
     from mindspore_serving.backends.formats import open_backend
     from mindspore_serving.core.declaration import ModelSpec
 
-    path = path_of(model_format)
-    spec = ModelSpec(key="resnet50", format=model_format, files=(path.name,))
-    backend = open_backend(ModelSource(spec, (str(path),)))
+    path, config = path_of(model_format), config_of(model_format)
+    spec = ModelSpec(key="resnet50", format=BACKENDS[model_format].name, files=(path.name,))
+    source = ModelSource(spec, (str(path),), config_file=str(config) if config else None)
+    backend = open_backend(source)
 
     def run(inputs: Array) -> Array:
         return backend.run([inputs])[0]
@@ -163,7 +166,7 @@ def summary(model_format: str, batch: int, pairs: list[tuple[float, float]]) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.model_efficiency")
-    parser.add_argument("--format", default="mindir,mindir_openvino,onnx")
+    parser.add_argument("--format", default=",".join(BACKENDS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     arguments = parser.parse_args()

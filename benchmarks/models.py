@@ -1,14 +1,14 @@
-"""ResNet-50 with random weights and any batch size, as MindIR and as ONNX.
+"""ResNet-50 with random weights and any batch size, as MindIR, ONNX and PyTorch's exported program.
 
-`python -m benchmarks.models FORMAT` writes benchmarks/servables/resnet50_FORMAT/1/resnet50.FORMAT.
-The two files have the same layers and different weights: speeds are compared, not answers.
+`python -m benchmarks.models NAME` writes the file of benchmarks/servables/resnet50_NAME, a row of
+BACKENDS.  They have the same layers and different weights: speeds are compared, not answers.
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,10 +18,15 @@ STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks, f
 CLASSES = 1000
 
 
-def path_of(model_format: str) -> Path:
-    """Where the file of `model_format` is; "mindir_openvino" is MindIR too."""
-    suffix = model_format.removesuffix("_openvino")
-    return HERE / "servables" / f"resnet50_{model_format}" / "1" / f"resnet50.{suffix}"
+def path_of(name: str) -> Path:
+    """Where the file of a row is."""
+    return HERE / "servables" / f"resnet50_{name}" / "1" / f"resnet50.{BACKENDS[name].suffix}"
+
+
+def config_of(name: str) -> Path | None:
+    """The configuration file that its servable has for the backend."""
+    config = BACKENDS[name].config
+    return HERE / "servables" / f"resnet50_{name}" / config if config else None
 
 
 def blocks() -> Iterator[tuple[int, int, int]]:
@@ -152,11 +157,71 @@ def write_onnx(path: Path) -> None:
     onnx.save(model, path)
 
 
-WRITERS = {"mindir": write_mindir, "mindir_openvino": write_mindir, "onnx": write_onnx}
+def torch_network() -> Any:
+    import torch
+    from torch import nn
+
+    def conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
+        layer = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        return nn.Sequential(layer, nn.BatchNorm2d(outputs))
+
+    class Bottleneck(nn.Module):
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            outputs = 4 * width
+            first, second = conv(inputs, width, 1), conv(width, width, 3, stride)
+            self.body = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), conv(width, outputs, 1))
+            same = inputs == outputs and stride == 1
+            self.shortcut = nn.Identity() if same else conv(inputs, outputs, 1, stride)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return torch.relu(self.body(x) + self.shortcut(x))
+
+    stem = [conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    features = [Bottleneck(*block) for block in blocks()]
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, CLASSES)]
+    return nn.Sequential(*stem, *features, *end).eval()
+
+
+def write_torch(path: Path) -> None:
+    import torch
+
+    torch.manual_seed(50)
+    batch = torch.export.Dim("batch")
+    example = torch.zeros(2, 3, 224, 224)
+
+    class Named(torch.nn.Module):  # its input and output have the names of the other files
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = torch_network()
+
+        def forward(self, image):  # type: ignore[no-untyped-def]
+            return self.network(image)
+
+    shapes = {"image": {0: batch}}
+    torch.export.save(torch.export.export(Named(), (example,), dynamic_shapes=shapes), path)
+
+
+class Backend(NamedTuple):
+    """What runs a file: a name of `backends.formats`, and how the file is written."""
+
+    name: str
+    suffix: str
+    write: Callable[[Path], None]
+    config: str = ""
+
+
+BACKENDS = {
+    "mindir": Backend("mindir", "mindir", write_mindir),
+    "mindir_openvino": Backend("mindir_openvino", "mindir", write_mindir),
+    "mindir_openvino_bf16": Backend("mindir_openvino", "mindir", write_mindir, "bf16.json"),
+    "onnx": Backend("onnx", "onnx", write_onnx),
+    "torch": Backend("pytorch", "pt2", write_torch),
+}
 
 
 if __name__ == "__main__":
     target = path_of(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[sys.argv[1]](target)
+    BACKENDS[sys.argv[1]].write(target)
     print(f"wrote {target}, {target.stat().st_size / 1e6:.0f} MB")

@@ -5,7 +5,11 @@ code looks on the wire (gRPC status, HTTP status, the original's number) is one 
 `wire.status`; nothing here knows a protocol.
 """
 
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from itertools import islice
+
+_LONGEST_GUESS, _MOST_GUESSES = 64, 256  # characters, and names: clients ask too
 
 
 class Code(IntEnum):
@@ -24,6 +28,10 @@ class Code(IntEnum):
     CANCELLED = 10
     UNAUTHORIZED = 11
     FORBIDDEN = 12
+    NO_ROUTE = 13
+    WRONG_VERB = 14
+    INVALID_TENSOR = 15
+    UNSUPPORTED = 16
 
 
 class ServingError(RuntimeError):
@@ -64,6 +72,12 @@ class TooLarge(InvalidInputs):
     """A message or tensor over a limit."""
 
     code = Code.TOO_LARGE
+
+
+class InvalidTensor(InvalidInputs):
+    """A value of an instance does not fit the model; a reply says of which instance."""
+
+    code = Code.INVALID_TENSOR
 
 
 class StageFailed(ServingError):
@@ -122,6 +136,28 @@ class Forbidden(ServingError):
     code = Code.FORBIDDEN
 
 
+class NoRoute(ServingError):
+    """No protocol of this server has the path."""
+
+    code = Code.NO_ROUTE
+
+
+class WrongVerb(ServingError):
+    """The path takes other methods of HTTP: `allowed`."""
+
+    code = Code.WRONG_VERB
+
+    def __init__(self, text: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
+class Unsupported(ServingError):
+    """The protocol has it, and this server does not."""
+
+    code = Code.UNSUPPORTED
+
+
 class StartError(ServingError):
     """A server, a worker or a servable could not start; the text names file, line and cause."""
 
@@ -145,6 +181,7 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         InvalidInputs,
         NotFound,
         TooLarge,
+        InvalidTensor,
         StageFailed,
         WorkerUnavailable,
         ServableUnavailable,
@@ -153,8 +190,23 @@ _BY_CODE: dict[Code, type[ServingError]] = {
         Cancelled,
         Unauthorized,
         Forbidden,
+        NoRoute,
+        WrongVerb,
+        Unsupported,
     )
 }
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
+    near.  Capital letters do not count.  Of long names and many, nothing is said."""
+    if len(given) > _LONGEST_GUESS:
+        return ""
+    from difflib import get_close_matches  # slow to import, and seldom needed
+
+    names = {name.lower(): name for name in islice(known, _MOST_GUESSES)}
+    near = get_close_matches(given.lower(), names, 1)
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:

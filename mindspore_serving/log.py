@@ -18,7 +18,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -39,6 +41,20 @@ _LEVELS = {
 # C0, DEL, C1, line and paragraph separators, and the marks that reverse the direction of text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _SUBMODULE_LEVEL = re.compile(r"[{,]\s*SERVING\s*:\s*([^,}\s]*)\s*(?=[,}])")
+
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""Of the request that is served now; it stands in front of the messages."""
+
+
+@contextmanager
+def of_request(name: str) -> Iterator[None]:
+    """What is logged inside is of the request `name`; "" is of the one before."""
+    token = request_id.set(name or request_id.get())
+    try:
+        yield
+    finally:
+        request_id.reset(token)
 
 
 def debug(msg: str, *args: object) -> None:
@@ -63,7 +79,14 @@ def error(msg: str, *args: object, exc_info: bool = False) -> None:
 
 def get_level() -> str:
     """The level in force, "0" to "4"."""
-    return _settings().level
+    return _settings().level if _changed_level is None else _changed_level
+
+
+def set_level(level: str) -> None:
+    """Log from `level` on, "0" to "4"."""
+    global _changed_level
+    _logger().setLevel(_LEVELS[level])
+    _changed_level = level
 
 
 def get_log_config() -> dict[str, str]:
@@ -138,10 +161,12 @@ class _Formatter(logging.Formatter):
         micros = f"{moment.microsecond // 1000:03}.{moment.microsecond % 1000:03}"
         package = record.pathname.rfind(f"mindspore_serving{os.sep}")
         path = record.pathname[package:] if package >= 0 else record.filename
+        served = request_id.get()
+        message = f"{served}: {record.getMessage()}" if served else record.getMessage()
         line = (
             f"[{record.levelname}] SERVING({record.process}:{record.thread},{record.processName}):"
             f"{moment:%Y-%m-%d-%H:%M:%S}.{micros} [{path}:{record.lineno}] "
-            f"{escape(record.getMessage())}"
+            f"{escape(message)}"
         )
         if record.exc_info:
             # Indented, so that no line of an exception's text can look like a record.
@@ -156,6 +181,9 @@ class _StderrHandler(_Stream):
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
         super().emit(record)
+
+
+_changed_level: str | None = None  # by `set_level`
 
 
 @cache

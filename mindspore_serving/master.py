@@ -8,8 +8,8 @@ processes any more.  Where a script names no address, this listens on 127.0.0.1,
 from mindspore_serving import log
 from mindspore_serving.servable.check import check_port, check_str, warn_deprecated
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import SSLConfig
 from mindspore_serving.server.master import context
+from mindspore_serving.server.ssl_config import SSLConfig
 
 __all__ = [
     "SSLConfig",

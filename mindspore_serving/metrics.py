@@ -79,7 +79,16 @@ class Series:
     `now` is a clock in seconds.
     """
 
-    __slots__ = ("_now", "codes", "labels", "recent", "seconds")
+    __slots__ = (
+        "_last",
+        "_now",
+        "codes",
+        "failed_seconds",
+        "labels",
+        "num_instances",
+        "recent",
+        "seconds",
+    )
 
     def __init__(
         self, servable: str, version: int, method: str, now: Callable[[], float] = time.monotonic
@@ -88,12 +97,24 @@ class Series:
         self.codes: dict[int, int] = {}
         self.seconds = Histogram(BUCKETS)
         self.recent = Recent()
+        self.failed_seconds = 0.0  # the part of `seconds` of those with another code than 0
+        self.num_instances = 0  # of those with code 0
         self._now = now
+        self._last: float | None = None
 
-    def observe(self, seconds: float, code: int) -> None:
+    def observe(self, seconds: float, code: int, num_instances: int = 0) -> None:
         self.seconds.observe(seconds)
-        self.recent.observe(seconds, self._now())
+        self._last = self._now()
+        self.recent.observe(seconds, self._last)
         self.codes[code] = self.codes.get(code, 0) + 1
+        if code:
+            self.failed_seconds += seconds
+        else:
+            self.num_instances += num_instances
+
+    def last_seen(self) -> float:
+        """Seconds since 1970, when the last request was answered; 0 if none was."""
+        return 0.0 if self._last is None else time.time() - (self._now() - self._last)
 
 
 def quantiles(

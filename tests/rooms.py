@@ -13,7 +13,8 @@ ROOT = TOP / PACKAGE
 DOCUMENT = TOP / "ARCHITECTURE.md"
 
 # Used everywhere, or only forwarding old paths: arrows to and from them say nothing.
-LEFT_OUT = frozenset({"", "errors", "log", "metrics", "aio", "__main__", "master", "worker"})
+BELOW = ("errors", "extras", "log", "loading", "metrics", "aio")
+LEFT_OUT = frozenset({"", *BELOW, "__main__", "master", "worker"})
 
 Graph = Mapping[str, frozenset[str]]
 

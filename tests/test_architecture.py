@@ -12,7 +12,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, imports, package_of, redrawn, s
 
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "log", "metrics", "aio"}),
+    frozenset({"errors", "extras", "log", "loading", "metrics", "aio"}),
     frozenset({"core"}),
     frozenset({"proto"}),
     frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),
@@ -20,6 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"backends", "cluster"}),
     frozenset({"distributed"}),
     frozenset({"llm"}),
+    frozenset({"tasks"}),
     frozenset({"client", "execution", "dispatch", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),

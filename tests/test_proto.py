@@ -21,6 +21,8 @@ def test_generated_modules_are_up_to_date(tmp_path):
     subprocess.run([str(script), str(tmp_path)], check=True, env=environment, timeout=60)
     generated = sorted((tmp_path / "mindspore_serving" / "proto").iterdir())
     assert [path.name for path in generated] == [
+        "inference_pb2.py",
+        "inference_pb2.pyi",
         "ms_service_pb2.py",
         "ms_service_pb2.pyi",
         "ms_service_pb2_grpc.py",

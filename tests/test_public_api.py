@@ -20,12 +20,13 @@ SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
-        "allow_loading=False)"
+        "allow_loading=False, client_shared_memory=False)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
-        "language_limits=None, max_n=16, allow_priority=False, allow_loading=False)"
+        "language_limits=None, max_n=16, allow_priority=False, allow_loading=False, "
+        "client_shared_memory=False)"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -34,14 +35,15 @@ SIGNATURES = {
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
         "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60, "
-        "node_labels=None)"
+        "node_labels=None, allow_pickle=False)"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
-        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None)"
+        "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None, "
+        "allow_pickle=False)"
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",

@@ -33,7 +33,7 @@ NEEDS = {"mindspore": "mindspore", "onnx": "onnx", "torch": "torch"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
-_PORT = re.compile(r"(?<=[0-9]:)[1-9][0-9]{3}\b|(?<=-port )[1-9][0-9]{3}\b")
+_PORT = re.compile(r"(?<=[0-9]:)[1-9][0-9]{3}\b|(?<=-port |port: )[1-9][0-9]{3}\b")
 
 
 class Block(NamedTuple):
@@ -46,7 +46,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def file_name(block: Block) -> str | None:
-    found = re.match(r"# ([\w./-]+\.(?:py|toml))\n", block.text)
+    found = re.match(r"# ([\w./-]+\.(?:py|toml|yaml))\n", block.text)
     return found.group(1) if found else None
 
 
@@ -107,6 +107,8 @@ class Typist:
         source = command
         if command.startswith("python "):
             source = (self._directory / command.split()[1]).read_text()
+        if configuration := re.search(r"--config (\S+)", command):
+            source += (self._directory / configuration.group(1)).read_text()
         if "startup_agents(" in source:
             return  # they wait for a server that comes later
         if " worker --join" in command:

@@ -56,6 +56,30 @@ FORMATS = {
         ("mindspore-lite", "mindspore_lite"),
         (("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), ("cpu", "")),
     ),
+    "openvino": Format(
+        "mindspore_serving.backends.openvino:OpenvinoBackend", "openvino", "lite", ("openvino",)
+    ),
+    "onnx_openvino": Format(
+        "mindspore_serving.backends.openvino:OpenvinoBackend", "openvino", "lite", ("openvino",)
+    ),
+    "sklearn": Format(
+        "mindspore_serving.backends.sklearn:SklearnBackend",
+        "sklearn",
+        "sklearn",
+        ("scikit-learn",),
+    ),
+    "xgboost": Format(
+        "mindspore_serving.backends.xgboost:XgboostBackend",
+        "xgboost",
+        "xgboost",
+        ("xgboost", "xgboost-cpu"),
+    ),
+    "lightgbm": Format(
+        "mindspore_serving.backends.lightgbm:LightgbmBackend",
+        "lightgbm",
+        "lightgbm",
+        ("lightgbm",),
+    ),
     "om": Format("", builds=(("ascend", ""),)),  # known so that its declaration is understood
     "onnx": Format(
         "mindspore_serving.backends.onnx:OnnxBackend",
@@ -82,20 +106,25 @@ FORMATS = {
 }
 
 
-BACKENDS = {("mindir", "mindspore"): "mindir", ("mindir", "openvino"): "mindir_openvino"}
-"""(format, backend) as a model declares them -> the row that runs it."""
+BACKENDS = {
+    "mindir": {"mindspore": "mindir", "openvino": "mindir_openvino"},
+    "onnx": {"onnxruntime": "onnx", "openvino": "onnx_openvino"},
+}
+"""Format -> backend, as a model declares them -> the row that runs it; the first is preferred."""
 
 
 def resolve(name: str, backend: str = "") -> str:
     """The row that runs a model declared as format `name`, with `backend` if it names one.
 
-    Without one, MindIR is run by MindSpore where that is installed: it has every operator and
-    device.  Else by OpenVINO, if that is.
+    Without one, MindIR is run by MindSpore and ONNX by ONNX Runtime where that is installed: they
+    have every operator and device.  Else by OpenVINO, if that is.
     """
+    rows = BACKENDS.get(name, {})
     if backend:
-        return BACKENDS[name, backend]
-    is_taken = name != "mindir" or name in _entry_points() or _folder("mindspore") is not None
-    return name if is_taken or _folder("openvino") is None else "mindir_openvino"
+        return rows[backend]
+    if name in _entry_points():
+        return name
+    return next((row for library, row in rows.items() if _folder(library) is not None), name)
 
 
 def open_backend(source: ModelSource) -> Backend:

@@ -39,6 +39,7 @@ class MindirBackend:
         self._mindspore = mindspore
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
+        self._bfloat16_inputs = [file.bfloat16_inputs for file in files]
         self._signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod
@@ -102,7 +103,10 @@ class MindirBackend:
         if self._must_copy[subgraph]:
             inputs = [array.copy() for array in inputs]
         make = self._mindspore.Tensor.from_numpy
-        return [make(array if array.flags.aligned else array.copy()) for array in inputs]
+        tensors = [make(array if array.flags.aligned else array.copy()) for array in inputs]
+        for index in self._bfloat16_inputs[subgraph]:
+            tensors[index] = tensors[index].astype(self._mindspore.bfloat16)
+        return tensors
 
     def _warm_up(self, source: ModelSource, index: int, file: GraphFile) -> Signature:
         path = source.paths[index]
@@ -215,22 +219,24 @@ def _load_cell(mindspore: Any, source: ModelSource, path: str, file: GraphFile) 
         cell = mindspore.nn.GraphCell(mindspore.load(path, **key))
     except Exception as error:
         raise load_error(source, path, error) from error
-    _declare_dynamic(mindspore, cell, file.signature)
+    _declare_dynamic(mindspore, cell, file)
     return cell
 
 
-def _declare_dynamic(mindspore: Any, cell: Any, signature: Signature) -> None:
+def _declare_dynamic(mindspore: Any, cell: Any, file: GraphFile) -> None:
     """Compile once for all shapes; without this every new shape is compiled anew."""
-    specs = signature.inputs
+    specs, halves = file.signature.inputs, file.bfloat16_inputs
     if all(spec.is_static for spec in specs) or any(spec.shape is None for spec in specs):
         return
     cell.set_inputs(
         *(
             mindspore.Tensor(
                 shape=[None if dim < 0 else dim for dim in spec.shape or ()],
-                dtype=mindspore.Tensor.from_numpy(np.zeros(1, spec.dtype)).dtype,
+                dtype=mindspore.bfloat16
+                if index in halves
+                else mindspore.Tensor.from_numpy(np.zeros(1, spec.dtype)).dtype,
             )
-            for spec in specs
+            for index, spec in enumerate(specs)
         )
     )
 

@@ -25,6 +25,7 @@ _COLLECTIVE_FAMILIES = (
     *("AllGather", "AllReduce", "AlltoAll", "CollectiveGather", "CollectiveScatter"),
     *("NeighborExchange", "ReduceScatter", "InnerComm", "DistComm"),
 )
+_KINDS = {**NUMPY, BFLOAT16: "float32"}  # backends take and answer bfloat16 so
 _MAX_INPUT = 1 << 31  # bytes of one input: a request cannot be larger
 
 
@@ -37,6 +38,12 @@ class GraphFile:
     is_encrypted: bool
     model: Model = field(repr=False)
     graph: Graph = field(repr=False)
+
+    @property
+    def bfloat16_inputs(self) -> list[int]:
+        """Indices of inputs that the graph wants in bfloat16."""
+        entries = enumerate(self.graph.input)
+        return [index for index, entry in entries if entry.tensor[0].data_type == BFLOAT16]
 
     @property
     def has_convolution(self) -> bool:
@@ -110,11 +117,9 @@ def read_beside(source: ModelSource, path: str, location: str) -> memoryview:
 
 def _input(source: ModelSource, path: str, index: int, entry: ValueType) -> TensorSpec:
     name = entry.name.rsplit(":", 1)[-1] or f"input{index}"
-    spec = _tensor(name, entry.tensor[0], NUMPY) if len(entry.tensor) == 1 else None
+    spec = _tensor(name, entry.tensor[0], _KINDS) if len(entry.tensor) == 1 else None
     if spec is None:
         kind = entry.denotation or "unknown"
-        if entry.tensor:
-            kind = "bfloat16" if entry.tensor[0].data_type == BFLOAT16 else kind
         raise element_error(source, path, index, name=name, kind=kind)
     size = prod(spec.shape or (0,)) * (spec.dtype.itemsize if spec.dtype is not None else 1)
     if size > _MAX_INPUT:
@@ -131,8 +136,7 @@ def _outputs(entries: Iterable[ValueType]) -> tuple[TensorSpec, ...]:
             tensors.extend(entry.tensor)
         elif entry.attr_info is None or not _flatten(entry.attr_info, tensors):
             return ()
-    kinds = {**NUMPY, BFLOAT16: "float32"}  # the backend answers so
-    specs = [_tensor(f"output{i}", tensor, kinds) for i, tensor in enumerate(tensors)]
+    specs = [_tensor(f"output{i}", tensor, _KINDS) for i, tensor in enumerate(tensors)]
     known = [spec for spec in specs if spec is not None]
     return tuple(known) if len(known) == len(specs) else ()
 

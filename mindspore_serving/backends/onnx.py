@@ -15,6 +15,7 @@ from mindspore_serving.backends.source import (
     warm_up,
     words,
 )
+from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
@@ -28,8 +29,16 @@ _ELEMENTS = {
     "double": "float64",
     "float16": "float16",
     "bool": "bool",
+    "string": "str",
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
+
+
+_ZIPMAPS = ("seq(map(int64,", "seq(map(string,")  # scikit-learn's probabilities, of each class
+_LOCALE = (
+    "install the locale (Debian: locales-all), or export with another, as by skl2onnx: "
+    "options={TfidfVectorizer: {'locale': 'C'}}"
+)
 
 
 class OnnxBackend:
@@ -62,7 +71,7 @@ class OnnxBackend:
 
     @property
     def signature(self) -> tuple[Signature, ...]:
-        """One per file, with the names of the file.
+        """One per file, with the names of the file.  A ZipMap is a tensor (batch, classes).
 
         ONNX Runtime shows a scalar and a tensor of unknown rank alike; both have shape None.
         """
@@ -110,30 +119,31 @@ def _session(source: ModelSource, path: str, settings: Any) -> Any:
     try:
         session = onnxruntime.InferenceSession(path, settings, providers=providers)
     except Exception as error:  # its classes share no base but Exception
-        raise load_error(source, path, error) from error
+        hint = f"; {_LOCALE}" if "construct locale" in str(error) else ""
+        raise load_error(source, path, f"{words(error)}{hint}") from error
     if wanted not in session.get_providers():  # it falls back to the CPU without an error
         raise load_error(source, path, f"{wanted} does not start on device {source.device_id}")
     return session
 
 
 def _warm(source: ModelSource, path: str, session: Any) -> Signature:
-    inputs, outputs = (
-        [(_spec(node), node) for node in nodes]
-        for nodes in (session.get_inputs(), session.get_outputs())
-    )
-    for index, (spec, node) in enumerate(inputs):
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    signature = Signature(tuple(map(_spec, inputs)), tuple(map(_spec, outputs)))
+    for index, (spec, node) in enumerate(zip(signature.inputs, inputs, strict=True)):
         if spec.dtype is None:
             raise element_error(source, path, index, name=node.name, kind=node.type)
-    for index, (spec, node) in enumerate(outputs):
-        if spec.dtype is None:
+        if spec.dtype == TEXT and max(spec.shape or (1,), default=1) > 1:
+            what = f"input {index} '{node.name}' has {max(spec.shape or ())} texts for an instance"
             raise load_error(
-                source,
-                path,
-                f"output {index} '{node.name}' is of type {node.type}, which replies cannot carry; "
-                "export the model with plain number tensors (for scikit-learn: zipmap=False)",
+                source, path, f"{what}, requests carry one: export an input for each column"
             )
-    names = [spec.name for spec, _ in inputs]
-    signature = Signature(tuple(spec for spec, _ in inputs), tuple(spec for spec, _ in outputs))
+    for index, (spec, node) in enumerate(zip(signature.outputs, outputs, strict=True)):
+        if spec.dtype is None:
+            what = f"output {index} '{node.name}' is of type {node.type}"
+            raise load_error(
+                source, path, f"{what}, which replies cannot carry: export it as plain tensors"
+            )
+    names = [spec.name for spec in signature.inputs]
     return warm_up(
         lambda arrays: _run(session, dict(zip(names, arrays, strict=True))),
         checked(source, path, signature),
@@ -144,16 +154,30 @@ def _warm(source: ModelSource, path: str, session: Any) -> Signature:
 
 def _spec(node: Any) -> TensorSpec:
     """`node.type` is like "tensor(float)", "tensor(string)" or "seq(map(int64,tensor(float)))",
-    dtype None if numpy has none such; a dimension that has a name or is missing becomes -1."""
+    dtype None if no instance carries it; a dimension that has a name or is missing becomes -1."""
+    is_zipmap = node.type.startswith(_ZIPMAPS)
     element = node.type.removeprefix("tensor(").removesuffix(")")
+    if is_zipmap:
+        element = node.type.partition(",tensor(")[2].rstrip(")")
     dtype = np.dtype(_ELEMENTS[element]) if element in _ELEMENTS else None
+    if is_zipmap:
+        return TensorSpec(node.name, dtype, (-1, -1))
     dims = (dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
     return TensorSpec(node.name, dtype, tuple(dims) if node.shape else None)
 
 
 def _run(session: Any, feed: dict[str, Array]) -> list[Array]:
     try:
-        results: list[Array] = session.run(None, feed)
+        results: list[Any] = session.run(None, feed)
     except Exception as error:
         raise StageFailed(words(error)) from error
-    return results
+    return [_array(result) for result in results]
+
+
+def _array(result: Any) -> Array:
+    """A tensor, or of a ZipMap, one dictionary of classes for each row, its values in the order of
+    the classes, sorted: scikit-learn's `classes_`."""
+    if isinstance(result, np.ndarray):
+        return result
+    classes = sorted(result[0]) if result else []
+    return np.array([[row[one] for one in classes] for row in result], np.float32)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.batching.assemble import (
+    Results,
     Row,
     assemble,
     check_instance,
@@ -19,13 +20,13 @@ from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, WorkerUnavailable
 
-Outcome: TypeAlias = "Row | ServingError"
+Outcome: TypeAlias = "Results | ServingError"
 
 
 def run_model(
     backend: LoadedModel, spec: ModelSpec, subgraph: int, instances: Sequence[Sequence[Value]]
 ) -> list[Outcome]:
-    """One outcome per instance, in order: its output arrays, or why it has none.
+    """One outcome per instance, in order: its outputs, or why it has none.
 
     An instance that does not fit the model gets InvalidInputs and takes no place in a batch.  A
     run that fails gives StageFailed to the instances in it, and to no others.  The arrays are

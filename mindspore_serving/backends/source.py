@@ -91,7 +91,7 @@ class Options:
 def checked(source: ModelSource, path: str, signature: Signature) -> Signature:
     """`signature`, if requests can carry its inputs: types of `core.dtype`, unique names."""
     for index, spec in enumerate(signature.inputs):
-        if spec.dtype is not None and spec.dtype not in dtypes.BY_NUMPY:
+        if spec.dtype is not None and spec.dtype not in dtypes.BY_SPEC:
             raise load_error(source, path, _not_an_input(index, spec.name, spec.dtype.name))
     seen = [spec.name for spec in signature.inputs]
     if len(set(seen)) != len(seen):

@@ -79,15 +79,19 @@ def _exported(source: ModelSource, path: str, device: str) -> Program:
     if device != "cpu":
         program = move_to_device_pass(program, device)
     module, in_spec = program.module(), program.call_spec.in_spec
+    signature = _exported_signature(source, path, program)
+    values = _values(program)
+    kinds = [values[spec.name].dtype for spec in signature.inputs]
 
     def call(tensors: Sequence[Any]) -> Any:
-        args, kwargs = pytree.tree_unflatten(list(tensors), in_spec)
+        typed = [one.to(kind) for one, kind in zip(tensors, kinds, strict=True)]  # to bfloat16
+        args, kwargs = pytree.tree_unflatten(typed, in_spec)
         return module(*args, **kwargs)
 
     # Whether any operator works in place; on what, is not followed.
     schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
     writes = any(schema is not None and schema.is_mutable for schema in schemas)
-    return Program(call, _exported_signature(source, path, program), writes)
+    return Program(call, signature, writes)
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:
@@ -116,8 +120,13 @@ def _weights_only() -> Iterator[None]:
             os.environ.update({name: old for name, old in before.items() if old is not None})
 
 
+def _values(program: Any) -> dict[str, Any]:
+    """What the nodes of an exported program give, by name."""
+    return {node.name: node.meta.get("val") for node in program.graph.nodes}
+
+
 def _exported_signature(source: ModelSource, path: str, program: Any) -> Signature:
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    values = _values(program)
     inputs = []
     for index, name in enumerate(program.graph_signature.user_inputs):
         value = values.get(name)
@@ -133,21 +142,21 @@ def _exported_signature(source: ModelSource, path: str, program: Any) -> Signatu
     return Signature(
         tuple(inputs),
         tuple(
-            _spec(name, values.get(node), widen=True) or TensorSpec(name, None, None)
+            _spec(name, values.get(node)) or TensorSpec(name, None, None)
             for name, node in zip(names, outputs, strict=True)
         ),
     )
 
 
-def _spec(name: str, value: Any, *, widen: bool = False) -> TensorSpec | None:
+def _spec(name: str, value: Any) -> TensorSpec | None:
     """None if `value` is no tensor; `dtype` None if numpy has no such type."""
     import torch
 
     if not isinstance(value, torch.Tensor):
         return None
     dtype = value.dtype
-    if widen and dtype == torch.bfloat16:
-        dtype = torch.float32  # the backend answers so
+    if dtype == torch.bfloat16:
+        dtype = torch.float32  # the backend takes and answers it so
     try:
         kind = torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:

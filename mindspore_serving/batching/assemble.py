@@ -10,14 +10,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving.batching.texts import fit_text, is_text, to_text
+from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.errors import InvalidInputs, InvalidTensor, StageFailed, StartError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Row: TypeAlias = "tuple[Array, ...]"
-"""One instance: its arrays, one per input or output."""
+"""One instance: its arrays, one per input."""
+Results: TypeAlias = "tuple[Value, ...]"
+"""What one instance gets: an array or text per output."""
 
 
 def batch_size(spec: ModelSpec, signatures: Sequence[Signature]) -> int:
@@ -45,15 +50,18 @@ def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
 def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Value]) -> Row:
     """The arrays of `instance` in the shapes the model wants.
 
-    An array of the right byte size and type but another shape is reshaped.  Where the model leaves
-    dimensions open, rank and known dimensions must fit instead.  Raises InvalidInputs.
+    An array of another type is cast where `casting.cast` does, one of the right size but another
+    shape is reshaped.  Where the model leaves dimensions open, rank and known dimensions must fit
+    instead.  Raises InvalidInputs.
     """
     given, wanted = len(instance), len(signature.inputs)
     if given != wanted:
         relation = f"{given} {'less' if given < wanted else 'greater'}"
         raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
     return tuple(
-        _fit(i, value, tensor, instance_shape(spec, i, tensor))
+        (fit_text if tensor.dtype == TEXT else _fit)(
+            i, value, tensor, instance_shape(spec, i, tensor)
+        )
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
     )
 
@@ -94,13 +102,14 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
     ]
 
 
-def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Row]:
+def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> list[Results]:
     """The first `count` instances of a run of batch dimension `size`.
 
     The rows share one fresh array per output.  Raises StageFailed naming one without `size` rows.
     """
     if not spec.with_batch_dim:
-        return [tuple(np.array(output, order="C") for output in outputs)]
+        copies = [np.array(output, order="C") for output in outputs]
+        return [tuple(_result(i, output) for i, output in enumerate(copies))]
     for i, output in enumerate(outputs):
         if output.ndim == 0 or output.shape[0] != size:
             raise StageFailed(
@@ -109,7 +118,13 @@ def split(spec: ModelSpec, outputs: Sequence[Array], count: int, size: int) -> l
                 "model with with_batch_dim=False"
             )
     kept = [np.array(output[:count], order="C") for output in outputs]
-    return [tuple(output[i, ...] for output in kept) for i in range(count)]
+    return [
+        tuple(_result(n, output[i, ...]) for n, output in enumerate(kept)) for i in range(count)
+    ]
+
+
+def _result(index: int, output: Array) -> Value:
+    return to_text(index, output) if is_text(output) else output
 
 
 def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> int:
@@ -165,17 +180,19 @@ def _is_batched(spec: ModelSpec, index: int) -> bool:
 
 def _fit(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     if isinstance(value, str) or (isinstance(value, bytes) and tensor.dtype is not None):
-        raise InvalidInputs(_type_text(index, value, tensor))
+        raise InvalidTensor(_type_text(index, value, tensor, shape))
     array = np.asarray(to_argument(value))
-    if shape is not None and all(dim >= 0 for dim in shape):
-        _check_size(index, array, tensor, shape)
     if tensor.dtype is not None and array.dtype != tensor.dtype:
-        raise InvalidInputs(_type_text(index, value, tensor))
+        try:
+            array = casting.cast(array, tensor.dtype)
+        except InvalidInputs as error:
+            raise InvalidTensor(f"{_type_text(index, value, tensor, shape)}: {error}") from None
     if shape is None or array.shape == shape:
         return np.ascontiguousarray(array) if array.ndim else array
     if all(dim >= 0 for dim in shape):
+        _check_size(index, array, tensor, shape)
         return np.ascontiguousarray(array).reshape(shape)
-    _check_open_shape(index, array, shape)
+    _check_open_shape(index, array, tensor, shape)
     return np.ascontiguousarray(array)
 
 
@@ -185,33 +202,43 @@ def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, 
     else:
         given, wanted, what = array.nbytes, math.prod(shape) * tensor.dtype.itemsize, "size"
     if given != wanted:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} {what} {given} not match the {what} {wanted} defined in "
-            f"model: shape {list(array.shape)} given, {list(shape)} defined"
+            f"model{_both(array, tensor, shape)}"
         )
 
 
-def _check_open_shape(index: int, array: Array, shape: tuple[int, ...]) -> None:
+def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
     fits = len(shape) == array.ndim and all(
         want in (-1, have) for want, have in zip(shape, array.shape, strict=False)
     )
     if not fits:
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} shape {list(array.shape)} not match the shape "
-            f"{list(shape)} defined in model, where -1 is any size"
+            f"{list(shape)} defined in model, where -1 is any size{_both(array, tensor, shape)}"
         )
 
 
-def _type_text(index: int, value: Value, tensor: TensorSpec) -> str:
+def _type_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
     given = dtypes.of(value)
     name = given.kind if given is not None else str(getattr(value, "dtype", type(value)))
     if tensor.dtype is None:
         return f"Given model input {index} data type {name}, but a model takes arrays only"
-    wanted = dtypes.BY_NUMPY[tensor.dtype].kind
+    wanted = dtypes.BY_SPEC[tensor.dtype].kind
     return (
         f"Given model input {index} data type {name} not match the data type {wanted} "
-        "defined in model"
+        f"defined in model{_both(value, tensor, shape)}"
     )
+
+
+def _both(value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
+    """What was given and what is wanted, in the words of users."""
+    if isinstance(value, np.ndarray):
+        given = f"{value.dtype} {list(value.shape)}"
+    else:
+        given = f"a {type(value).__name__}"
+    wanted = "any shape" if shape is None else list(shape)
+    return f"; input '{tensor.name}': {given} given, {tensor.dtype or 'any type'} {wanted} wanted"
 
 
 def _key(spec: ModelSpec, row: Row) -> Hashable:
@@ -226,6 +253,6 @@ def _stack(arrays: Sequence[Array], size: int) -> Array:
         return first[np.newaxis]
     batch = np.empty((size, *first.shape), first.dtype)
     for i, array in enumerate(arrays):
-        batch[i] = array
+        batch[i] = array[()]  # of an array of objects without dimensions, the object
     batch[len(arrays) :] = first
     return batch

@@ -5,28 +5,33 @@ Reads arguments and picks what to do; what a subcommand needs is imported when i
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
-from mindspore_serving import __version__
+from mindspore_serving import __version__, extras
 from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
-from mindspore_serving.cli.options import add_options, to_settings
+from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
     ChatSettings,
+    ConfigSettings,
     ConvertSettings,
     DoctorSettings,
     PredictSettings,
     QuantizeSettings,
     ServeSettings,
 )
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, did_you_mean
 
 _OVERVIEW = """\
-Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
+Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST, and checkpoints of
+language models over the protocols of OpenAI and TGI as well.
 
   mindspore-serving serve models/        serve every servable in models/
+  mindspore-serving serve --config server.yaml      with settings per servable
   mindspore-serving predict 127.0.0.1:5500 add predict '{"x": [1.0]}'
   mindspore-serving chat http://127.0.0.1:1500      talk with a language model
   mindspore-serving bench http://127.0.0.1:1500     how fast it answers
@@ -37,17 +42,25 @@ Serve models of MindSpore, ONNX, PyTorch and plain Python over gRPC and REST.
   mindspore-serving convert net.mindir net.xml      MindIR for the tools of OpenVINO
 
 A servable is a directory NAME/ with NAME/servable_config.py and the model files in NAME/1/, or,
-without any Python, with NAME/1/model.mindir, model.onnx, model.pt2 or model.pt alone.
+without any Python, with one model file, in it or in NAME/1/, or the model file itself.
 """
 _SERVE = """\
 Serve everything found at PATH until Ctrl-C.  PATH is
 
   NAME/                 with servable_config.py (and model files in NAME/1/), or
-  NAME/                 with 1/model.mindir, 1/model.onnx, 1/model.pt2 or 1/model.pt, or
+  NAME/                 with one model file under any name, in it or in NAME/1/, or
+  NAME/                 with config.json and *.safetensors: a language model's checkpoint, or
+  a model file          of MindSpore (.mindir), ONNX, PyTorch (.pt2, .pt), OpenVINO (.xml),
+                        TensorFlow (SavedModel, .pb, .tflite), Paddle, scikit-learn (.skops),
+                        XGBoost (.json, .ubj) or LightGBM (.txt), or
   a directory           that holds any number of such directories
 
-The newest version directory of each is served.  A start-up script with ServableStartConfig does
-the same with settings per servable.
+The newest version directory of each is served.  What cannot be served is named, with the reason,
+and the others are served all the same, unless --strict is given.  A file given by --config, or a
+start-up script with ServableStartConfig, does the same with settings per servable.
+"""
+_CONFIG = """\
+Print the configuration that `serve` would have with the same arguments, as a configuration file.
 """
 _PREDICT = """\
 Call a method once and print the reply as JSON.  WHERE is IP:PORT or unix:PATH for gRPC, or
@@ -103,22 +116,47 @@ finish what they have, and the server places them elsewhere.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    settings = to_settings(arguments.settings, arguments)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        wrong = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+        near = did_you_mean(wrong, flags(arguments.settings))
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+    if arguments.command == "serve" and not arguments.paths and "config" not in arguments:
+        parser.error("the following arguments are required: PATH, or --config")
     try:
+        settings = _settings(arguments)
         return _run(arguments.command, settings)
     except ServingError as error:
         print(f"mindspore-serving: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        text = extras.missing(error, arguments.command)
+        print(f"mindspore-serving: {text}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
 
 
+def _settings(arguments: argparse.Namespace) -> object:
+    """Raises ServingError for a configuration file that is wrong."""
+    if "config" not in arguments:
+        return to_settings(arguments.settings, arguments)
+    from mindspore_serving.cli import config_file
+
+    own = given(arguments.settings, arguments)
+    return arguments.settings(**config_file.read(arguments.config) | own)
+
+
 def _run(command: str, settings: object) -> int:
     if isinstance(settings, QuantizeSettings):
+        from mindspore_serving.llm.checkpoint.conversion import directory_size
         from mindspore_serving.llm.quantize import quantize
 
         quantize(settings.source, settings.target, settings.mode)
+        sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
+        print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
     status: int = import_module(f"{__name__}.{command}").run(settings)
     return status
@@ -134,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, short, long, kind in (
         ("serve", "serve every servable in a directory", _SERVE, ServeSettings),
+        ("config", "show what `serve` is configured to do", _CONFIG, ConfigSettings),
         ("predict", "call a method of a running server once", _PREDICT, PredictSettings),
         ("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
         ("bench", "measure how fast a running server answers", _BENCH, BenchSettings),

@@ -116,20 +116,20 @@ def _piped() -> str:
 def _converse(talk: Conversation) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401  input() then has history and editing
-    print(f"{talk.model} at {talk.endpoint.url}.  /help shows what else can be typed.")
+    _note(f"{talk.model} at {talk.endpoint.url}.  /help shows what else can be typed.")
     while True:
         try:
-            text = input("> ").strip()
+            text = input("> " if sys.stdout.isatty() else "").strip()
         except EOFError:
-            print()
+            _note("")
             return
         except KeyboardInterrupt:
-            print("\n(/quit or Ctrl-D leaves)")
+            _note("\n(/quit or Ctrl-D leaves)")
             continue
         if text == "/quit":
             return
         if text.startswith("/"):
-            print(_command(talk, text))
+            _note(_command(talk, text))
         elif text:
             _turn(talk, text)
 
@@ -155,7 +155,13 @@ def _turn(talk: Conversation, text: str) -> None:
     except ServingError as error:
         print(f"\nmindspore-serving: {error}", file=sys.stderr)
         return
-    print(f"\n({note})")
+    print()
+    _note(f"({note})")
+
+
+def _note(text: str) -> None:
+    """What is no answer: not on a standard output that is kept."""
+    print(text, file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`mindspore-serving doctor`: which models can be served here, on what, and what is in the way.
+"""`mindspore-serving doctor`: what can be served here, on what, and what is missing for the rest.
 
 Looks without changing anything; imports no runtime unless with --probe.
 """
@@ -7,14 +7,19 @@ import os
 import platform
 import socket
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
-from mindspore_serving import __version__
+from mindspore_serving import __version__, extras
 from mindspore_serving.backends import devices
 from mindspore_serving.backends.devices import Availability
 from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT, DoctorSettings
 
 _HEADER = ("model format", "library", "version", "runs on")
+_RUNTIMES = {  # of language models -> the package, the format with the same library, the extra
+    "openvino": ("openvino", "mindir_openvino", "llm"),
+    "torch": ("torch", "pytorch", "torch"),
+    "mindspore": ("mindspore", "mindir", "mindspore"),
+    "mindir": ("mindspore", "mindir", "mindspore"),
+}
 
 
 def run(settings: DoctorSettings) -> int:
@@ -28,7 +33,7 @@ def run(settings: DoctorSettings) -> int:
 def _report(rows: Sequence[Availability]) -> Iterator[str]:
     yield (
         f"mindspore-serving {__version__}, Python {platform.python_version()}, "
-        f"numpy {_version('numpy') or 'missing'}, {platform.system()} {platform.machine()}"
+        f"numpy {extras.installed('numpy') or 'missing'}, {platform.system()} {platform.machine()}"
     )
     found = ", ".join(devices.SHOWN[device] for device in devices.present())
     yield f"devices of this machine: {found} ({os.cpu_count()} cores)"
@@ -39,9 +44,34 @@ def _report(rows: Sequence[Availability]) -> Iterator[str]:
         if row.problem is not None:
             yield f"{row.format}: {row.problem}"
     yield ""
+    yield from table([("language models", "package", "version", "runs on"), *_language_rows()])
+    yield ""
+    yield from table([("extra", "what it installs"), *_extra_rows()])
+    yield ""
     for port, purpose in ((HTTP_PORT, "REST"), (GRPC_PORT, "gRPC")):
         yield f"port {port} ({purpose}): {port_state(port)}"
-    yield f"numpy: {numpy_note(_version('numpy'), _version('mindspore'))}"
+    yield f"numpy: {numpy_note(extras.installed('numpy'), extras.installed('mindspore'))}"
+
+
+def _language_rows() -> Iterator[tuple[str, str, str, str]]:
+    """A row for each runtime, with what is missing for it."""
+    common = [name for name in extras.packages().get("llm", {}) if name != "openvino"]
+    for runtime, (package, model_format, extra) in _RUNTIMES.items():
+        missing = {
+            extra: not extras.installed(package),
+            "llm": not all(map(extras.installed, common)),
+        }
+        needed = [extras.command(name) for name, is_missing in missing.items() if is_missing]
+        shown = (devices.SHOWN[device] for device in devices.usable(model_format))
+        where = f"no: {' && '.join(needed)}" if needed else ", ".join(shown)
+        yield runtime, package, extras.installed(package) or "-", where
+
+
+def _extra_rows() -> Iterator[tuple[str, str]]:
+    for extra, packages in extras.packages().items():
+        shown = ", ".join(f"{name} {extras.installed(name) or 'MISSING'}" for name in packages)
+        is_complete = all(map(extras.installed, packages))
+        yield extra, shown if is_complete else f"{shown}; {extras.command(extra)}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -76,10 +106,3 @@ def numpy_note(numpy: str, mindspore: str) -> str:
 def _cells(row: Availability) -> tuple[str, str, str, str]:
     where = ", ".join(devices.SHOWN[device] for device in row.devices) or "no, see below"
     return row.format, row.library or "-", row.version or "-", where
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""

@@ -4,18 +4,27 @@ Knows no values beyond their types.
 """
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
+
+from mindspore_serving.errors import InvalidInputs
 
 _Settings = TypeVar("_Settings")
 _Number = TypeVar("_Number", int, float)
 _Kind = type[Any]
+_HIDDEN = "hidden"
 
 
 def option(default: Any, text: str, **arguments: Any) -> Any:
     """A field that is `--name`; `arguments` go to argparse."""
     return field(default=default, metadata={"help": text, **arguments})
+
+
+def hidden(default: Any) -> Any:
+    """A field that is no option."""
+    return field(default=default, metadata={_HIDDEN: True})
 
 
 def positional(text: str, **arguments: Any) -> Any:
@@ -48,10 +57,18 @@ def pairs(text: str) -> tuple[tuple[str, str], ...]:
 ids = numbers(int, "0,1,2")
 
 
+def device(text: str) -> str:
+    """A device type in any case."""
+    known = {name.lower(): name for name in ("Ascend", "GPU", "CPU")}
+    return known.get(text.lower(), text)
+
+
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
-    """One argument of `parser` for each field of `kind`."""
+    """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last
         arguments = dict(one.metadata)
+        if _HIDDEN in arguments:
+            continue
         if one.default is MISSING:
             parser.add_argument(one.name, **arguments)
             continue
@@ -60,26 +77,63 @@ def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
             if isinstance(shown, tuple):
                 shown = ",".join(map(str, shown))
             arguments["help"] += f" (default: {shown})"
-        if isinstance(one.default, bool):
+        if one.default is True:
+            arguments["action"] = argparse.BooleanOptionalAction
+        elif isinstance(one.default, bool):
             arguments["action"] = "store_true"
         elif isinstance(one.default, int | float):
             arguments["type"] = type(one.default)
-        if "action" not in arguments:
+        if "action" not in arguments and "choices" not in arguments:
             arguments.setdefault("metavar", _metavar(one.name, one.default))
-        flag = "--" + one.name.replace("_", "-")
-        # "append" adds to a list; a tuple has to stand in for it only afterwards
-        default = [] if arguments.get("action") == "append" else one.default
-        parser.add_argument(flag, dest=one.name, default=default, **arguments)
+        flag = _flag(one.name)
+        parser.add_argument(flag, dest=one.name, default=argparse.SUPPRESS, **arguments)
 
 
 def to_settings(kind: type[_Settings], arguments: argparse.Namespace) -> _Settings:
     """The parsed `arguments` as a `kind`."""
-    values = {one.name: getattr(arguments, one.name) for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+    return kind(**given(kind, arguments))
+
+
+def given(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `kind` that `arguments` give."""
+    names = {one.name for one in fields(kind)}
+    found = {name: value for name, value in vars(arguments).items() if name in names}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+
+
+def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The values of a repeatable `option` with texts NAME=VALUE.  Raises InvalidInputs for one
+    without a value."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
+        found[name.replace("-", "_")] = _value(value)
+    return found
+
+
+def flags(kind: _Kind) -> list[str]:
+    """The options that `kind` has, as "--http-port"."""
+    return [_flag(one.name) for one in fields(kind) if one.default is not MISSING]
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or a JSON object where `text` is one; else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _metavar(name: str, default: object) -> str:
     if name.endswith("port"):
         return "PORT"
-    known = {"host": "HOST", "timeout": "SECONDS"}
-    return known.get(name, "N" if isinstance(default, int) else "FILE")
+    if name == "host":
+        return "HOST"
+    return {int: "N", float: "SECONDS"}.get(type(default), "FILE")

@@ -5,6 +5,7 @@ Both read and write the same JSON, which over gRPC is turned into tensors here.
 
 import json
 import sys
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote
@@ -61,9 +62,8 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
 
 def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
     from mindspore_serving.client import Client, SSLConfig
-    from mindspore_serving.wire import json_values
 
-    values = [{name: json_values.to_value(one[name]) for name in one} for one in instances]
+    values = [{name: _to_value(one[name]) for name in one} for one in instances]
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
     names = (settings.where, settings.servable, settings.method, settings.servable_version)
@@ -72,6 +72,21 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     if isinstance(results, dict):
         return {"error_msg": results["error"]}
     return {"instances": [_to_plain(one) for one in results]}
+
+
+def _to_value(item: Any) -> Any:
+    """Numbers in Python's own types, which the server casts to those of the model."""
+    import numpy as np
+
+    from mindspore_serving.core import dtype as dtypes
+    from mindspore_serving.wire import json_values
+
+    if isinstance(item, int | float | list):
+        with suppress(ValueError):  # lists of unequal lengths
+            array = np.asarray(item)
+            if array.dtype in dtypes.BY_NUMPY and array.size:
+                return array
+    return json_values.to_value(item)
 
 
 def _to_plain(outputs: dict[str, Any]) -> Any:

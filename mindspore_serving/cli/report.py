@@ -1,11 +1,11 @@
 """What `serve` shows, as text: where it listens, what can be called, and how.  No I/O."""
 
-import json
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from mindspore_serving.cli import example
 from mindspore_serving.cli.settings import ServeSettings
 
 Servable: TypeAlias = dict[str, Any]
@@ -51,9 +51,9 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
             yield from _language_lines(settings, servable["summary"])
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
-            yield f"    {call_line(settings, name, method, names['inputs'])}"
+            yield f"    {call_line(settings, name, method, names['input_specs'])}"
     yield ""
-    yield "Put your own values in place of 1.0.  Ctrl-C stops."
+    yield "Put your own values in place of these.  Ctrl-C stops."
 
 
 def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
@@ -65,19 +65,20 @@ def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
     yield f"  OpenAI   {url}/v1   TGI  {url}   chat: mindspore-serving chat {url}"
 
 
-def call_line(settings: ServeSettings, servable: str, method: str, inputs: Iterable[str]) -> str:
-    """A shell command that calls `method`."""
-    instance: dict[str, Any] = dict.fromkeys(inputs, 1.0)
-    if "prompt" in instance:
-        instance = {"prompt": "Once upon a time"}
+def call_line(
+    settings: ServeSettings, servable: str, method: str, specs: Iterable[dict[str, Any]]
+) -> str:
+    """A shell command that calls `method`; `specs` are of its inputs."""
     if settings.no_http:
+        source, body = example.body(specs, "{}")
         where = address(_reachable(settings.host), settings.grpc_port)
         words = ["mindspore-serving", "predict", where, servable, method]
-        words += [json.dumps(instance), *_tls_words(settings, "--tls-")]
-        return shlex.join(words)
-    words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method)}"]
-    words += ["-d", json.dumps({"instances": [instance]}), *_tls_words(settings, "--")]
-    return shlex.join(words)
+        words += [body, *_tls_words(settings, "--tls-")]
+    else:
+        source, body = example.body(specs, '{"instances": [{}]}')
+        words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method)}"]
+        words += ["-d", "@-" if source else body, *_tls_words(settings, "--")]
+    return f"{source} | {shlex.join(words)}" if source else shlex.join(words)
 
 
 def _tls_words(settings: ServeSettings, prefix: str) -> list[str]:

@@ -1,34 +1,28 @@
 """`mindspore-serving serve`: find servables, serve them, and show what can be called.
 
 The ports are taken first: one in use is an error at once, and /health answers while models load.
+With --wait they are only tried then, and taken when everything is loaded.
 """
 
-import json
 import os
 import sys
 import threading
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mindspore_serving import server
-from mindspore_serving.cli import report
+from mindspore_serving.cli import report, servables
+from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
-from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
-from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable import repository, version_policy
+from mindspore_serving.errors import InvalidInputs, did_you_mean
+from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_number
-from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import merge_config, to_deployment
 from mindspore_serving.server.master import context
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 RELOAD_SECONDS = 0.5  # between two looks with --reload
-_POLL_SECONDS = 0.1
 
 
 def run(settings: ServeSettings) -> int:
@@ -37,94 +31,37 @@ def run(settings: ServeSettings) -> int:
     Raises ServingError if nothing can be served; then nothing is left running.
     """
     tls = _tls(settings)
-    configs = to_configs(settings)
+    configs, refused = servables.find(settings)
+    for text in refused:
+        _complain(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         _say(f"  {config.servable_name}  from {config.servable_directory}")
-    began = time.monotonic()
     try:
-        _listen(settings, tls)
-        with _Progress(began):
-            startup.deploy(
-                _to_deployments(configs),
-                lambda: _to_deployments(to_configs(settings)),
-                _poll_seconds(settings),
-            )
+        _prepare(settings, tls)
+        if not settings.wait:
+            _listen(settings, tls)
+        seconds, failed = startup.load(
+            servables.to_deployments(configs),
+            lambda: servables.to_deployments(servables.to_configs(settings)),
+            _poll_seconds(settings),
+            is_strict=settings.strict,
+        )
+        if settings.wait:
+            _listen(settings, tls)
     except BaseException:
         server.stop()
         raise
-    _say(report.ready(settings, startup.describe(), time.monotonic() - began))
+    for name, error in failed:
+        _complain(f"Not served: {name}: {error}")
+    _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
-
-
-def _to_deployments(configs: Sequence[server.ServableStartConfig]) -> list[Deployment]:
-    return [to_deployment(config) for config in merge_config(configs)]
 
 
 def _poll_seconds(settings: ServeSettings) -> float:
     seconds = check_number("--poll", settings.poll)
     return seconds or (RELOAD_SECONDS if settings.reload else 0.0)
-
-
-SUPERVISION = (
-    "max_workers",
-    "min_workers",
-    "requests_per_worker",
-    "scale_down_delay",
-    "restart_policy",
-    "max_requests",
-    "heartbeat_timeout",
-    "stage_timeout",
-    "step_timeout",
-)
-
-
-def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
-    """One for each servable found.  Raises ServingError: nothing there, or a wrong setting."""
-    places = (place for path in settings.paths for place in repository.discover(path))
-    found = list(dict.fromkeys(places))
-    if settings.name and len(found) > 1:
-        raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
-    options = llm_options(settings)
-    workers = settings.num_parallel_workers
-    return [
-        server.ServableStartConfig(
-            directory,
-            name,
-            settings.device_ids or (None if workers or settings.max_workers else 0),
-            device_type=settings.device_type,
-            num_parallel_workers=workers,
-            max_batch_delay_ms=settings.max_batch_delay_ms,
-            preferred_batch_size=settings.preferred_batch_size,
-            version_number=version,
-            **{name: getattr(settings, name) for name in SUPERVISION},
-            node_labels=dict(settings.node_labels),
-            alias=settings.name,
-            llm_options=options if is_language_model(os.path.join(directory, name)) else None,
-        )
-        for directory, name in found
-        for version in _versions(settings.versions, directory, name)
-    ]
-
-
-def _versions(policy: str, directory: str, name: str) -> list[int]:
-    """The versions to serve; 0 of a servable without version directories."""
-    found = repository.versions(directory, name)
-    chosen = version_policy.choose(policy, found)
-    if found and not chosen:
-        raise InvalidInputs(
-            f"--versions {policy} leaves none of servable {name}, which has "
-            f"{', '.join(map(str, found))}"
-        )
-    return chosen or [0]
-
-
-def llm_options(settings: ServeSettings) -> dict[str, Any]:
-    """The options of language models.  Raises InvalidInputs for one without a value."""
-    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    return options | _values("--llm-option", settings.llm_option)
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
@@ -139,31 +76,13 @@ def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
     """The limits of both servers, and of requests to language models.  Raises InvalidInputs for
     one that does not exist."""
-    given = _values("--limit", settings.limit)
+    given = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in given.keys() - known:
-        raise InvalidInputs(f"--limit {name} does not exist; there are {', '.join(known)}")
+        near = did_you_mean(name, known)
+        raise InvalidInputs(f"--limit {name} does not exist{near}; there are {', '.join(known)}")
     content = {name: given.pop(name) for name in given.keys() & LANGUAGE_LIMITS.keys()}
     return server.ServerLimits(**given), server.LanguageLimits(**content)
-
-
-def _values(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise InvalidInputs(f"{option} is {text!r}, expected NAME=VALUE")
-        found[name.replace("-", "_")] = _value(value)
-    return found
-
-
-def _value(text: str) -> Any:
-    """A number, true, false or a JSON object where `text` is one; else the text."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
@@ -178,9 +97,12 @@ def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     )
 
 
-def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+    """What comes before any model is loaded.  Raises ServingError if a port is in use."""
     _warn(settings)
-    (most, content), keys = limits(settings), api_keys(settings)
+    limits(settings)  # wrong ones are errors now, and not when all is loaded
+    if settings.wait:
+        check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
     if settings.worker_address is not None:
@@ -198,6 +120,21 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             address=settings.ray_address,
             device_type="GPU" if (settings.device_type or "").lower() == "gpu" else "CPU",
         )
+
+
+def check_ports(settings: ServeSettings) -> None:
+    """Raises StartError if a port that will be listened on is in use."""
+    for port, is_off, tag in (
+        (settings.http_port, settings.no_http, "RESTful server"),
+        (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
+    ):
+        where = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        if not is_off:
+            addresses.listen(where, tag).close()
+
+
+def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
+    (most, content), keys = limits(settings), api_keys(settings)
     if not settings.no_http:
         server.start_restful_server(
             report.address(settings.host, settings.http_port),
@@ -211,6 +148,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
             allow_loading=settings.allow_loading,
+            client_shared_memory=settings.client_shared_memory,
             limits=most,
             language_limits=content,
         )
@@ -223,13 +161,14 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             api_keys=keys,
             limits=most,
             allow_loading=settings.allow_loading,
+            client_shared_memory=settings.client_shared_memory,
         )
 
 
 def _warn(settings: ServeSettings) -> None:
     text = report.warning(settings)
     if text:
-        print(text, file=sys.stderr, flush=True)
+        _complain(text)
 
 
 def _wait() -> int:
@@ -241,36 +180,12 @@ def _wait() -> int:
     except (KeyboardInterrupt, SystemExit):
         _say("Stopped.")
         return 0
-    print("mindspore-serving: every worker has ended, see serving_logs/", file=sys.stderr)
+    _complain("mindspore-serving: every worker has ended, see serving_logs/")
     return 1
 
 
-class _Progress:
-    """Shows which servable is loaded, while the main thread waits for all of them."""
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        seen: set[tuple[str, int]] = set()
-        is_last = False
-        while not is_last:
-            is_last = self._done.wait(_POLL_SECONDS)  # one more look at the end
-            for servable in startup.describe():
-                name, version = servable["name"], servable["version"]
-                if servable["num_workers"] and (name, version) not in seen:
-                    seen.add((name, version))
-                    seconds = time.monotonic() - self._began
-                    _say(f"  {name}  version {version} loaded, {seconds:.1f} s")
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _say(text: str) -> None:

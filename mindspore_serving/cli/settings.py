@@ -1,11 +1,21 @@
 """The settings of each subcommand: frozen data, whose fields are its options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from mindspore_serving.cli.options import ids, numbers, option, pairs, positional
+from mindspore_serving.cli.options import (
+    device,
+    hidden,
+    ids,
+    numbers,
+    option,
+    pairs,
+    positional,
+)
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
+RUNTIMES = ("openvino", "torch", "mindspore", "mindir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +37,26 @@ class ServeSettings:
     """`mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "a servable, a language model's directory, or a directory of them",
+        "a servable, a model file, a language model's directory, or a directory of them",
         metavar="PATH",
-        nargs="+",
+        nargs="*",
     )
+    config: str | None = option(
+        None,
+        "a YAML file with options and settings per servable; options given here come before it",
+    )
+    servables: tuple[Mapping[str, Any], ...] = hidden(())  # of the file: settings of each
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every network")
     http_port: int = option(HTTP_PORT, "port of the RESTful server")
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
+    wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
-        None, "Ascend, GPU or CPU (default: the first that works)", metavar="TYPE"
+        None,
+        "what the models run on (default: the first that works)",
+        choices=("Ascend", "GPU", "CPU"),
+        type=device,
     )
     device_ids: tuple[int, ...] = option(
         (), "one worker process on each, as in 0,1 (default: 0)", type=ids, metavar="IDS"
@@ -66,9 +85,8 @@ class ServeSettings:
     reload: bool = option(False, "for development: --poll 0.5")
     restart_policy: str = option(
         "always",
-        "whether workers that died are restarted: always, limited (to five quick deaths) or never",
+        "whether workers that died are restarted; limited: but for five quick deaths",
         choices=("always", "limited", "never"),
-        metavar="POLICY",
     )
     heartbeat_timeout: float = option(
         10.0, "without a heartbeat for so long a worker gets no work; 3 times, and it is replaced"
@@ -82,7 +100,9 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
-    http_status_codes: bool = option(False, "answer errors over REST with 4xx and 5xx, not 200")
+    http_status_codes: bool = option(
+        True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
+    )
     tls_cert: str | None = option(None, "PEM certificate of the server: turns TLS on")
     tls_key: str | None = option(None, "PEM private key of --tls-cert")
     tls_ca: str | None = option(None, "demand client certificates signed by this PEM authority")
@@ -101,6 +121,9 @@ class ServeSettings:
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
     allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    client_shared_memory: bool = option(
+        False, "clients of protocol v2 may name shared memory of this machine for tensors"
+    )
     worker_address: str | None = option(
         None,
         "where other machines join with `worker --join`: with TLS, and a token or --tls-ca",
@@ -120,9 +143,10 @@ class ServeSettings:
         "local",
         "with a --worker-address, ray has machines of a Ray cluster join, as `worker --join` does",
         choices=("local", "ray"),
-        metavar="NAME",
     )
-    ray_address: str = option("auto", "the Ray cluster (default: that of this machine)")
+    ray_address: str = option(
+        "auto", "the Ray cluster (default: that of this machine)", metavar="HOST:PORT"
+    )
     ray_machines: int = option(0, "so many machines of it; 0 for all that have --ray-slots")
     ray_slots: int = option(1, "most workers on each, which count as CPUs (GPUs) of Ray's")
     node_labels: tuple[tuple[str, str], ...] = option(
@@ -131,17 +155,24 @@ class ServeSettings:
         type=pairs,
         metavar="LABELS",
     )
+    allow_pickle: bool = option(
+        False, "scikit-learn models may be pickles, which run any code that is in them"
+    )
+    strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
-    runtime: str = option("", "language models: openvino, torch, mindspore or mindir")
-    quantization: str = option("", "language models: int8 or int4 weights", metavar="KIND")
+    runtime: str = option(
+        "", "language models: what computes (default: openvino)", choices=RUNTIMES
+    )
+    quantization: str = option(
+        "", "language models: weights of fewer bits", choices=("int8", "int4")
+    )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
     llm_serving_form: str = option(
         "r21",
-        "streams of llm-serving: r21 (server-sent events) or bare (lines)",
+        "streams of llm-serving: server-sent events, or lines",
         choices=("r21", "bare"),
-        metavar="FORM",
     )
     llm_option: tuple[str, ...] = option(
         (),
@@ -149,6 +180,21 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
+
+    def parts(self) -> "Iterator[ServeSettings]":
+        """The settings of servables that have the same ones."""
+        if self.paths:
+            yield self
+        for own in self.servables:
+            yield replace(self, servables=(), **own)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSettings(ServeSettings):
+    """`mindspore-serving config`."""
+
+    show: bool = option(False, "print the configuration that `serve` would have (the default)")
+    schema: bool = option(False, "print the JSON schema of configuration files, for editors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +216,11 @@ class QuantizeSettings:
 
     source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
     target: str = positional("directory to make", metavar="TARGET")
-    mode: str = option("int8", "int8 (a scale per row), int4 (a scale per 128 weights), float16")
+    mode: str = option(
+        "int8",
+        "int8 has a scale per row, int4 one per 128 weights",
+        choices=("int8", "int4", "float16"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +265,8 @@ class BenchSettings(Access):
     url: str = positional("http://IP:PORT, or .../model/NAME:METHOD", metavar="URL")
     protocol: str = option(
         "chat",
-        "chat, completions or tgi; a URL with /model/ is classic",
+        "how the server is asked; a URL with /model/ is classic",
         choices=("chat", "completions", "tgi", "classic"),
-        metavar="KIND",
     )
     model: str = option("", "name of the model (default: the first)", metavar="NAME")
     concurrency: tuple[int, ...] = option(

@@ -1,5 +1,6 @@
 """What a user gives and gets, to and from the messages of ms_service.proto.  No I/O."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -16,7 +17,8 @@ Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
 def to_request(servable: str, method: str, version: int, instances: object) -> pb.PredictRequest:
     """A request for one dict {input: value}, or a list or tuple of them.
 
-    Raises RuntimeError for a value that is no numpy array or number, bool, int, float, str, bytes.
+    Raises RuntimeError for a value that is no numpy array or number, bool, int, float, list of
+    numbers, str or bytes.
     """
     request = pb.PredictRequest()
     request.servable_spec.name = servable
@@ -81,10 +83,26 @@ def _to_array(value: object) -> "np.ndarray[Any, Any]":
         return np.asarray(value)
     if isinstance(value, bool | int | float):
         return _from_scalar(value)
+    if isinstance(value, list | tuple):
+        return _from_list(value)
     raise InvalidInputs(
         f"Not support value type {type(value)}; accepted are numpy arrays and numbers, bool, int, "
-        "float, str and bytes"
+        "float, lists of numbers, str and bytes"
     )
+
+
+def _from_list(value: Sequence[object]) -> "np.ndarray[Any, Any]":
+    """Numbers in lists of equal lengths: of Python's ints an int64 array, of floats, or both, a
+    float64 array, which the server casts to the type of the model.  Raises InvalidInputs."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidInputs("The lists of an array should have equal lengths") from None
+    if array.dtype.kind not in "biuf":
+        raise InvalidInputs(
+            "A list should hold numbers, or lists of numbers; a str or bytes is sent by itself"
+        )
+    return array
 
 
 def _from_scalar(value: bool | int | float) -> "np.ndarray[Any, Any]":

@@ -93,6 +93,7 @@ class Report(Message, frozen=True, tag=10):
 
     num_beats: int
     running: list[Running]
+    loaded: float = 0.0  # share of the servable
 
 
 class Moving(Message, frozen=True, tag=11):

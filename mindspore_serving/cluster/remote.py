@@ -98,6 +98,7 @@ class RemoteProcess:
             now = time.monotonic()
             running = [replace(one, since=now - one.since) for one in message.running]
             status.write(self.view.reserved, message.num_beats, running)
+            status.set_loaded(self.view.reserved, message.loaded)
         elif isinstance(message, Moving):
             self.is_moving = True
         elif isinstance(message, Exited):

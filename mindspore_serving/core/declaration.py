@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.tasks import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +17,10 @@ class ModelSpec:
     """A declared model: what to load and how to batch it; nothing is loaded yet.
 
     `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
-    for a model that is a Python function or class.  `format` is lower case: "mindir", "om",
-    "mindir_lite", "onnx", "pytorch", "python" or what another package registered.  `backend` is
-    what runs it where there is a choice: "mindspore" or "openvino" for "mindir"; "" chooses.
+    for a model that is a Python function or class.  `format` is lower case: "mindir", "onnx" or
+    another of declare_model.  `backend` is what runs it where there is a choice: "mindspore" or
+    "openvino" for "mindir", "onnxruntime" or "openvino" for "onnx"; "" chooses.  `allow_pickle`
+    is the operator's word that code in the file may run.
     """
 
     key: str
@@ -30,6 +32,7 @@ class ModelSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     config_file: str | None = None
     backend: str = ""
+    allow_pickle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +69,4 @@ class Declaration:
     methods: dict[str, Method] = field(default_factory=dict)
     distributed: DistributedSpec | None = None
     language: LanguageSpec | None = None
+    tasks: dict[str, TaskSpec] = field(default_factory=dict)  # by path

@@ -75,6 +75,7 @@ class Deployment:
     node_labels: Mapping[str, str] = field(default_factory=dict)  # that its machines must have
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
+    allow_pickle: bool = False  # whether a bare model may be one
     gang: GangOptions | None = None  # of a distributed servable
     generation: int = 0
 

@@ -46,8 +46,11 @@ TABLE = (
 )
 BY_PROTO = {row.proto: row for row in TABLE}
 BY_NAME = {row.name: row for row in TABLE}
-BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}
 STR, BYTES = BY_NAME["str"], BY_NAME["bytes"]
+TEXT = np.dtype(str)
+"""The type of texts in the signature of a model; no array has it, they have dtype object there."""
+BY_NUMPY = {row.numpy: row for row in TABLE if row.numpy is not None}  # of arrays
+BY_SPEC = BY_NUMPY | {TEXT: STR}  # of the signature of a model
 
 
 def of(value: object) -> DType | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
 
 
@@ -17,17 +18,17 @@ from mindspore_serving.errors import ServingError
 class Request:
     """One call of a method with one or several instances.
 
-    `body` is encoded by `codec` (see `wire`); `timeout` is in seconds, None for no limit.  With
-    `is_stream` a streaming method replies piece by piece, else once.  `prefix` is the prompt of a
-    language model from its beginning, texts or token ids: read at most once, and only where it
-    matters which worker has seen what.
+    `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
+    `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
+    by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
+    token ids: read at most once, and only where it matters which worker has seen what.
     """
 
     servable: str
     method: str
     version: int
     codec: str
-    body: bytes | bytearray
+    body: Any
     timeout: float | None = None
     is_stream: bool = False
     prefix: Iterable[str | Sequence[int]] = ()
@@ -77,12 +78,27 @@ class Inference(Protocol):
 @dataclass(frozen=True, slots=True)
 class ServableReadiness:
     """Whether a servable version takes requests now.  `reason` says why not, for clients to read;
-    "" if it is ready."""
+    "" if it is ready.  `loaded` is the share that is loaded, of one that is started for the first
+    time; None of others."""
 
     name: str
     version: int  # 0 while the newest is not known yet
     is_ready: bool
     reason: str = ""
+    loaded: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodCounts:
+    """What became of the requests to a method.  `last_ms` is when the last was answered, in
+    milliseconds since 1970, 0 if none was."""
+
+    num_succeeded: int = 0
+    succeeded_ns: int = 0
+    num_failed: int = 0
+    failed_ns: int = 0
+    num_instances: int = 0  # of those that succeeded
+    last_ms: int = 0
 
 
 class Control(Protocol):
@@ -110,6 +126,15 @@ class Control(Protocol):
         """Whether a method can answer in pieces; None if there is no such method now."""
         ...
 
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        """What the methods of a servable version (0: the newest) take and give; None if there is no
+        such version."""
+        ...
+
+    def counts(self, servable: str, version: int, method: str) -> MethodCounts:
+        """Of a method; zeros if there is no such one."""
+        ...
+
     @property
     def is_ready(self) -> bool:
         """Whether everything that was deployed can be called."""
@@ -127,9 +152,10 @@ class ModelState:
 
     name: str
     version: int  # 0 while the newest is not known yet
-    is_loaded: bool  # else it was unloaded, could not be loaded, or is no longer there
+    is_loaded: bool  # or loads now; else it was unloaded, or could not be loaded
     is_ready: bool
     reason: str = ""
+    is_loading: bool = False
 
 
 class ModelControl(Protocol):

@@ -31,7 +31,8 @@ class TensorSpec:
     """One input or output of a model.
 
     `shape` holds -1 for a dimension known only at run time, and is None if even the rank is
-    unknown; `dtype` is None if unknown (a Python model that did not say).
+    unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
+    texts, of which an instance has one.
     """
 
     name: str

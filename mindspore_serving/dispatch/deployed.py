@@ -4,7 +4,7 @@ Knows no other deployment.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol
 
 from mindspore_serving import log
@@ -123,12 +123,12 @@ class Deployed:
         deployment = self.deployment
         name, version = deployment.servable_name, deployment.version
         if deployment.gang is not None:
-            title, log_name = f"distributed servable:{name}", f"log_{name}_distributed"
+            title, log_name = f"distributed servable {name}", f"log_{name}_distributed"
         elif device_id is not None:
-            title = f"servable name:{name}, device id:{device_id}"
+            title = f"servable {name}, device {device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
         else:
-            title = f"servable:{name}, version:{version}, extra:{extra}"
+            title = f"servable {name}, worker {extra}"
             log_name = f"log_{name}_extra{extra}_version{version}"
 
         supervisor = WorkerSupervisor(
@@ -193,19 +193,35 @@ class Deployed:
                     self._dispatcher.fail_waiting(method, ServableUnavailable(text, retry_after))
 
 
-async def start(deployed: Sequence[Deployed]) -> None:
-    """Start all workers: those that own a device first, since the others call them.  Raises
-    StartError with the first worker's reason."""
-    await _start_all([worker for one in deployed for worker in one.first_workers()])
-    await _start_all([worker for one in deployed for worker in one.extra_workers()])
+async def start(
+    deployed: Sequence[Deployed], *, is_strict: bool = True
+) -> dict[Deployed, StartError]:
+    """Start all workers: those that own a device first, since the others call them.
+
+    Raises StartError with the first worker's reason.  Unless `is_strict`, those that have a worker
+    which cannot start are returned with the reason, as long as there are others.
+    """
+    failed = await _start_all({one: one.first_workers() for one in deployed}, is_strict=is_strict)
+    going = [one for one in deployed if one not in failed]
+    failed |= await _start_all({one: one.extra_workers() for one in going}, is_strict=is_strict)
     for one in deployed:
-        one.begin_scaling()
+        if one not in failed:
+            one.begin_scaling()
+    return failed
 
 
-async def _start_all(supervisors: Sequence[WorkerSupervisor]) -> None:
+async def _start_all(
+    workers: Mapping[Deployed, Sequence[WorkerSupervisor]], *, is_strict: bool
+) -> dict[Deployed, StartError]:
+    supervisors = [worker for own in workers.values() for worker in own]
     results = await asyncio.gather(*(s.start() for s in supervisors), return_exceptions=True)
-    for result in results:
+    errors = {}
+    for supervisor, result in zip(supervisors, results, strict=True):
         if isinstance(result, StartError):
-            raise StartError(f"Fail to start workers: {result}")
-        if isinstance(result, BaseException):
+            errors[supervisor] = result
+        elif isinstance(result, BaseException):
             raise result
+    failed = {one: errors[s] for one, own in workers.items() for s in own if s in errors}
+    if failed and (is_strict or len(failed) == len(workers)):
+        raise StartError(f"Fail to start workers: {next(iter(errors.values()))}")
+    return failed

@@ -154,7 +154,7 @@ class Dispatcher:
         if method is not None:
             self.shares.release(method.share)
             now = self._now()
-            method.series.observe(now - request.started, code)
+            method.series.observe(now - request.started, code, request.num_instances)
             if code or method.measures_all or method.admission.queue.since:
                 method.count_done(request, code, now)
         for part in request.parts:

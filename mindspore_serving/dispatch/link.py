@@ -131,6 +131,11 @@ class Link:
         """Its heartbeats so far, if they can be seen."""
         return None if self.closed.done() else status.beats(self._launched.view.reserved)
 
+    @property
+    def share_loaded(self) -> float:
+        """How much of the servable it has loaded, from 0 to 1."""
+        return 0.0 if self.closed.done() else status.loaded(self._launched.view.reserved)
+
     def running(self) -> list[Running]:
         """What it runs now; once the link is closed, what it ran then."""
         if not self.closed.done():
@@ -175,7 +180,9 @@ class Link:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        return WorkItem(part.id, request.method, part.codec, chunks, timeout, part.is_stream)
+        return WorkItem(
+            part.id, request.method, part.codec, chunks, timeout, part.is_stream, part.first
+        )
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():

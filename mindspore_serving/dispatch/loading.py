@@ -58,4 +58,5 @@ def setup_of(
         models or {},
         dict(deployment.llm_options),
         deployment.gang,
+        deployment.allow_pickle,
     )

@@ -40,6 +40,7 @@ class Master:
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self.control = Overview(self.registry, self._deployed)
+        self.registry.find_reason = self.control.find_reason
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
 
@@ -50,11 +51,19 @@ class Master:
         """What is deployed, whether it runs or not."""
         return [one.deployment for one in self._deployed]
 
-    async def deploy(self, deployments: Sequence[Deployment]) -> None:
-        """Start all workers.  Raises StartError; what was started is then to be stopped."""
+    async def deploy(
+        self, deployments: Sequence[Deployment], *, is_strict: bool = True
+    ) -> list[tuple[Deployment, StartError]]:
+        """Start all workers.  Raises StartError; what was started is then to be stopped.
+
+        Unless `is_strict`, deployments that cannot start are left out, as long as there are others,
+        and returned with the reasons.
+        """
         new = [self._new(deployment) for deployment in deployments]
         self._deployed += new
-        await workers.start(new)
+        failed = await workers.start(new, is_strict=is_strict)
+        await self._end(list(failed), 0.0)
+        return [(one.deployment, error) for one, error in failed.items()]
 
     async def roll(
         self, new: Sequence[Deployment], old: Sequence[Deployment], seconds: float
@@ -140,6 +149,7 @@ class Master:
         owns_models = device_id is not None or not deployment.device_ids
         link = Link(launched, title, self, owns_models=owns_models)
         self._links[link] = supervisor
+        supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
         if self._is_stopping:
             link.process.kill()
@@ -210,7 +220,7 @@ class Master:
             return
         link.is_silent = pulse.is_silent
         if pulse.is_silent:
-            log.warning("{%s}: no heartbeat for %.0f s", link.name, pulse.silent_for)
+            log.warning("%s: no heartbeat for %.0f s", link.name, pulse.silent_for)
             self.dispatcher.withhold(link, service.methods.values())
         else:
             for method in service.methods.values():

@@ -1,6 +1,7 @@
 """A method of a servable version in the master: what both ways, batched and streamed, share."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.admission import Admission
@@ -72,9 +73,7 @@ class ServedMethod:
             if link in links:
                 links.remove(link)
 
-    def cut_body(
-        self, request: PendingRequest, codec: str, body: bytes | bytearray
-    ) -> list[RequestPart]:
+    def cut_body(self, request: PendingRequest, codec: str, body: Any) -> list[RequestPart]:
         """The body as it is where one worker gets all of it; else as `cut`."""
         if len(self.workers) <= 1 and not self.is_cut_singly:
             return [RequestPart(request, 0, *cutting.whole(codec, body))]

@@ -5,7 +5,8 @@ from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.core.service import MethodCounts, ServableReadiness
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.registry import Registry
@@ -35,6 +36,15 @@ class Overview:
         except ServingError:
             return None
 
+    def signature(self, servable: str, version: int = 0) -> ServableSignature | None:
+        return self._registry.signature(servable, version)
+
+    def counts(self, servable: str, version: int, method: str) -> MethodCounts:
+        try:
+            return status.counts(self._registry.find(servable, version, method).series)
+        except ServingError:
+            return MethodCounts()
+
     @property
     def is_ready(self) -> bool:
         return bool(self._deployed) and all(
@@ -48,6 +58,12 @@ class Overview:
         return [
             status.readiness(one.deployment, one.workers, one.services) for one in self._deployed
         ]
+
+    def find_reason(self, servable: str, version: int) -> str:
+        """Why a version of a servable, 0 for any, cannot be called yet; "" if it is not loading."""
+        rows = (one for one in self.readiness() if one.loaded is not None)
+        found = (r.reason for r in rows if r.name == servable and version in (0, r.version))
+        return next(found, "")
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(one, self._workers(one.deployment)) for one in self._registry]

@@ -6,10 +6,11 @@ from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch.batched import BatchedMethod
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.streamed import StreamedMethod
-from mindspore_serving.errors import NotFound, ServableUnavailable
+from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
@@ -28,6 +29,12 @@ class Service:
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
 
+    @property
+    def public(self) -> dict[str, MethodReport]:
+        """The methods that clients may call."""
+        reports = {name: method.report for name, method in self.methods.items()}
+        return {name: report for name, report in reports.items() if not name.startswith("@")}
+
 
 class Registry:
     """All services.  Version 0 is the newest that runs.
@@ -41,6 +48,8 @@ class Registry:
         self._new_method = new_method
         self._current: dict[str, dict[int, Service]] = {}
         self.all: list[Service] = []  # also those that are not current, yet or any more
+        # Why a version of a servable is not here yet; "" if it is not expected.
+        self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
     def __iter__(self) -> Iterator[Service]:
         """The current ones."""
@@ -124,12 +133,26 @@ class Registry:
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
+        reason = self.find_reason(servable, version) if service is None else ""
+        if reason:
+            raise ServableUnavailable(f"{label}, servable is not available: {reason}")
         if service is None:
-            raise NotFound(f"{label}, servable is not available")
+            near = did_you_mean(servable, (name for name in self._current if name != servable))
+            raise NotFound(f"{label}, servable is not available{near}")
         if found is None:
-            raise NotFound(f"{label}, method is not available")
+            near = did_you_mean(method, (name for name in service.methods if name[0] != "@"))
+            raise NotFound(f"{label}, method is not available{near}")
         text = f"{label}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
+
+    def signature(self, servable: str, version: int) -> ServableSignature | None:
+        """What the methods of a servable version take and give; None if it never ran."""
+        service = self._find_service(servable, version)
+        if service is None:
+            return None
+        methods = {name: report.signature for name, report in service.public.items()}
+        versions = tuple(sorted(self._current[servable]))
+        return ServableSignature(servable, service.version, versions, methods)
 
     def _find_service(self, servable: str, version: int) -> Service | None:
         versions = self._current.get(servable)

@@ -40,6 +40,7 @@ class RequestPart:
     codec: str
     chunks: Sequence[Chunk]
     is_stream: bool = False
+    first: int = 0  # instance of the request
     has_replied: bool = False  # output has come: it cannot be run again elsewhere
     num_deaths: int = 0  # of workers that had it
     is_alone: bool = False  # it is run by itself, since a worker may have died of it
@@ -70,6 +71,7 @@ class PendingRequest:
     num_open: int = 0  # of a streamed method: how many requests it had when this one came, and it
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
+    num_instances: int = 0  # that were answered
     parts: Sequence[RequestPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 
@@ -87,14 +89,17 @@ class PendingRequest:
             self.fail(reply.failure)
         elif len(self.parts) == 1:
             if reply.is_last:
+                self.num_instances = len(reply.instances) or 1  # the end of a stream has none
                 self._end(0)
             self._reply(reply)
         else:
             self._answers[part.index] = reply
             if len(self._answers) == len(self.parts):
                 replies = [self._answers[index] for index in range(len(self.parts))]
+                joined = _join(replies)
+                self.num_instances = len(joined.instances)
                 self._end(0)
-                self._reply(_join(replies))
+                self._reply(joined)
 
     def fail(self, error: ServingError) -> None:
         """Reply with `error` if the request is not done."""
@@ -109,7 +114,7 @@ class PendingRequest:
 
     def replace(self, part: RequestPart) -> RequestPart:
         """A part to be sent in place of `part`, whose worker may still answer: to nobody."""
-        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream)
+        new = RequestPart(self, part.index, part.codec, part.chunks, part.is_stream, part.first)
         self.parts = [new if one is part else one for one in self.parts]
         part.request = NOBODY
         return new
@@ -141,7 +146,7 @@ def cut(
     size = max(1, math.ceil(len(chunks) / max(1, num_workers)))
     size = math.ceil(size / batch_size) * batch_size
     return [
-        RequestPart(request, index, codec, chunks[start : start + size])
+        RequestPart(request, index, codec, chunks[start : start + size], first=start)
         for index, start in enumerate(range(0, len(chunks), size))
     ]
 

@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import ServableReadiness
+from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
-from mindspore_serving.metrics import quantiles
+from mindspore_serving.errors import Code
+from mindspore_serving.metrics import Series, quantiles
 
 
 def describe(service: Service) -> dict[str, Any]:
@@ -19,9 +21,13 @@ def describe(service: Service) -> dict[str, Any]:
         "name": service.name,
         "version": service.version,
         "methods": {
-            name: {"inputs": method.report.inputs, "outputs": method.report.outputs}
-            for name, method in service.methods.items()
-            if not name.startswith("@")
+            name: {
+                "inputs": report.inputs,
+                "outputs": report.outputs,
+                "input_specs": signatures.describe(report.signature.inputs),
+                "output_specs": signatures.describe(report.signature.outputs),
+            }
+            for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
         **({"summary": service.card.summary} if service.card else {}),
@@ -45,8 +51,10 @@ def readiness(
     if "ready" in states or (deployment.scaling is not None and not states):
         return ServableReadiness(deployment.name, version, is_ready=True)
     if all(state in ("new", "starting") for state in states):
-        reason = "it is loading"
-    elif "restarting" in states:
+        share = sum(one.share_loaded for one in own) / max(1, len(own))
+        reason = f"still loading, {share:.0%}".replace("%", " %")
+        return ServableReadiness(deployment.name, version, False, reason, share)
+    if "restarting" in states:
         reason = f"its workers are restarted ({reason})"
     elif "silent" in states:
         reason = "its workers give no heartbeat"
@@ -90,6 +98,19 @@ def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[s
         found["model"] = msgspec.to_builtins(service.card)
         found["engine"] = engine(service)
     return found
+
+
+def counts(series: Series) -> MethodCounts:
+    """See `core.service.Control.counts`."""
+    num_succeeded = series.codes.get(Code.OK, 0)
+    return MethodCounts(
+        num_succeeded,
+        int((series.seconds.total - series.failed_seconds) * 1e9),
+        series.seconds.count - num_succeeded,
+        int(series.failed_seconds * 1e9),
+        series.num_instances,
+        int(series.last_seen() * 1000),
+    )
 
 
 def num_waiting(service: Service) -> int:

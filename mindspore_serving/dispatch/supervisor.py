@@ -33,11 +33,12 @@ class WorkerSupervisor:
         *,
         is_awaited: bool = True,
     ) -> None:
-        self.title = title  # "servable name:add, device id:0"
+        self.title = title  # "servable add, device 0"
         self.state = "new"
         self.reason = ""  # with the end of the worker's log: not for clients
         self.last_exit = ""
         self.link: Link | None = None
+        self.first_link: Link | None = None  # while its first worker loads
         self._start = start
         self._on_change = on_change
         self._backoff = backoff.Backoff(policy)
@@ -53,6 +54,13 @@ class WorkerSupervisor:
         """The state; "silent" if its worker runs, but gives no heartbeat."""
         is_silent = self.state == "ready" and self.link is not None and self.link.is_silent
         return "silent" if is_silent else self.state
+
+    @property
+    def share_loaded(self) -> float:
+        """How much its first worker has loaded, from 0 to 1."""
+        if self.link is not None:
+            return 1.0
+        return 0.0 if self.first_link is None else self.first_link.share_loaded
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
@@ -73,7 +81,7 @@ class WorkerSupervisor:
             self.link = await self._start()
         except ServingError as error:
             self.state, self.reason = "gone", str(error)
-            raise StartError(f"{{{self.title}, <{error}>}}") from error
+            raise StartError(f"{self.title}: {error}") from error
         self.state = "ready"
         self._task = asyncio.get_running_loop().create_task(self._supervise(), name=self.title)
         self._on_change(self)
@@ -152,7 +160,7 @@ class WorkerSupervisor:
                 delay = self._has_waited()
             except ResourceShortage as error:  # it has not died: there is no room for it now
                 delay = min(backoff.MOST_DELAY, max(backoff.FIRST_DELAY, 2 * delay))
-                log.warning("{%s}: %s; trying again in %g s", self.title, error, delay)
+                log.warning("%s: %s; trying again in %g s", self.title, error, delay)
             except ServingError as error:
                 self.reason = str(error)
                 delay = self._died(0.0)
@@ -168,10 +176,10 @@ class WorkerSupervisor:
         """Seconds to wait before the restart; None to give up."""
         delay = self._backoff.died(ran_for) if self.is_wanted else None
         if delay is not None:
-            log.warning("{%s} died (%s), restarting in %g s", self.title, self.reason, delay)
+            log.warning("%s died (%s), restarting in %g s", self.title, self.reason, delay)
         elif self.is_wanted:
             policy = self._backoff.policy
-            log.error("{%s} is given up (restart_policy %s): %s", self.title, policy, self.reason)
+            log.error("%s is given up (restart_policy %s): %s", self.title, policy, self.reason)
         self._on_change(self)
         return delay
 

@@ -138,7 +138,7 @@ def to_signatures(reports: Sequence[GraphReport]) -> tuple[Signature, ...]:
 
 
 def _report(spec: TensorSpec) -> TensorReport:
-    number = 0 if spec.dtype is None else dtypes.BY_NUMPY[spec.dtype].proto
+    number = 0 if spec.dtype is None else dtypes.BY_SPEC[spec.dtype].proto
     return TensorReport(spec.name, number, None if spec.shape is None else list(spec.shape))
 
 

@@ -18,6 +18,7 @@ from mindspore_serving.ipc.messages import MethodReport, ModelReport
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
+    from mindspore_serving.tasks.opening import OpenTask
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class Host:
     threads: ThreadPoolExecutor | None = None  # for a model that runs several batches at a time
     num_slots: int = 1  # how many
     language: "LanguageService | None" = None
+    tasks: "dict[str, OpenTask]" = field(default_factory=dict)  # by path
 
     def method_reports(self) -> list[MethodReport]:
         reports = []
@@ -42,7 +44,14 @@ class Host:
             size, is_only = program.batch_size * self.num_slots, method.has_only_models
             reports.append(
                 MethodReport(
-                    name, inputs, outputs, size, method.retry, is_only, streams=method.streams
+                    name,
+                    inputs,
+                    outputs,
+                    size,
+                    method.retry,
+                    is_only,
+                    method.streams,
+                    program.signature,
                 )
             )
         if self.language is not None:
@@ -63,6 +72,8 @@ class Host:
             self.threads.shutdown()
         for backend in self.backends.values():
             backend.close()
+        for task in self.tasks.values():
+            task.close()
         if self.language is not None:
             self.language.close()
 

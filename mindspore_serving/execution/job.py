@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
 
@@ -58,6 +59,7 @@ class Program:
     method: Method
     label: str  # names servable and method in errors
     stages: list[PreparedStage] = field(default_factory=list)
+    signature: InstanceSignature = InstanceSignature()
     returns: list[tuple[str, int]] = field(init=False)  # output names and their slots
 
     def __post_init__(self) -> None:

@@ -5,21 +5,22 @@ Knows nothing of channels: a worker that owns no models has them run by its `Rem
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from mindspore_serving import backends, log
+from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
-from mindspore_serving.execution import nested
+from mindspore_serving.execution import nested, signatures
 from mindspore_serving.execution.host import Host, call_name
 from mindspore_serving.execution.job import Outcome
 from mindspore_serving.execution.preparing import check_subgraph, make_program
@@ -28,7 +29,6 @@ from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
-from mindspore_serving.servable.language import add_generate
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
@@ -52,8 +52,16 @@ def load(
     if setup.device_id is not None:
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = repository.make_declaration(
-        setup.servable_directory, setup.servable_name, setup.version, setup.llm_options
+        setup.servable_directory,
+        setup.servable_name,
+        setup.version,
+        setup.llm_options,
+        allow_pickle=setup.allow_pickle,
     )
+    if declaration.language is not None and not declaration.methods:
+        from mindspore_serving.execution.bare import add_default_method  # and what it knows
+
+        add_default_method(declaration, declaration.language)
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
         declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
@@ -63,12 +71,16 @@ def load(
     if setup.owns_models:
         host.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
         _check_device(setup, host)
-        for spec in declaration.models.values():
+        for number, spec in enumerate(declaration.models.values()):
+            loading.reached(number / len(declaration.models))
             _load_model(host, spec, setup)
     if declaration.distributed is not None and setup.gang is not None:
         _open_gang(host, declaration.distributed, setup.gang, on_broken)
     if declaration.language is not None and setup.owns_models:
         host.language = _open_language(declaration.language, setup, make_wake(), steps)
+    if setup.owns_models:
+        for task in declaration.tasks.values():
+            _open_task(host, task, setup)
     _add_predict(host)
     _add_programs(host, setup, remote)
     model_api.bind_runner(_runner(host, setup, remote))
@@ -139,7 +151,7 @@ def _load_model(host: Host, spec: ModelSpec, setup: Setup) -> None:
 
 def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
-    graphs = [(len(s.inputs), len(s.outputs)) for s in backend.signature]
+    graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
 
 
@@ -157,9 +169,7 @@ def _open_language(
     embeds_only = is_encoder(find_config(Path(spec.path)))
     options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
     options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
-    if "device" not in options and setup.device_type in ("cpu", "gpu"):
-        number = f":{setup.device_id}" if setup.device_id else ""
-        options["device"] = "cpu" if setup.device_type == "cpu" else f"cuda{number}"
+    options = _with_device(options, setup)
     try:
         opened = open_model(spec.path, spec.runtime, make_config(options))
     except InvalidInputs as error:
@@ -169,11 +179,29 @@ def _open_language(
     return LanguageService(engine, LanguageStage(engine, spec.params))
 
 
+def _open_task(host: Host, spec: TaskSpec, setup: Setup) -> None:
+    """Load a model that does not generate; one that is the language model as well has its encoder
+    from there.  Raises StartError."""
+    from mindspore_serving.tasks.opening import open_task
+
+    spec = replace(spec, options=_with_device(spec.options, setup))
+    language = host.declaration.language
+    is_shared = host.language is not None and language is not None and language.path == spec.path
+    engine = host.language.engine if host.language is not None and is_shared else None
+    host.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
+
+
+def _with_device(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
+    """The options of a model, on the device of this worker unless they say otherwise."""
+    if "device" in options or setup.device_type not in ("cpu", "gpu"):
+        return dict(options)
+    number = f":{setup.device_id}" if setup.device_id else ""
+    return {**options, "device": "cpu" if setup.device_type == "cpu" else f"cuda{number}"}
+
+
 def _add_predict(host: Host) -> None:
     """A bare directory of models gets its method from the model's own signature."""
     declaration = host.declaration
-    if declaration.language is not None and not declaration.methods:
-        add_generate(declaration)
     if declaration.methods or not host.backends:
         return
     (key,) = host.backends
@@ -191,12 +219,14 @@ def _add_programs(host: Host, setup: Setup, remote: RemoteCaller) -> None:
             continue  # a worker that owns the model does it with one hop less
         if host.language is None and any(s.kind is StageKind.LANGUAGE for s in method.stages):
             continue
+        if any(s.kind is StageKind.TASK and s.target not in host.tasks for s in method.stages):
+            continue  # as those of a language model, it is done where that is loaded
         host.programs[name] = make_program(host, method, remote if not setup.owns_models else None)
     if setup.owns_models and setup.device_id is not None:
         for key, report in host.models.items():
-            for subgraph, (num_inputs, known) in enumerate(report.graphs):
-                num_outputs = known or _declared_outputs(host, key, subgraph)
-                method = _call_method(key, subgraph, num_inputs, num_outputs)
+            for subgraph, graph in enumerate(report.graphs):
+                num_outputs = len(graph.outputs) or _declared_outputs(host, key, subgraph)
+                method = _call_method(key, subgraph, len(graph.inputs), num_outputs)
                 host.programs[method.name] = make_program(host, method, None)
 
 

@@ -11,6 +11,7 @@ from mindspore_serving import log, wire
 from mindspore_serving.core.llm_messages import CODEC
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.execution.connection import Connection, Inbox, ThreadSource
+from mindspore_serving.execution.decoding import decode
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Item
 from mindspore_serving.execution.remote import RemoteCaller
@@ -83,9 +84,9 @@ class StageLoop:
         deadline = None if work.timeout is None else time.monotonic() + work.timeout
         if program is None:
             raise NotFound(f"method {work.method} is not available")
-        codec = wire.worker_codec(work.codec)
         chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
-        instances = codec.decode(chunks, program.method, program.label)
+        instances = decode(work, chunks, program)
+        codec = wire.worker_codec(work.codec)
         item = Item(work.id, program, codec, deadline, work.is_stream)
         self.executor.add(item, instances)
         self._open[work.id] = item

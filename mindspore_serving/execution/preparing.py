@@ -1,11 +1,13 @@
 """The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
+from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
+from mindspore_serving.execution import signatures
 from mindspore_serving.execution.functions import FunctionCaller
 from mindspore_serving.execution.host import Host
 from mindspore_serving.execution.job import Job, JobQueue, Outcome, PreparedStage, Program
@@ -18,15 +20,23 @@ LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
 
 
 def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
-    program = Program(method, f"servable {host.declaration.name}, method {method.name}")
-    for stage in method.stages:
-        if stage.kind is StageKind.MODEL:
-            program.stages.append(_model_stage(host, stage, remote))
-        elif stage.kind is StageKind.LANGUAGE:
-            program.stages.append(_language_stage(host, stage))
-        else:
-            program.stages.append(_function_stage(host, method, stage))
-    return program
+    label = f"servable {host.declaration.name}, method {method.name}"
+    stages = [_prepare(host, method, stage, remote) for stage in method.stages]
+    signature = signatures.of_method(method, host.models)
+    method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
+    return Program(method, label, stages, signature)
+
+
+def _prepare(
+    host: Host, method: Method, stage: Stage, remote: RemoteCaller | None
+) -> PreparedStage:
+    if stage.kind is StageKind.MODEL:
+        return _model_stage(host, stage, remote)
+    if stage.kind is StageKind.LANGUAGE:
+        return _language_stage(host, stage)
+    if stage.kind is StageKind.TASK:
+        return _task_stage(host, stage)
+    return _function_stage(host, method, stage)
 
 
 def _model_stage(host: Host, stage: Stage, remote: RemoteCaller | None) -> PreparedStage:
@@ -72,6 +82,20 @@ def _language_stage(host: Host, stage: Stage) -> PreparedStage:
     return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
 
 
+def _task_stage(host: Host, stage: Stage) -> PreparedStage:
+    task, count = host.tasks[stage.target], len(stage.outputs)
+
+    def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        return [
+            outcome
+            if isinstance(outcome, ServingError)
+            else tuple(to_value(value) for value in outcome[:count])
+            for outcome in task.run(rows)
+        ]
+
+    return PreparedStage(stage.inputs, task.batch_size, call)
+
+
 def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
     if report is None:
         raise InvalidInputs(f"model '{key}' is not loaded")
@@ -84,9 +108,12 @@ def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
 
 def _check_counts(stage: Stage, report: ModelReport) -> None:
     check_subgraph(stage.target, stage.subgraph, report)
-    counts = {"inputs": len(stage.inputs), "outputs": len(stage.outputs)}
-    for (what, given), known in zip(counts.items(), report.graphs[stage.subgraph], strict=True):
-        if given != known and known:  # 0: the model does not say before it has run
+    graph = report.graphs[stage.subgraph]
+    for what, given, known in (
+        ("inputs", len(stage.inputs), len(graph.inputs)),
+        ("outputs", len(stage.outputs), len(graph.outputs)),
+    ):
+        if given != known and known:  # none: the model does not say before it has run
             raise StartError(
                 f"The {what} count {given} in register_method not equal to the count {known} "
                 f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"

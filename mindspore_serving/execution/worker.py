@@ -4,10 +4,11 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
-from mindspore_serving import log
+from mindspore_serving import extras, loading, log
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError
 from mindspore_serving.execution.connection import Connection, Inbox, PostSource, ThreadSource
@@ -19,7 +20,7 @@ from mindspore_serving.execution.loop import LanguageLoop, StageLoop
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Failed, Leaving, Ready, Setup
-from mindspore_serving.ipc.status import STAGES, STEPS, Lane
+from mindspore_serving.ipc.status import STAGES, STEPS, Lane, set_loaded
 from mindspore_serving.servable.check import check_servable_name
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
@@ -88,9 +89,14 @@ class Worker:
     def _load(self, setup: Setup) -> Host | None:
         self._remote.servable = setup.servable_name
         try:
-            steps = Lane(self._connection.arena.reserved, STEPS)
-            setup = self.overrides.apply(setup)
-            host = load(setup, self._remote, self._connection.make_wakeable, steps, self._broke)
+            memory = self._connection.arena.reserved
+            setup, steps = self.overrides.apply(setup), Lane(memory, STEPS)
+            wakeable = self._connection.make_wakeable
+            with loading.reported_to(partial(set_loaded, memory)):
+                host = load(setup, self._remote, wakeable, steps, self._broke)
+        except ModuleNotFoundError as error:  # of ours, or of what ours need
+            self._connection.send(Failed(extras.missing(error, "it")))
+            return None
         except Exception as error:
             if not isinstance(error, ServingError):
                 log.error("loading servable %s", setup.servable_name, exc_info=True)

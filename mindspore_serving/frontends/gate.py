@@ -8,10 +8,13 @@ from mindspore_serving.frontends.refusals import refuse
 from mindspore_serving.frontends.sites import SiteRules
 
 _LANGUAGE = (  # routes of language models, beside "/"
-    *("/v1/", "/models/", "/serving/", "/generate"),
+    *("/v1/", "/v2/", "/models/", "/serving/", "/generate"),
     *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
 )
-OPEN_PATHS = ("/health", "/livez", "/readyz")  # for everybody
+OPEN_PATHS = (  # for everybody
+    *("/health", "/livez", "/readyz"),
+    *("/v2/health/live", "/v2/health/ready"),
+)
 
 
 class Gate:
@@ -25,7 +28,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith("/readyz/"):
             await self._app(scope, receive, send)
             return
         try:

@@ -5,15 +5,17 @@ is then read when the code asks for it, and what a caller without a key sends is
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import grpc
 import grpc.aio
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import ServableUnavailable, ServingError
+from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends.keys import KeyHolder, Keys
-from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.wire import status
 
@@ -45,16 +47,13 @@ class CallGate:
     def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
         self.limits = limits
         self._keys = keys
-        memory = BodyMemory(limits.max_body_memory)
-        self._reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
+        self._memory = BodyMemory(limits.max_body_memory)
+        self._reader = MessageReader(self._memory, max_message, limits.body_timeout, SLOW)
 
     async def admit(self, context: Context) -> AdmittedCall:
         """Ends the call if it may not come in."""
         try:
-            holder = None
-            if self._keys:
-                holder = self._keys.find(_authorization(context)).admit()
-            call = AdmittedCall(holder, self._reader)
+            call = AdmittedCall(self.hold(context), self._reader)
             try:
                 call.body = await self._reader.read(context)
             except BaseException:
@@ -62,15 +61,30 @@ class CallGate:
                 raise
         except ServingError as error:
             await abort(context, error)
-        call.timeout = self._timeout(context)
+        call.timeout = self.timeout_of(context)
         return call
+
+    def hold(self, context: Context) -> KeyHolder | None:
+        """Whose call it is, who is to be released at its end.  Raises Unauthorized, Overloaded."""
+        return self._keys.find(_authorization(context)).admit() if self._keys else None
+
+    @contextmanager
+    def holding(self, num_bytes: int) -> Iterator[None]:
+        """While a message that was read otherwise is held.  Raises Overloaded."""
+        if not self._memory.take(num_bytes):
+            raise Overloaded(NO_MEMORY)
+        try:
+            yield
+        finally:
+            self._reader.give_back(num_bytes)
 
     def close(self) -> None:
         """The server stops: refuse, a little later, calls whose messages are not complete."""
         error = ServableUnavailable("the server is stopping")
         asyncio.get_running_loop().call_later(HALF_SENT_GRACE, self._reader.end_all, error)
 
-    def _timeout(self, context: Context) -> float:
+    def timeout_of(self, context: Context) -> float:
+        """The seconds that the caller and the server allow."""
         remaining = context.time_remaining()
         most = self.limits.request_timeout
         return most if remaining is None else max(0.0, min(remaining, most))

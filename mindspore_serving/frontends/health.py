@@ -1,5 +1,6 @@
-"""Whether the server lives, and what it is ready for: GET /livez and /readyz, and the service
-grpc.health.v1.  Everybody may ask, so nothing here shows more than names, versions and reasons.
+"""Whether the server lives, and what it is ready for: GET /livez, /health and /readyz, and the
+service grpc.health.v1.  Everybody may ask, so nothing here shows more than names, versions and
+reasons.
 """
 
 from collections.abc import Sequence
@@ -9,18 +10,28 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.core.service import Control, ServableReadiness
+from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.wire.status import seconds_of
+
+LOOK_AGAIN = 1.0  # seconds
 
 
 def routes(control: Control) -> list[BaseRoute]:
-    """GET /livez is 200 if the server answers at all; GET /readyz is 503 until everything, or the
-    servables that are named by `?servable=NAME`, take requests."""
+    """GET /livez is 200 if the server answers at all; GET /readyz and /health are 503 until
+    everything, or the servables that `/readyz/NAME` or `?servable=NAME` name, take requests."""
 
     async def live(_: Request) -> Response:
         return PlainTextResponse("alive")
 
+    async def health(_: Request) -> Response:
+        if control.is_ready:
+            return PlainTextResponse("ready")
+        missing = still_loading(control) if control.readiness() else None
+        text = "not ready" if missing is None else f"not ready: {missing}"
+        return PlainTextResponse(text, 503, {"retry-after": seconds_of(None)})
+
     async def ready(request: Request) -> Response:
-        names = request.query_params.getlist("servable")
+        names = [*request.query_params.getlist("servable"), *request.path_params.values()]
         if not names:
             return _show(control.readiness(), is_ready=control.is_ready)
         found = []
@@ -33,13 +44,27 @@ def routes(control: Control) -> list[BaseRoute]:
 
     return [
         Route("/livez", live, methods=["GET"]),
+        Route("/health", health, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
+        Route("/readyz/{servable:path}", ready, methods=["GET"]),
     ]
 
 
 def of_servable(control: Control, name: str) -> list[ServableReadiness]:
     """Each version of the servable `name`; none if there is no such servable."""
     return [one for one in control.readiness() if one.name == name]
+
+
+def still_loading(control: Control) -> ServableUnavailable | None:
+    """Why what is served now is not all that will be; None if it is."""
+    found = control.readiness()
+    shares = [1.0 if one.loaded is None else one.loaded for one in found]
+    if not found and not control.is_ready:
+        return ServableUnavailable("no servable is started yet", LOOK_AGAIN)
+    if all(one.loaded is None for one in found):
+        return None
+    share = f"{sum(shares) / len(shares):.0%}".replace("%", " %")
+    return ServableUnavailable(f"the server is still loading, {share}", LOOK_AGAIN)
 
 
 def _show(found: Sequence[ServableReadiness], *, is_ready: bool) -> Response:

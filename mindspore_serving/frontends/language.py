@@ -28,6 +28,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.metrics import WAITS, Histogram
@@ -191,6 +192,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) and value else " "
 
 
+def _is_any(name: str | None) -> bool:
+    """Whether a client means the only model: some send their endpoint's URL as its name."""
+    return name is None or name in ANY or name.startswith(("http://", "https://"))
+
+
 class LanguageModels:
     """All that are served now.  Used on the event loop's thread.
 
@@ -221,19 +227,30 @@ class LanguageModels:
                 found.append(ServedModel(*own, self._inference, adapter, queue, self._rules))
         return found
 
+    def listed(self) -> list[ServedModel]:
+        """`all`, once it is complete.  Raises ServableUnavailable."""
+        missing = still_loading(self._control)
+        if missing is not None:
+            raise missing
+        return self.all()
+
     def find(
         self, name: str | None, *, embeds: bool = False, is_exact: bool = False
     ) -> ServedModel:
-        """The model called `name`; unless `is_exact`, with a name of `ANY` or none the first that
-        can generate, or embed if `embeds`.  Raises NotFound naming those that exist."""
+        """The model called `name`; unless `is_exact`, with a name of `ANY`, a URL or none the first
+        that can generate, or embed if `embeds`.  Raises NotFound naming those that exist, or
+        ServableUnavailable while there may be more soon."""
         models = self.all()
         for model in models:
             if model.name == name:
                 return model
-        if not is_exact and (name is None or name in ANY):
+        if not is_exact and _is_any(name):
             for model in models:
                 if model.card.can_embed if embeds else model.card.can_generate:
                     return model
+        missing = still_loading(self._control)
+        if missing is not None:
+            raise missing
         names = ", ".join(model.name for model in models) or "none"
         raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")
 

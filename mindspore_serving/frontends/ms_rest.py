@@ -40,14 +40,15 @@ class MsRest:
         header = headers.get(b"x-request-timeout")
         return None if header is None else to_timeout(header)
 
-    def answer(self, reply: Reply) -> Answer:
-        """To a request that was run."""
+    def answer(self, reply: Reply, request_id: bytes = b"") -> Answer:
+        """To a request that was run; `request_id` is for the log."""
         if reply.failure is not None:
             return self.refuse(reply.failure)
         try:
             code, body = to_body(reply)
         except Exception:
-            log.error("answering a request", exc_info=True)
+            with log.of_request(request_id.decode()):
+                log.error("answering a request", exc_info=True)
             return self.refuse(ServingError("Failed to construct the response"))
         if code == 200:
             return code, body, None
@@ -77,6 +78,15 @@ def find_route(target: bytes) -> ms_json.Route:
         if len(target) <= _MAX_KEPT:
             _routes[target] = route
     return route
+
+
+def is_classic(target: bytes) -> bool:
+    """Whether `target` names a method as this protocol does, wherever in the path."""
+    try:
+        find_route(target)
+    except InvalidInputs:
+        return False
+    return True
 
 
 def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:

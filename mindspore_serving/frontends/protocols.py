@@ -4,19 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from mindspore_serving.frontends import llm_serving, openai, page, tgi
+from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.v2 import routes as v2_routes
+from mindspore_serving.frontends.v2 import v1
+from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.metrics import render_waits
 
 
 class _AmongModels(BaseRoute):
-    """A route that exists only while there is a language model: without one, `POST /` belongs to
-    the classic protocol."""
+    """A route that exists only where there is a language model, or may be soon."""
 
     def __init__(self, site: Site, route: BaseRoute) -> None:
         self._site = site
@@ -24,9 +27,9 @@ class _AmongModels(BaseRoute):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match = self._route.matches(scope)
-        if match[0] is Match.NONE or not self._site.control.has_language_models:
-            return Match.NONE, {}
-        return match
+        control = self._site.control
+        exists = control.has_language_models or still_loading(control) is not None
+        return match if exists else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._route.handle(scope, receive, send)
@@ -41,17 +44,15 @@ class Mounted:
     metrics: Callable[[], bytes]
 
 
-def mount(site: Site, form: Form) -> Mounted:
+def mount(site: Site, form: Form, v2: V2) -> Mounted:
     """`form` is the form of llm-serving's streams."""
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
-        """A page for browsers; for others TGI's health, if there is a language model."""
+        """A page for browsers; for others TGI's health."""
         if page.wants_page(request):
             return page.show_page(request)
-        if site.control.has_language_models:
-            return tgi.root_health(site, request)
-        return JSONResponse({"error_msg": "http message only support POST right now"})
+        return tgi.root_health(site, request)
 
     def metrics() -> bytes:
         engines = [row["engine"] for row in site.control.observe() if "engine" in row]
@@ -71,6 +72,8 @@ def mount(site: Site, form: Form) -> Mounted:
     routes = (
         Route("/", root, methods=["GET"]),
         *(_AmongModels(site, route) for route in tgi.routes(site, recorder=recorder)),
+        *v2_routes.routes(v2, site.max_body),
+        *v1.routes(v2, site.max_body),
         *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
         *llm_serving.routes(site, form),
         *page.routes(site),

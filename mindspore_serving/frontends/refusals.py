@@ -1,13 +1,14 @@
-"""A request that is refused before its route is asked, in the form of the protocol of its path."""
+"""A request that no route answers, refused in the form of the protocol of its path."""
 
 from collections.abc import Callable
 
 from starlette.responses import JSONResponse, Response
 
-from mindspore_serving.errors import ServingError, Unauthorized
+from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
+from mindspore_serving.frontends.v2.errors import to_response as to_v2
 from mindspore_serving.wire import status
 
 Answer = Callable[[ServingError], Response]
@@ -15,13 +16,23 @@ Answer = Callable[[ServingError], Response]
 
 def refuse(path: str, error: ServingError) -> Response:
     """The answer to a request for `path`, which is refused for `error`."""
-    answer = next(found for prefixes, found in _PROTOCOLS if path.startswith(prefixes))
-    response = answer(error)
+    response = _row(path)(error)
     if isinstance(error, Unauthorized):
         # A header each: browsers do not read a list.
         response.headers.append("www-authenticate", 'Basic realm="API key as password"')
         response.headers.append("www-authenticate", "Bearer")
+    if isinstance(error, WrongVerb):
+        response.headers["allow"] = ", ".join(error.allowed)
     return response
+
+
+def is_protocol(path: str) -> bool:
+    """Whether a protocol has all paths that begin as `path` does."""
+    return _row(path) is not _other
+
+
+def _row(path: str) -> Answer:
+    return next(answer for prefixes, answer in PROTOCOLS if f"{path}/".startswith(prefixes))
 
 
 def _openai(error: ServingError) -> Response:
@@ -36,15 +47,20 @@ def _classic(error: ServingError) -> Response:
     return response
 
 
-def _tgi(error: ServingError) -> Response:
+def _other(error: ServingError) -> Response:
+    """TGI's form, whose paths have no common beginning."""
     if isinstance(error, Unauthorized):
         return Response(b"", 401, media_type="application/json")
+    if isinstance(error, WrongVerb):
+        return Response(b"", 405)
     return to_tgi_error(error).to_response()
 
 
-_PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
-    (("/v1/", "/tokenize", "/detokenize"), _openai),
+PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
+    (("/v2/",), to_v2),
+    (("/v1/", "/tokenize/", "/detokenize/"), _openai),
     (("/models/", "/serving/"), to_llm_serving),
-    (("/model/", "/servables", "/metrics"), _classic),
-    (("",), _tgi),
+    (("/model/", "/servables/", "/metrics/"), _classic),
+    (("",), _other),
 )
+"""How the paths begin that a protocol has, and how it writes an error; the first row that fits."""

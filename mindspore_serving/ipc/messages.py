@@ -10,6 +10,7 @@ import msgspec
 
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code
 
 
@@ -34,7 +35,7 @@ class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.
+    in several replies.  The part begins with instance `first` of the request.
     """
 
     id: int
@@ -43,6 +44,7 @@ class WorkItem(Message, frozen=True):
     chunks: list[Payload]
     timeout: float | None
     is_stream: bool = False
+    first: int = 0
 
 
 class Fault(Message, frozen=True):
@@ -85,7 +87,7 @@ class WorkReply(Message, frozen=True):
 
 
 class MethodReport(Message, frozen=True):
-    """A method that a worker can run.
+    """A method that a worker can run, and what it knows of one instance's values.
 
     `batch_size` is the most instances one of its stages takes at once; `retry` whether it may be
     run again elsewhere if the worker dies.  A method that `streams` may have any number of requests
@@ -99,13 +101,14 @@ class MethodReport(Message, frozen=True):
     retry: bool
     is_only_models: bool
     streams: bool = False
+    signature: InstanceSignature = InstanceSignature()
 
 
 class ModelReport(Message, frozen=True):
-    """A loaded model: its batch size (0: any) and the (inputs, outputs) counts of its graphs."""
+    """A loaded model: its batch size (0: any), and what an instance is for each of its graphs."""
 
     batch_size: int
-    graphs: list[tuple[int, int]]
+    graphs: list[InstanceSignature]
 
 
 # --- master to worker -------------------------------------------------------------------------
@@ -126,6 +129,7 @@ class Setup(Message, frozen=True, tag=10):
     models: dict[str, ModelReport]  # what the device workers loaded, for one that does not
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
     gang: GangOptions | None = None  # of a distributed servable
+    allow_pickle: bool = False  # whether models may be pickles
 
 
 class Work(Message, frozen=True, tag=11):

@@ -2,7 +2,7 @@
 stage holds the worker's interpreter, and when the worker is dead.
 
 Each thread that runs work of requests has a lane: when it began, which stage, the ids of the items.
-Behind the lanes is a count of heartbeats.
+Behind the lanes are a count of heartbeats, and how much is loaded.
 """
 
 import struct
@@ -17,7 +17,8 @@ _SINCE, _STAGE, _COUNT, _IDS = range(4)
 MOST_IDS = _LENGTH - _IDS
 _ANY = MOST_IDS + 1  # the count that stands for any items
 _BEATS = NUM_LANES * _LENGTH * 8
-SIZE = _BEATS + 8
+_LOADED = _BEATS + 8
+SIZE = _LOADED + 8
 BEAT_SECONDS = 0.2  # between two heartbeats
 
 
@@ -78,6 +79,18 @@ def beat(memory: memoryview) -> None:
 def beats(memory: memoryview) -> int | None:
     """The heartbeats that were counted; None where `memory` is not shared with the worker."""
     return struct.unpack_from("q", memory, _BEATS)[0] if len(memory) == SIZE else None
+
+
+def set_loaded(memory: memoryview, share: float) -> None:
+    """So much of the servable is loaded, from 0 to 1."""
+    if len(memory) == SIZE:
+        struct.pack_into("d", memory, _LOADED, share)
+
+
+def loaded(memory: memoryview) -> float:
+    """How much of the servable is loaded, from 0 to 1, as far as it is known."""
+    found: float = struct.unpack_from("d", memory, _LOADED)[0] if len(memory) == SIZE else 0.0
+    return found
 
 
 def write(memory: memoryview, num_beats: int, running: Iterable[Running]) -> None:

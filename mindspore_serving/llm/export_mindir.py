@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.conversion import (
     check_is_new,
@@ -54,7 +55,7 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec) -> N
     try:
         from mindspore_serving.llm.runtimes.mindir import export_cell, library
     except ModuleNotFoundError as error:
-        raise StartError(f"the export needs {error.name}, which is not installed") from error
+        raise StartError(extras.missing(error, "the export")) from error
     library.use_device(library.CPU)
     from mindspore_serving.llm.runtimes.mindir.graphs import decoder_inputs, dynamic
 

@@ -88,10 +88,14 @@ class EncoderRunner(Protocol):
     vocab_size: int
     hidden_size: int
     max_model_len: int  # tokens of a prompt at most
+    num_types: int  # rows of the type table; 1 without one
 
-    def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
+    def run(
+        self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Vectors:
         """The final hidden state of every token, float32 [tokens, hidden_size], prompt after
-        prompt; at least one, none empty.  The next `run` may overwrite it.  Raises ServingError."""
+        prompt; at least one, none empty.  `types` are rows of the type table, one for each token;
+        None is zeros.  The next `run` may overwrite the result.  Raises ServingError."""
         ...
 
     def close(self) -> None: ...

@@ -47,12 +47,14 @@ def missing_operators(program: Program) -> dict[str, list[str]]:
 def convert(program: Program, graph: Graph) -> ov.Model:
     """The model of `program`, with the inputs of `graph`, its main graph as it was read.
 
-    Outputs are the results without their tuples, in order; bfloat16 becomes float32.  Raises
-    StartError: arguments that an operator is not converted with, graphs that call in circles.
+    Outputs are the results without their tuples, in order; inputs and outputs in bfloat16 become
+    float32.  Raises StartError: arguments that an operator is not converted with, graphs that call
+    in circles.
     """
     parameters = [_parameter(entry) for entry in graph.input]
     walk = _Walk(program, flow_of(program), _variables(program))
-    outcome = walk.run(program.main.name, [one.output(0) for one in parameters], ())
+    arguments = [_argument(*pair) for pair in zip(graph.input, parameters, strict=True)]
+    outcome = walk.run(program.main.name, arguments, ())
     values = [
         value for value in leaves(outcome.ways[RETURN]) if value is not MONAD and value is not None
     ]
@@ -182,9 +184,7 @@ def _parameter(entry: ValueType) -> Any:
     tensor = entry.tensor[0]
     if 0 in tensor.dims:
         raise StartError(f"input '{entry.name}' of shape {tuple(tensor.dims)} can hold nothing")
-    kind = (
-        ov.Type.bf16 if tensor.data_type == BFLOAT16 else ov.Type(np.dtype(NUMPY[tensor.data_type]))
-    )
+    kind = ov.Type(np.dtype("f4" if tensor.data_type == BFLOAT16 else NUMPY[tensor.data_type]))
     is_open = any(dim < -1 for dim in tensor.dims)
     shape = ov.PartialShape.dynamic() if is_open else ov.PartialShape(list(tensor.dims))
     parameter = op.parameter(shape, kind)
@@ -192,6 +192,13 @@ def _parameter(entry: ValueType) -> Any:
     parameter.friendly_name = name
     parameter.output(0).get_tensor().set_names({name})
     return parameter
+
+
+def _argument(entry: ValueType, parameter: Any) -> Any:
+    """The value that the graph has of its input."""
+    value = parameter.output(0)
+    is_half = entry.tensor[0].data_type == BFLOAT16
+    return tensors.cast(value, ov.Type.bf16) if is_half else value
 
 
 def _result(value: Value, number: int) -> Any:

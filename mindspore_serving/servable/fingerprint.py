@@ -16,9 +16,9 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
     directory; of a language model's directory every file, or itself if it is one.  Code may write
     beside those."""
     root = os.path.join(servable_directory, servable_name)
-    if os.path.isfile(root):
+    if os.path.isfile(root):  # a model file that is a servable
         status = os.stat(root)
-        return frozenset([(servable_name, status.st_size, status.st_mtime_ns)])
+        return frozenset({(servable_name, status.st_size, status.st_mtime_ns)})
     own = os.path.join(root, str(version))
     is_bare = not os.path.isdir(own) and not os.path.isfile(os.path.join(root, CONFIG_FILE))
     return frozenset(

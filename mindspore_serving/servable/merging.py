@@ -41,6 +41,11 @@ def _follow(leader: Deployment, deployment: Deployment) -> Deployment:
             f"configurations, servable directory: {leader.servable_directory} and "
             f"{deployment.servable_directory}"
         )
+    if leader.servable_name != name:
+        raise InvalidInputs(
+            f"'{leader.servable_name}' and '{name}' would both be called {leader.name}: give one "
+            "an alias (serve: --name)"
+        )
     if leader.device_type != deployment.device_type:
         log.warning(
             "the device type of servable %s is %s, as in its first configuration; %s is ignored",
@@ -63,7 +68,7 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
     if _shared(old) != _shared(new):
         raise InvalidInputs(
             "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
-            "max_workers, node_labels, llm_options or a timeout of servable name "
+            "max_workers, node_labels, llm_options, allow_pickle or a timeout of servable name "
             f"{name} is different in multiple configurations."
         )
     return replace(
@@ -84,6 +89,7 @@ _shared = attrgetter(
     "step_timeout",
     "node_labels",
     "llm_options",
+    "allow_pickle",
 )
 
 

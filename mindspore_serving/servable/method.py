@@ -13,6 +13,7 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
+from mindspore_serving.servable.hf_model import HFModel, task_stage
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.model import Model
 from mindspore_serving.servable.tracing import MethodBuilder, building, current
@@ -60,7 +61,7 @@ def register_method(
 
 
 def add_stage(
-    stage: Model | LanguageModel | Callable[..., Any] | str,
+    stage: Model | LanguageModel | HFModel | Callable[..., Any] | str,
     *args: Any,
     outputs_count: int,
     batch_size: int | None = None,
@@ -69,7 +70,8 @@ def add_stage(
     """Add a step to the method being registered; returns placeholders for its outputs.
 
     Args:
-        stage: A `Model`, a Python function, or a built-in: "argmax_cpp" (index of the largest).
+        stage: A declared model, a Python function, or a built-in: "argmax_cpp" (index of the
+            largest).
         args: Placeholders: inputs of the method or outputs of earlier stages.
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate
@@ -116,6 +118,8 @@ def stage_on(
         _check_language(builder, target, len(slots), outputs_count)
         label = tag or "Language model"
         return builder.add(Stage(StageKind.LANGUAGE, LANGUAGE, slots, outputs, label, streams=True))
+    if isinstance(target, HFModel):
+        return builder.add(task_stage(builder, target, slots, outputs, tag))
     if isinstance(target, str):
         _check_builtin(builder, target, len(slots), outputs_count)
         label = tag or f"Function '{target}'"

@@ -13,7 +13,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.value import Value, to_value
-from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, did_you_mean
 from mindspore_serving.servable.check import (
     as_int_tuple,
     as_str_tuple,
@@ -27,8 +27,19 @@ from mindspore_serving.servable.tracing import current
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
 
-_FORMATS = ("om", "mindir", "mindir_lite", "onnx", "pytorch", "python")
-_MINDIR_BACKENDS = ("mindspore", "openvino")
+_FORMATS = {
+    "om": "OM",
+    "mindir": "MindIR",
+    "mindir_lite": "MindIR_Lite",
+    "onnx": "ONNX",
+    "pytorch": "PyTorch",
+    "openvino": "OpenVINO",
+    "sklearn": "SKLearn",
+    "xgboost": "XGBoost",
+    "lightgbm": "LightGBM",
+    "python": "Python",
+}
+_BACKENDS = {"mindir": ("mindspore", "openvino"), "onnx": ("onnxruntime", "openvino")}
 _runner: Runner | None = None
 
 
@@ -123,6 +134,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     config_file: str | None = None,
     *,
     backend: str | None = None,
+    allow_pickle: bool = False,
 ) -> Model:
     """Declare a model in servable_config.py; every worker that needs it loads it at start.
 
@@ -130,15 +142,19 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         model_file: A file name in the version directory, or a tuple or list of different names:
             the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
         model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
-            torch.export .pt2 or a TorchScript file), "Python", or a name that a package registers
-            under the entry point group "mindspore_serving.backends".  Case does not matter.
+            torch.export .pt2 or a TorchScript file), "OpenVINO" (.xml, and TensorFlow, TensorFlow
+            Lite and Paddle files), "SKLearn", "XGBoost", "LightGBM", "Python", or a name that a
+            package registers under the entry point group "mindspore_serving.backends".  Case does
+            not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
         context: Threads, and options per kind of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
-        backend: What runs a MindIR file: "mindspore" or "openvino".  Default: MindSpore where it is
-            installed, else OpenVINO.
+        backend: What runs a MindIR file: "mindspore" or "openvino"; and an ONNX file:
+            "onnxruntime" or "openvino".  Default: the first where it is installed, else OpenVINO.
+        allow_pickle: Whether a scikit-learn model may be a pickle or joblib file.  To load it runs
+            any code that is in it, so allow it only for files whose writer you trust.
 
     Returns the model, to be given to `add_stage` or called.
 
@@ -162,6 +178,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=_checked_backend(backend, name),
+        allow_pickle=check_bool("allow_pickle", allow_pickle),
     )
     return Model(key)
 
@@ -171,21 +188,24 @@ def _checked_format(model_format: object) -> str:
     name = given.lower().replace("mindir_opt", "mindir_lite")
     if name in _FORMATS or name in (others := _registered_formats()):
         return name
+    known = [*_FORMATS.values(), *sorted(others)]
     raise InvalidInputs(
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
-        f"case ignored, or {', '.join(['ONNX', 'PyTorch', 'Python', *sorted(others)])}, but given "
-        f"'{given}'"
+        f"case ignored, or {', '.join(known[3:])}, but given '{given}'{did_you_mean(given, known)}"
     )
 
 
 def _checked_backend(backend: object, name: str) -> str:
     if backend is None:
         return ""
-    if name == "mindir" and backend in _MINDIR_BACKENDS:
+    if backend in _BACKENDS.get(name, ()):
         return str(backend)
+    accepted = ", ".join(
+        f"{' or '.join(names)} with model format {_FORMATS[of]}" for of, names in _BACKENDS.items()
+    )
     raise InvalidInputs(
-        f"Parameter 'backend' can only be {' or '.join(_MINDIR_BACKENDS)}, with model format "
-        f"MindIR, but given {backend!r} with model format {name}"
+        f"Parameter 'backend' can only be {accepted}, but given {backend!r} with model format "
+        f"{name}"
     )
 
 

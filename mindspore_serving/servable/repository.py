@@ -1,4 +1,4 @@
-"""Directories of servables: `{directory}/{name}/{version}/{model files}`.
+"""Directories of servables: `{directory}/{name}/{version}/{model files}`, or model files alone.
 
 Finds and checks versions, files and servables.  It runs user code only through `loader`.
 """
@@ -8,10 +8,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from mindspore_serving import errors
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StartError
+from mindspore_serving.servable import bare
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
@@ -19,51 +21,43 @@ from mindspore_serving.servable.loader import CONFIG_FILE, load
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
 
-BARE_MODELS = {  # the file in a version directory that is a servable without servable_config.py
-    "model.mindir": "mindir",
-    "model.onnx": "onnx",
-    "model.pt2": "pytorch",
-    "model.pt": "pytorch",
-}
-
 
 def make_declaration(
     servable_directory: str,
     servable_name: str,
     version: int = 0,
     llm_options: Mapping[str, Any] | None = None,
+    *,
+    allow_pickle: bool = False,
 ) -> tuple[Declaration, int]:
     """What the servable declares, and the version that is to run.
 
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1.  A bare model gives a declaration without a method, which `predict_method` makes of
-    its signature.  So does the directory of a language model, with `llm_options`.
+    its signature.  So does the directory of a language model, with `llm_options`.  A bare model may
+    be a pickle with `allow_pickle`.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails.
     """
-    check_servable(servable_directory, servable_name)
+    check_servable(servable_directory, servable_name, allow_pickle=allow_pickle)
+    root = os.path.join(servable_directory, servable_name)
     options = dict(llm_options or {})
-    if is_language_model(os.path.join(servable_directory, servable_name)):
+    if is_language_model(root):
         return bare_language(servable_directory, servable_name, options), version or 1
     if options:
         raise StartError(
             f"servable '{servable_name}' is no bare language model, so the options "
             f"{', '.join(options)} are not for it; give them to declare_llm"
         )
-    if os.path.isfile(os.path.join(servable_directory, servable_name, CONFIG_FILE)):
+    if os.path.isfile(os.path.join(root, CONFIG_FILE)):
         declaration = load(servable_directory, servable_name)
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
     else:
         declaration = Declaration(servable_name)
-        version = choose_version(servable_directory, servable_name, version, has_files=True)
-        spec = find_bare_model(servable_directory, servable_name, version)
-        if spec is None:
-            raise StartError(
-                f"Check servable config failed, file '{CONFIG_FILE}' not exist and version "
-                f"{version} has none of {', '.join(BARE_MODELS)}, "
-                f"{_servable(servable_directory, servable_name)}"
-            )
+        has_versions = bool(bare.versions(root))
+        version = choose_version(servable_directory, servable_name, version, has_versions)
+        spec = bare.find_bare_model(root, version, allow_pickle=allow_pickle)
         declaration.models[spec.key] = spec
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)
@@ -89,24 +83,35 @@ def is_language_model(path: str) -> bool:
         return False
 
 
-def check_servable(servable_directory: str, servable_name: str) -> None:
+def check_servable(
+    servable_directory: str, servable_name: str, *, allow_pickle: bool = False
+) -> None:
     """Raise StartError if there is no such servable: no servable_config.py and no bare model."""
     check_servable_name("servable_name", servable_name)
     path = os.path.join(servable_directory, servable_name)
     where = _servable(servable_directory, servable_name)
     if not os.path.exists(path):
-        raise StartError(f"Check servable config failed, directory '{path}' not exist, {where}")
-    if not _is_servable(path):
+        near = errors.did_you_mean(servable_name, _names_in(servable_directory))
+        raise StartError(
+            f"Check servable config failed, directory '{path}' not exist, {where}{near}"
+        )
+    if not is_servable(path, allow_pickle=allow_pickle):
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
-            f"{where}; without it, a version directory with one of {', '.join(BARE_MODELS)} is "
-            "needed"
+            f"{where}; without it, one model file is needed: "
+            f"{bare.why_not(path, allow_pickle=allow_pickle)}"
         )
+
+
+def is_servable(path: str, *, allow_pickle: bool = False) -> bool:
+    """Whether `path` has a servable_config.py, a language model or a bare model."""
+    has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
+    return has_config or bare.is_bare(path, allow_pickle=allow_pickle)
 
 
 def versions(servable_directory: str, servable_name: str) -> list[int]:
     """The version directories, ascending: names that are numbers from 1, without leading zeros."""
-    return _versions(os.path.join(servable_directory, servable_name))
+    return bare.versions(os.path.join(servable_directory, servable_name))
 
 
 def choose_version(
@@ -136,6 +141,8 @@ def model_paths(
     Raises StartError for a file outside the servable's directory or one that does not exist.
     """
     root = os.path.join(os.path.realpath(servable_directory), servable_name)
+    if os.path.isfile(root):
+        return (root,)  # a servable that is a model file
     paths = []
     for file in spec.files:
         path = os.path.normpath(os.path.join(root, str(version), file))
@@ -146,9 +153,10 @@ def model_paths(
                 f"version directory '{version}'"
             )
         if not os.path.exists(path):
+            near = errors.did_you_mean(os.path.basename(path), _names_in(os.path.dirname(path)))
             raise StartError(
                 f"Load model failed, {_servable(servable_directory, servable_name)}, model file: "
-                f"'{file}', version number {version}, load error details: '{path}' not exist"
+                f"'{file}', version number {version}, load error details: '{path}' not exist{near}"
             )
         paths.append(path)
     return tuple(paths)
@@ -166,53 +174,6 @@ def config_path(servable_directory: str, servable_name: str, spec: ModelSpec) ->
             f"'{spec.config_file}', load error details: '{path}' not exist"
         )
     return path
-
-
-def find_bare_model(servable_directory: str, servable_name: str, version: int) -> ModelSpec | None:
-    """The model of a version directory without servable_config.py; None if there is none.
-
-    Raises StartError if there are several, as nothing says which is meant.
-    """
-    path = os.path.join(servable_directory, servable_name, str(version))
-    found = [file for file in BARE_MODELS if os.path.exists(os.path.join(path, file))]
-    if len(found) > 1:
-        raise StartError(
-            f"There is more than one model in '{path}': {', '.join(found)}; keep one, or write a "
-            "servable_config.py"
-        )
-    return ModelSpec(found[0], BARE_MODELS[found[0]], (found[0],)) if found else None
-
-
-def discover(path: str) -> list[tuple[str, str]]:
-    """The servables at `path`, itself one or a directory of them, as (directory, name) by name.
-
-    A servable has a servable_config.py, or a version directory with a bare model.  Raises
-    StartError if there is none, InvalidInputs if one has a name that cannot be served.
-    """
-    path = os.path.abspath(path)
-    if not os.path.exists(path):
-        raise StartError(f"There is no file or directory '{path}'")
-    if _is_servable(path):
-        found = [os.path.split(path)]
-    elif os.path.isfile(path):
-        raise StartError(f"'{path}' is no model file that can be served alone, as {GGUF} files are")
-    else:
-        names = sorted(name for name in os.listdir(path) if not name.startswith("."))
-        found = [(path, name) for name in names if _is_servable(os.path.join(path, name))]
-    if not found:
-        raise StartError(
-            f"There is no servable in '{path}': neither it nor a directory in it has a "
-            f"{CONFIG_FILE}, a language model's {MODEL_CONFIG} or {GGUF} file, or a model such as "
-            f"1/{' or 1/'.join(BARE_MODELS)}"
-        )
-    for _, name in found:
-        check_servable_name("servable_name", name)
-    return found
-
-
-def file_alias(directory: str, name: str) -> str:
-    """What clients call a model file: its name without the ending; "" for a directory."""
-    return os.path.splitext(name)[0] if os.path.isfile(os.path.join(directory, name)) else ""
 
 
 def predict_method(model_key: str, signature: Signature) -> Method:
@@ -233,22 +194,8 @@ def _servable(servable_directory: str, servable_name: str) -> str:
     return f"servable directory: '{servable_directory}', servable name: '{servable_name}'"
 
 
-def _versions(path: str) -> list[int]:
-    if not os.path.isdir(path):
-        return []
-    names = [entry.name for entry in os.scandir(path) if entry.is_dir()]
-    digits = [name for name in names if name.isascii() and name.isdigit()]
-    return sorted(int(name) for name in digits if not name.startswith("0"))
-
-
-def _is_servable(path: str) -> bool:
-    if os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path):
-        return True
-    return any(
-        os.path.exists(os.path.join(path, str(version), file))
-        for version in _versions(path)
-        for file in BARE_MODELS
-    )
+def _names_in(directory: str) -> list[str]:
+    return os.listdir(directory) if os.path.isdir(directory) else []
 
 
 def _unique_names(specs: tuple[TensorSpec, ...], prefix: str) -> tuple[str, ...]:

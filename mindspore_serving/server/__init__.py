@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from mindspore_serving.core.language_limits import LanguageLimits
     from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
-    from mindspore_serving.server.config import ServableStartConfig, SSLConfig
+    from mindspore_serving.server.config import ServableStartConfig
     from mindspore_serving.server.distributed import (
         declare_servable,
         start_servable,
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
         Context,
         CPUDeviceInfo,
         GPUDeviceInfo,
+        HFModel,
         LanguageModel,
         Model,
         add_stage,
+        declare_hf_model,
         declare_llm,
         declare_model,
         register_method,
     )
+    from mindspore_serving.server.ssl_config import SSLConfig
     from mindspore_serving.server.startup import (
         start_grpc_server,
         start_restful_server,
@@ -49,6 +52,7 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "HFModel",
     "LanguageLimits",
     "LanguageModel",
     "Model",
@@ -56,6 +60,7 @@ __all__ = [
     "ServableStartConfig",
     "ServerLimits",
     "add_stage",
+    "declare_hf_model",
     "declare_llm",
     "declare_model",
     "declare_servable",

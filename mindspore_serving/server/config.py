@@ -1,4 +1,4 @@
-"""What a start-up script asks for: `ServableStartConfig`, `SSLConfig`, and how configs are merged.
+"""What a start-up script asks for: `ServableStartConfig`, and how configs are merged.
 
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
@@ -6,12 +6,13 @@ Checks arguments and makes a `Deployment`; sees only which directories exist.
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment, Scaling
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
     check_bool,
@@ -22,7 +23,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.merging import merge
-from mindspore_serving.servable.repository import check_servable, file_alias
+from mindspore_serving.servable.repository import check_servable
 
 RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
@@ -48,8 +49,9 @@ class ServableStartConfig:
     Args:
         servable_directory: Holds the servable's directory.  May be relative to the start-up script.
         servable_name: The servable's directory in it, which holds servable_config.py and version
-            directories such as 1/ with the model files; without servable_config.py, 1/model.mindir,
-            1/model.onnx, 1/model.pt2 or 1/model.pt is served as it is.
+            directories such as 1/ with the model files.  Without servable_config.py, a directory
+            with one model file, in it or in 1/, is served as it is; so is a model file itself, as
+            "net.onnx".
         device_ids: An int, or a tuple or list of different ints >= 0: one worker process for each.
         version_number: The version, or 0 for the newest directory at start.
         device_type: "Ascend", "GPU", "CPU" (in any case), or None for the first that works.
@@ -80,9 +82,10 @@ class ServableStartConfig:
         node_labels: Run on machines with these labels only (`worker --join ... --labels`).
         alias: What clients call it; if it is "", the name of its directory, or of a model file
             without its ending.
+        allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
+            runs any code in it.
         llm_options: For a language model (a directory with config.json and *.safetensors, or a GGUF
-            file, whose name is `servable_name`): the options of `EngineConfig`, such as
-            {"quantization": "int8"}, and "runtime".
+            file): the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -115,6 +118,7 @@ class ServableStartConfig:
         requests_per_worker: int = 8,
         scale_down_delay: float = 60,
         node_labels: Mapping[str, str] | None = None,
+        allow_pickle: bool = False,
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
@@ -146,6 +150,7 @@ class ServableStartConfig:
             node_labels=_check_labels(node_labels),
             alias=check_servable_name("alias", name) if name else "",
             llm_options=_check_options(llm_options),
+            allow_pickle=check_bool("allow_pickle", allow_pickle),
         )
 
     def __repr__(self) -> str:
@@ -172,6 +177,7 @@ class ServableStartConfig:
     node_labels: Mapping[str, str] = _reads("node_labels")
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
+    allow_pickle: bool = _reads("allow_pickle")
 
     @property
     def max_workers(self) -> int:
@@ -182,25 +188,22 @@ class ServableStartConfig:
         return self._deployment.batching.max_wait * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class SSLConfig:
-    """TLS of a server; the arguments are paths of PEM files.
-
-    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
-    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
-    argument; a file that does not exist is found when the server starts (FileNotFoundError).
-    """
-
-    certificate: str
-    private_key: str
-    custom_ca: str | None = None
-    verify_client: bool = False
-
-    def __post_init__(self) -> None:
-        check_str("certificate", self.certificate)
-        check_str("private_key", self.private_key)
-        if check_bool("verify_client", self.verify_client):
-            check_str("custom_ca", self.custom_ca)
+def to_config_list(
+    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
+) -> list[ServableStartConfig]:
+    """The argument of `start_servables` as a list.  Raises InvalidInputs for anything else."""
+    if isinstance(configs, ServableStartConfig):
+        return [configs]
+    wrong: Any = configs
+    if isinstance(configs, tuple | list) and configs:
+        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
+        if not others:
+            return list(configs)
+        wrong = others[0]
+    raise InvalidInputs(
+        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
+        f"ServableStartConfig, but actually {type(wrong)}"
+    )
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
@@ -210,7 +213,8 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
     """
     merged = merge(map(to_deployment, configs))
     for deployment in merged:
-        check_servable(deployment.servable_directory, deployment.servable_name)
+        place = (deployment.servable_directory, deployment.servable_name)
+        check_servable(*place, allow_pickle=deployment.allow_pickle)
     return [_config_of(deployment) for deployment in merged]
 
 

@@ -14,14 +14,15 @@ from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.language import LanguageRules
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import SSLConfig
+from mindspore_serving.server.ssl_config import SSLConfig
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEndOptions:
-    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes."""
+    """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
+    `client_shared_memory` clients of protocol v2 may name shared memory of this machine."""
 
     address: str
     max_message: int
@@ -29,6 +30,11 @@ class FrontEndOptions:
     api_keys: tuple[ApiKey, ...]
     limits: ServerLimits
     allow_loading: bool
+    client_shared_memory: bool
+
+    def __post_init__(self) -> None:
+        check.check_bool("allow_loading", self.allow_loading)
+        check.check_bool("client_shared_memory", self.client_shared_memory)
 
     @classmethod
     def from_arguments(
@@ -40,6 +46,7 @@ class FrontEndOptions:
         limits: ServerLimits | None,
         *,
         allow_loading: bool,
+        client_shared_memory: bool,
     ) -> "FrontEndOptions":
         """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
@@ -58,8 +65,15 @@ class FrontEndOptions:
         if limits.max_body_memory < max_message:
             text = f"is {limits.max_body_memory}, less than one message of {max_msg_mb_size} MB"
             raise InvalidField("max_body_memory", text)
-        check.check_bool("allow_loading", allow_loading)
-        return cls(address, max_message, ssl_config, to_keys(api_keys), limits, allow_loading)
+        return cls(
+            address,
+            max_message,
+            ssl_config,
+            to_keys(api_keys),
+            limits,
+            allow_loading,
+            client_shared_memory,
+        )
 
 
 @dataclass(frozen=True, slots=True)

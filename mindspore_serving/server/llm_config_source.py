@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mindspore_serving import extras
 from mindspore_serving.errors import InvalidInputs, StartError
 
 Block: TypeAlias = dict[str, Any]
@@ -29,7 +30,8 @@ def _read_yaml(text: str) -> Blocks:
     try:
         yaml: Any = import_module("yaml")
     except ImportError as error:
-        raise StartError(f"yaml files need PyYAML ({error}): pip install pyyaml") from error
+        text = f"a yaml file needs PyYAML ({error}); {extras.advice('yaml')}"
+        raise StartError(text) from error
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -8,7 +8,8 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_bool, check_int, check_str
 from mindspore_serving.server import startup
-from mindspore_serving.server.config import SSLConfig
+from mindspore_serving.server.showing import say
+from mindspore_serving.server.ssl_config import SSLConfig
 
 _TAG = "node server"
 
@@ -50,7 +51,7 @@ def start_node_server(
         startup.run_on_server(
             lambda serving: serving.start_nodes(where, ssl_config, token, local_slots)
         )
-    print(f"Serving: machines may join at {address}", flush=True)
+    say(f"machines may join at {address}")
 
 
 def start_ray_machines(
@@ -88,7 +89,7 @@ def start_ray_machines(
             servables,
         )
         startup.run_on_server(lambda serving: serving.start_ray(plan))
-    print("Serving: machines of the Ray cluster join", flush=True)
+    say("machines of the Ray cluster join")
 
 
 def _check(tls: SSLConfig | None, token: str, insecure: bool) -> None:

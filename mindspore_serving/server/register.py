@@ -14,6 +14,7 @@ from mindspore_serving.servable.context import (
     GPUDeviceInfo,
     GpuOptions,
 )
+from mindspore_serving.servable.hf_model import HFModel, declare_hf_model
 from mindspore_serving.servable.language import LanguageModel, declare_llm
 from mindspore_serving.servable.legacy import (
     call_postprocess,
@@ -32,9 +33,11 @@ __all__ = [
     "CPUDeviceInfo",
     "Context",
     "GPUDeviceInfo",
+    "HFModel",
     "LanguageModel",
     "Model",
     "add_stage",
+    "declare_hf_model",
     "declare_llm",
     "declare_model",
     "register_method",

@@ -65,6 +65,11 @@ class ModelRepository:
         for one in itertools.chain(*self._last.values()):
             self._files[_key(one.deployment)] = one.files
 
+    def on_failed(self, name: str, error: ServingError) -> None:
+        """What `begin` was given under `name` could not be loaded: it is not tried again before its
+        files change, or somebody asks for it."""
+        self._failed[name], self._failures[name] = self._last.get(name, []), str(error)
+
     async def add(self, name: str, wanted: Wanted) -> None:
         """Serve `name` as `wanted` gives it, now and when it is loaded anew.  Raises as `load`;
         then nothing is added."""
@@ -106,7 +111,9 @@ class ModelRepository:
         """See `core.service.ModelControl`."""
         found = await asyncio.to_thread(self._find)
         states = [
-            ModelState(one.name, one.version, True, one.is_ready, one.reason)
+            ModelState(
+                one.name, one.version, True, one.is_ready, one.reason, one.loaded is not None
+            )
             for one in self._readiness()
         ]
         names = {state.name for state in states}

@@ -15,23 +15,29 @@ from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends import ms_grpc, protocols
+from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_health import HealthService
+from mindspore_serving.frontends.grpc_reflection import ReflectionService
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
-from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
+from mindspore_serving.frontends.v2 import service as v2_service
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import Models
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
@@ -57,6 +63,7 @@ class Serving:
         self._grpc: GrpcServer | None = None
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
+        self._memory = SharedMemory(is_enabled=True)  # that clients have registered
         self.is_deployed = False
 
     @classmethod
@@ -70,18 +77,29 @@ class Serving:
         self._master.dispatcher.shares.limit = limit
 
     async def deploy(
-        self, deployments: Sequence[Deployment], wanted: Wanted, poll_seconds: float
-    ) -> None:
+        self,
+        deployments: Sequence[Deployment],
+        wanted: Wanted,
+        poll_seconds: float,
+        *,
+        is_strict: bool = True,
+    ) -> list[tuple[str, StartError]]:
         """Serve `deployments`; with `poll_seconds`, look at what `wanted` gives so often, and serve
-        that.  Raises StartError."""
+        that.  Raises StartError.  Unless `is_strict`, returns what cannot be served, if not all."""
         self.is_deployed = True
         await self.repository.begin(deployments, wanted)
-        await self._master.deploy(deployments)
+        failed = await self._master.deploy(deployments, is_strict=is_strict)
+        for deployment, error in failed:
+            self.repository.on_failed(deployment.name, error)
         if poll_seconds:
             self._following = asyncio.create_task(self.repository.follow(poll_seconds))
+        return [(deployment.name, error) for deployment, error in failed]
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()
+
+    async def readiness(self) -> Sequence[ServableReadiness]:
+        return self._master.control.readiness()
 
     async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:
@@ -90,8 +108,14 @@ class Serving:
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
         health = HealthService(self._master.control, max_message)
         gate = CallGate(keys, options.limits, max_message)
-        service = ms_grpc.handler(self._master.dispatcher, gate)
-        handlers, closing = [service, health.handler()], [health.close, gate.close]
+        v2 = self._v2(self._site(options), options)
+        services = {
+            ms_grpc.SERVICE: ms_grpc.handler(self._master.dispatcher, gate),
+            v2_service.SERVICE: v2_service.handler(v2, gate),
+            grpc_health.SERVICE: health.handler(),
+        }
+        handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
+        closing = [health.close, gate.close]
         server = GrpcServer(where, handlers, options.limits, closing)
         await server.start(max_message, options.tls)
         self._grpc = server
@@ -106,7 +130,7 @@ class Serving:
         models = LanguageModels(dispatcher, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
         site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
-        mounted = protocols.mount(site, http.llm_serving_form)
+        mounted = protocols.mount(site, http.llm_serving_form, self._v2(site, options))
         app = make_app(
             dispatcher,
             self._master.control,
@@ -170,6 +194,19 @@ class Serving:
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = None
+        self._memory.close()
+
+    def _site(self, options: FrontEndOptions) -> Site:
+        """What a gRPC server shows."""
+        dispatcher, control = self._master.dispatcher, self._master.control
+        models = LanguageModels(dispatcher, control, LanguageRules(limits=options.limits))
+        repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
+        return Site(models, dispatcher, control, options.max_message, repository)
+
+    def _v2(self, site: Site, options: FrontEndOptions) -> V2:
+        """The protocol of one front end; both have the same regions of shared memory."""
+        memory = self._memory if options.client_shared_memory else SharedMemory()
+        return V2(site, Models(site.control, site.models), memory, options.limits)
 
     def _metrics(self) -> bytes:
         registry = self._master.registry

@@ -15,17 +15,19 @@ from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.errors import AlreadyRunning, InvalidInputs
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
-    SSLConfig,
     merge_config,
+    to_config_list,
     to_deployment,
 )
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
 from mindspore_serving.server.lifetime import Lifetime
+from mindspore_serving.server.showing import Loading, say, say_ready
+from mindspore_serving.server.ssl_config import SSLConfig
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -57,7 +59,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = _to_configs(servable_configs)
+    configs = to_config_list(servable_configs)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:
@@ -67,27 +69,39 @@ def start_servables(
 
 
 def deploy(
+    deployments: Sequence[Deployment], wanted: Callable[[], Sequence[Deployment]] | None = None
+) -> None:
+    """Start what is deployed, see `load` and `start_servables`, and say when it is ready."""
+    seconds, _ = load(deployments, wanted)
+    say_ready(describe(), seconds)
+
+
+def load(
     deployments: Sequence[Deployment],
     wanted: Callable[[], Sequence[Deployment]] | None = None,
     poll_seconds: float = 0.0,
-) -> None:
-    """Start what is deployed, see `start_servables`.
+    *,
+    is_strict: bool = True,
+) -> tuple[float, list[tuple[str, StartError]]]:
+    """Start what is deployed, showing what is loaded; the seconds that it took.
 
     `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
-    often.  Any thread may call it.
+    often.  Any thread may call it.  Unless `is_strict`, servables that cannot start are left out,
+    as long as there are others, and returned with the reasons.
     """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        _loop.run(serving.deploy(deployments, wanted or (lambda: deployments), poll_seconds))
+        with Loading(lambda: _loop.run(serving.readiness())) as loading:
+            wanted = wanted or (lambda: deployments)
+            starting = serving.deploy(deployments, wanted, poll_seconds, is_strict=is_strict)
+            failed = _loop.run(starting)
     except BaseException:
         stop()
         raise
-    for servable in describe():
-        if "summary" in servable:
-            print(f"Serving: {servable['summary']}", flush=True)
+    return loading.seconds, failed
 
 
 def start_grpc_server(
@@ -98,8 +112,10 @@ def start_grpc_server(
     api_keys: ApiKeys = (),
     limits: ServerLimits | None = None,
     allow_loading: bool = False,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over gRPC.  May be called before or after `start_servables`.
+    """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
+    before or after `start_servables`.
 
     Args:
         address: `ip:port` or `unix:path`.
@@ -109,6 +125,8 @@ def start_grpc_server(
             pathlib.Path is a file with a key in each line.
         limits: of what clients send, and of time; see docs/limits.md.
         allow_loading: clients may load and unload servables by their names.
+        client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
+            which tensors are read and to which they are written.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -116,9 +134,11 @@ def start_grpc_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
+        options = FrontEndOptions.from_arguments(
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+        )
         run_on_server(lambda serving: serving.start_grpc(options))
-    print(f"Serving: Serving gRPC server start success, listening on {address}", flush=True)
+    say(f"Serving gRPC server start success, listening on {address}")
 
 
 def start_restful_server(
@@ -136,10 +156,10 @@ def start_restful_server(
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
     allow_loading: bool = False,
+    client_shared_memory: bool = False,
 ) -> None:
-    """Serve clients over HTTP: the classic RESTful protocol, and for language models OpenAI's,
-    TGI's and llm-serving's, with a page for browsers at `/`.  May be called before or after
-    `start_servables`.
+    """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
+    and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
 
     Args:
         address: `ip:port`.
@@ -159,7 +179,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
-        allow_loading: clients may load and unload servables by their names.
+        allow_loading, client_shared_memory: as those of `start_grpc_server`.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -167,7 +187,9 @@ def start_restful_server(
     """
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
-        options = FrontEndOptions.from_arguments(*arguments, allow_loading=allow_loading)
+        options = FrontEndOptions.from_arguments(
+            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+        )
         http = HttpOptions(
             use_status_codes,
             llm_serving_form,
@@ -178,7 +200,7 @@ def start_restful_server(
             ),
         )
         run_on_server(lambda serving: serving.start_http(options, http))
-    print(f"Serving: Serving RESTful server start success, listening on {address}", flush=True)
+    say(f"Serving RESTful server start success, listening on {address}")
 
 
 def stop() -> None:
@@ -233,6 +255,7 @@ def _get() -> "Serving":
     # Else gRPC, which reads this when it is imported, ends its threads around each start of a
     # worker, and stays without where there can be no new ones for a while.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     from mindspore_serving.server.serving import Serving
 
     with _lock:
@@ -264,20 +287,3 @@ def _shut_down(seconds: float) -> None:
             _loop.run(serving.stop(seconds))
     finally:
         _lifetime.over()
-
-
-def _to_configs(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )

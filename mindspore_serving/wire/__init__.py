@@ -6,7 +6,7 @@ A worker finds the codec of a request by its name: `worker_codec("ms_proto").dec
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance
@@ -25,18 +25,27 @@ class Codec(NamedTuple):
     encode: Callable[[Instance], bytes]
 
 
-# Each chunk is one instance, but that of "ms_json", which is a whole body.
+_PACKAGE = "mindspore_serving.wire."
+# Each chunk is one instance, but that of "ms_json", which is a whole body, and those of v2, which
+# are any number.  Codecs of v2 differ in what the client wants back.
 _CODECS = {
-    "ms_proto": ("mindspore_serving.wire.ms_proto", "decode"),
-    "ms_json": ("mindspore_serving.wire.ms_json", "decode_whole"),
-    "ms_json_items": ("mindspore_serving.wire.ms_json", "decode_items"),
-    "native": ("mindspore_serving.wire.native", "decode"),
+    "ms_proto": ("ms_proto:decode", "ms_proto:encode"),
+    "ms_json": ("ms_json:decode_whole", "ms_json:encode"),
+    "ms_json_items": ("ms_json:decode_items", "ms_json:encode"),
+    "native": ("native:decode", "native:encode"),
+    "v2_raw": ("v2.values:decode", "v2.outputs:encode_raw"),
+    "v2_json": ("v2.values:decode", "v2.outputs:encode_json"),
+    "v2_both": ("v2.values:decode", "v2.outputs:encode"),
 }
 
 
 @cache
 def worker_codec(name: str) -> Codec:
     """The codec called `name`, imported on first use.  Raises KeyError for an unknown one."""
-    module_name, decode = _CODECS[name]
-    module = import_module(module_name)
-    return Codec(getattr(module, decode), module.encode)
+    return Codec(*map(_load, _CODECS[name]))
+
+
+def _load(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(_PACKAGE + module), name)
+    return found

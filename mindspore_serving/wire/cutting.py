@@ -1,12 +1,13 @@
 """How the master takes a request body apart without reading its values.
 
-A row per codec: how to cut it, the codec of the pieces, and whether it may travel whole.
+A row per codec: how to cut it, the codec of the pieces, and how it travels whole, if it may.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from mindspore_serving.wire import ms_json, ms_proto
+from mindspore_serving.wire.v2 import tensors
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -14,22 +15,37 @@ Chunk: TypeAlias = "bytes | bytearray | memoryview"
 class _Row(NamedTuple):
     split: Callable[[Any], Sequence[Chunk]]
     pieces: str
-    can_be_whole: bool
+    whole: Callable[[Any], Sequence[Chunk]] | None
+
+
+def _as_it_is(body: Any) -> Sequence[Chunk]:
+    return (body,)
 
 
 _TABLE = {
-    "ms_proto": _Row(ms_proto.split, "ms_proto", False),
-    "ms_json": _Row(ms_json.split, "ms_json_items", True),
-    "llm": _Row(lambda body: [body], "llm", True),
+    "ms_proto": _Row(ms_proto.split, "ms_proto", None),
+    "ms_json": _Row(ms_json.split, "ms_json_items", _as_it_is),
+    "llm": _Row(_as_it_is, "llm", _as_it_is),
+    **{name: _Row(tensors.split, name, tensors.whole) for name in ("v2_raw", "v2_json", "v2_both")},
 }
 
 
-def split(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
+def split(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """The codec of the pieces, and one piece per instance.  Raises InvalidInputs."""
     row = _TABLE[codec]
     return row.pieces, row.split(body)
 
 
-def whole(codec: str, body: bytes | bytearray) -> tuple[str, Sequence[Chunk]]:
+def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
-    return (codec, (body,)) if _TABLE[codec].can_be_whole else split(codec, body)
+    row = _TABLE[codec]
+    return split(codec, body) if row.whole is None else (codec, row.whole(body))
+
+
+def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
+    """Of what `split` or `whole` gave: the codec of the pieces, and one piece per instance; none if
+    they cannot be told apart."""
+    row = _TABLE.get(codec)
+    if row is None or row.whole is None:
+        return codec, chunks
+    return split(codec, bytes(chunks[0])) if row.whole is _as_it_is else (codec, ())

@@ -1,7 +1,8 @@
 """One JSON value of a classic RESTful body to a Value, and back.
 
-Numbers become int32 and float32 as they always did; any other type travels as an object with its
-bytes in base64.  Knows nothing of instances, methods or URLs.
+Numbers become what the model wants, where that is known and they fit, else int32 and float32 as
+they always did; any type may travel as an object with its bytes in base64.  Knows nothing of
+instances, methods or URLs.
 """
 
 import base64
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.dtype import DType
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Value
@@ -20,6 +22,8 @@ from mindspore_serving.wire import tensor
 _INT32: "np.dtype[Any]" = np.dtype("<i4")
 _FLOAT32: "np.dtype[Any]" = np.dtype("<f4")
 _BOOL: "np.dtype[Any]" = np.dtype("?")
+_NUMBERS = {int, float}
+_WIDEST = {int: np.dtype("<i8"), float: np.dtype("<f8")}
 _FLOAT32_LIMIT = (2 - 2.0**-24) * 2.0**127  # the least double that float32 rounds to infinity
 
 _TYPES = {row.name: row for row in dtypes.TABLE} | {
@@ -28,13 +32,14 @@ _TYPES = {row.name: row for row in dtypes.TABLE} | {
 _KEYS = ("b64", "type", "shape")
 
 
-def to_value(value: Any) -> Value:
+def to_value(value: Any, wanted: "np.dtype[Any] | None" = None) -> Value:
     """A decoded JSON value as an array, str or bytes.
 
-    Scalars have shape ().  Raises InvalidInputs for what is not in the RESTful reference.
+    Scalars have shape ().  Numbers that do not fit `wanted` are left for the model to refuse, so
+    that only their instance fails.  Raises InvalidInputs for what is not in the RESTful reference.
     """
     if type(value) is list:
-        return _from_list(value)
+        return _from_list(value, wanted)
     if type(value) is str:
         return value
     if type(value) is dict:
@@ -42,7 +47,10 @@ def to_value(value: Any) -> Value:
         return _from_bytes(row, shape, data)
     if value is None:
         raise InvalidInputs("json value is null, it is not supported")
-    return _numbers([value], type(value), ())
+    kind = type(value)
+    if wanted is not None and kind is not bool:
+        return _typed([value], {kind}, (), wanted)
+    return _numbers([value], kind, ())
 
 
 def to_plain(value: Value) -> Any:
@@ -59,9 +67,11 @@ def to_plain(value: Value) -> Any:
 # --------------------------------------------------------------------- lists
 
 
-def _from_list(value: list[Any]) -> Value:
+def _from_list(value: list[Any], wanted: "np.dtype[Any] | None") -> Value:
     flat, shape = _flatten(value)
     kinds = set(map(type, flat))
+    if wanted is not None and kinds <= _NUMBERS:
+        return _typed(flat, kinds, shape, wanted)
     if len(kinds) > 1:
         return _refuse_mixture(kinds)
     kind = kinds.pop()
@@ -104,6 +114,21 @@ def _refuse_mixture(kinds: set[type]) -> Value:
     found = sorted(names[kind] for kind in kinds)
     hint = "; write 1.0, not 1, beside floats" if kinds == {int, float} else ""
     raise InvalidInputs(f"json array, elements type is not equal: {', '.join(found)}{hint}")
+
+
+def _typed(
+    flat: list[Any], kinds: set[type], shape: tuple[int, ...], wanted: "np.dtype[Any]"
+) -> Value:
+    array = casting.from_plain(flat, kinds, wanted)
+    if array is None:
+        kind = float if float in kinds else int
+        try:
+            return _numbers(flat, kind, shape)
+        except InvalidInputs:  # out of the range of the usual type
+            array = casting.from_plain(flat, kinds, _WIDEST[kind])
+            if array is None:
+                raise
+    return array if len(shape) == 1 else array.reshape(shape)
 
 
 def _numbers(flat: list[Any], kind: type, shape: tuple[int, ...]) -> Value:

@@ -78,7 +78,7 @@ def assemble(instances: Sequence[bytes], errors: Sequence[Failure] | None = None
     if errors and any(errors):
         instances = [
             assemble_error(failure[1]) if failure else instance
-            for instance, failure in zip(instances, errors, strict=True)
+            for instance, failure in zip(instances, status.numbered(errors), strict=True)
         ]
     return b'{"instances":[' + b",".join(instances) + b"]}"
 
@@ -154,7 +154,7 @@ def _to_instance(item: dict[str, Any], method: Method, label: str, if_empty: str
             instance[name] = method.defaults[name]
             continue
         try:
-            instance[name] = json_values.to_value(item[name])
+            instance[name] = json_values.to_value(item[name], method.dtypes.get(name))
         except tensor.BadTensor as error:
             raise tensor.bad_input(name, error) from None
         except InvalidInputs as error:

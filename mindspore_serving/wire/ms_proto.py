@@ -76,7 +76,7 @@ def assemble(
     if common is not None:
         return assemble_error(spec_raw, *common)
     parts = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
-    failures = errors if errors and any(errors) else ()
+    failures = status.numbered(errors) if errors and any(errors) else ()
     for index, instance in enumerate(instances):
         kept = b"" if failures and failures[index] else instance
         parts += head(_REPLY_INSTANCES, len(kept)), kept

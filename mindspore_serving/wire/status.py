@@ -29,6 +29,7 @@ TABLE = {
     Code.WORKER_UNAVAILABLE: Status(4, 503, "UNAVAILABLE"),
     Code.SERVABLE_UNAVAILABLE: Status(5, 503, "UNAVAILABLE"),
     # The original knew 0 to 5 only; its clients get the number they got then.
+    Code.INVALID_TENSOR: Status(2, 400, "INVALID_ARGUMENT"),
     Code.NOT_FOUND: Status(2, 404, "NOT_FOUND"),
     Code.TOO_LARGE: Status(2, 413, "RESOURCE_EXHAUSTED"),
     Code.OVERLOADED: Status(1, 429, "RESOURCE_EXHAUSTED"),
@@ -36,6 +37,9 @@ TABLE = {
     Code.CANCELLED: Status(1, 499, "CANCELLED"),
     Code.UNAUTHORIZED: Status(1, 401, "UNAUTHENTICATED"),
     Code.FORBIDDEN: Status(1, 403, "PERMISSION_DENIED"),
+    Code.NO_ROUTE: Status(2, 404, "UNIMPLEMENTED"),
+    Code.WRONG_VERB: Status(2, 405, "UNIMPLEMENTED"),
+    Code.UNSUPPORTED: Status(1, 501, "UNIMPLEMENTED"),
 }
 
 
@@ -64,3 +68,18 @@ def common_failure(failures: Sequence[Failure]) -> Failure:
     """
     first = failures[0] if failures else None
     return first if first is not None and all(other == first for other in failures) else None
+
+
+def numbered(failures: Sequence[Failure]) -> list[Failure]:
+    """`failures`; those of values that do not fit the model with the index of their instance."""
+    return [
+        (failure[0], with_index(failure[1], index))
+        if failure is not None and failure[0] == Code.INVALID_TENSOR
+        else failure
+        for index, failure in enumerate(failures)
+    ]
+
+
+def with_index(text: str, index: int) -> str:
+    """`text` about instance `index` of a request."""
+    return f"{text} (instance {index}, counted from 0)"

@@ -17,7 +17,11 @@ def source():
     """A function that makes a ModelSource for files of one format."""
 
     def make(model_format, *paths, **fields):
-        spec_fields = {"options": fields.pop("options", {}), "factory": fields.pop("factory", None)}
+        spec_fields = {
+            name: fields.pop(name)
+            for name in ("options", "factory", "allow_pickle")
+            if name in fields
+        }
         spec = ModelSpec(
             key=";".join(Path(path).name for path in paths) or "model",
             format=model_format,
@@ -79,7 +83,11 @@ def _plain_cells():
         def construct(self, x):
             return (x, (x + 1.0, x.astype(ms.bfloat16)))
 
-    return Add, SumAndDifference, AddInPlace, Same, Nested
+    class DoubleAndOne(nn.Cell):
+        def construct(self, x):
+            return x.astype(ms.float32) * 2.0 + 1.0
+
+    return Add, SumAndDifference, AddInPlace, Same, Nested, DoubleAndOne
 
 
 def _special_cells():
@@ -127,7 +135,7 @@ def _export_mindir(directory):
     import mindspore as ms
     from mindspore import Tensor
 
-    Add, SumAndDifference, AddInPlace, Same, Nested = _plain_cells()
+    Add, SumAndDifference, AddInPlace, Same, Nested, DoubleAndOne = _plain_cells()
     Convolve, DoubleTwice, Normalize, Slice, SumOverRanks = _special_cells()
 
     def zeros(*shape, dtype=np.float32):
@@ -151,6 +159,7 @@ def _export_mindir(directory):
     export("in_place", AddInPlace(), zeros(2, 2))
     export("same", Same(), zeros(2, 2))
     export("nested", Nested(), zeros(2, 2))
+    export("bfloat16_input", DoubleAndOne(), Tensor(np.zeros((2, 2)), ms.bfloat16))
     export("ranks", SumOverRanks(), zeros(2, 2))
     for mode, key in (("gcm", KEY16), ("cbc", KEY32)):
         export(

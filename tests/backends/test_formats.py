@@ -64,7 +64,9 @@ def test_a_package_that_cannot_be_imported_is_named(package, source):
 
 
 def test_an_unknown_format_is_an_error_that_lists_the_known_ones(source):
-    with pytest.raises(StartError, match="'caffe' is unknown, known are: mindir, .*python"):
+    with pytest.raises(
+        StartError, match="'caffe' is unknown, known are: lightgbm, mindir, .*python"
+    ):
         open_backend(source("caffe"))
 
 

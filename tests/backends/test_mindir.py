@@ -96,6 +96,13 @@ def test_several_files_are_sub_graphs(mindir, opened):
     np.testing.assert_array_equal(backend.run([ones, ones], 1)[1], np.zeros((2, 2)))
 
 
+def test_a_bfloat16_input_is_taken_as_float32(mindir, opened):
+    backend = opened("mindir", mindir / "bfloat16_input.mindir")
+    assert backend.signature[0].inputs[0].dtype == np.float32
+    (result,) = backend.run([f32([1, 2.5], [3, 4])])
+    np.testing.assert_array_equal(result, f32([3, 6], [7, 9]))
+
+
 def test_nested_outputs_are_flattened_and_bfloat16_becomes_float32(mindir, opened):
     backend = opened("mindir", mindir / "nested.mindir")
     results = backend.run([f32([1, 2], [3, 4])])

@@ -84,6 +84,13 @@ def test_several_files_are_sub_graphs(mindir, opened):
     np.testing.assert_array_equal(backend.run([ones, ones], 1)[1], np.zeros((2, 2)))
 
 
+def test_a_bfloat16_input_is_taken_as_float32(mindir, opened):
+    backend = opened(FORMAT, mindir / "bfloat16_input.mindir")
+    assert backend.signature[0].inputs[0].dtype == np.float32
+    (result,) = backend.run([f32([1, 2.5], [3, 4])])
+    np.testing.assert_array_equal(result, f32([3, 6], [7, 9]))
+
+
 def test_nested_outputs_are_flattened_and_bfloat16_becomes_float32(mindir, opened):
     backend = opened(FORMAT, mindir / "nested.mindir")
     results = backend.run([f32([1, 2], [3, 4])])
@@ -260,7 +267,7 @@ def test_another_device_than_a_cpu_is_refused(mindir, opened):
 
 
 def precision_of(backend):
-    compiled = backend._requests[0].get_compiled_model()
+    compiled = backend._models[0].request.get_compiled_model()
     return compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
 
 
@@ -288,7 +295,7 @@ def test_a_config_file_that_cannot_be_used_is_one_error(mindir, opened, tmp_path
 
 def test_the_number_of_threads_is_set(mindir, opened):
     backend = opened(FORMAT, mindir / "add.mindir", options={"thread_num": 1})
-    compiled = backend._requests[0].get_compiled_model()
+    compiled = backend._models[0].request.get_compiled_model()
     assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
 
@@ -328,12 +335,15 @@ def test_a_limit_for_the_oneDNN_of_mindspore_does_no_harm(mindir):
 
 
 def test_a_model_is_run_by_what_is_installed_or_asked_for(monkeypatch):
-    found = {"mindspore", "openvino"}
+    found = {"mindspore", "openvino", "onnxruntime"}
     monkeypatch.setattr(formats, "_folder", lambda name: name if name in found else None)
     assert formats.resolve("mindir") == "mindir"
     assert formats.resolve("mindir", "openvino") == FORMAT
     assert formats.resolve("onnx") == "onnx"
-    found.remove("mindspore")
+    assert formats.resolve("onnx", "openvino") == "onnx_openvino"
+    assert formats.resolve("pytorch") == "pytorch"
+    found -= {"mindspore", "onnxruntime"}
+    assert formats.resolve("onnx") == "onnx_openvino"
     assert formats.resolve("mindir") == FORMAT
     assert formats.resolve("mindir", "mindspore") == "mindir"
     found.clear()

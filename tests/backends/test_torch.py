@@ -53,9 +53,11 @@ def test_keyword_inputs_work_and_bfloat16_outputs_are_float32(torch_files, opene
     np.testing.assert_array_equal(result, f32([16], [25]))
 
 
-def test_a_bfloat16_input_is_refused_by_name(torch_files, opened):
-    with pytest.raises(StartError, match="input 0 'x' is of type bfloat16"):
-        opened("pytorch", torch_files / "bfloat16_input.pt2")
+def test_a_bfloat16_input_is_taken_as_float32(torch_files, opened):
+    backend = opened("pytorch", torch_files / "bfloat16_input.pt2")
+    assert backend.signature[0].inputs[0].dtype == np.float32
+    (result,) = backend.run([f32([1, 2.5], [3, 1.00390625])])
+    np.testing.assert_array_equal(result, f32([1, 2.5], [3, 1]))
 
 
 @pytest.mark.parametrize("file", ["in_place.pt2", "script.pt"])

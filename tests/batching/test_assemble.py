@@ -87,6 +87,38 @@ def test_an_instance_that_does_not_fit_is_told_what_was_given_and_wanted(instanc
         check_instance(spec(), signature((3, 2), (3, 2)), instance)
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [("f8", "f4"), ("i8", "f4"), ("i8", "u1"), ("i4", "i8"), ("f2", "f4"), ("f4", "f2")],
+)
+def test_numbers_are_cast_to_the_type_of_the_model(given, wanted):
+    (row,) = check_instance(spec(), signature((3, 2), dtype=wanted), [np.array([1, 2], given)])
+    np.testing.assert_array_equal(row, np.array([1, 2], wanted), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape", "text"),
+    [
+        (np.ones((2, 2), "i4"), (8, 2, 2), "int32 [2, 2] given, float32 [2, 2] wanted: an array"),
+        (np.array([1e39]), (8, 1), "float64 [1] given, float32 [1] wanted: 1e+39 is out of the"),
+        (np.ones(3, "f8"), (8, 2), "float32 [3] given, float32 [2] wanted"),
+        (np.ones(3, "f4"), (8, -1, 2), "float32 [3] given, float32 [-1, 2] wanted"),
+        ("no", (8, 2), "a str given, float32 [2] wanted"),
+        (b"no", None, "a bytes given, float32 any shape wanted"),
+    ],
+)
+def test_an_error_names_the_input_and_type_and_shape_given_and_wanted(value, shape, text):
+    with pytest.raises(InvalidInputs) as caught:
+        check_instance(spec(), signature(shape), [value])
+    assert f"; input 'x0': {text}" in str(caught.value)
+
+
+def test_an_array_that_fits_is_not_copied():
+    array = f32(1, 2)
+    (row,) = check_instance(spec(), signature((3, 2)), [array])
+    assert np.shares_memory(row, array)
+
+
 def test_an_array_of_the_right_size_is_reshaped():
     (row,) = check_instance(spec(), signature((3, 2, 2)), [f32(1, 2, 3, 4)])
     assert row.tolist() == [[1, 2], [3, 4]]

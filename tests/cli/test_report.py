@@ -1,5 +1,6 @@
 """What `serve` says, and the options behind it, without starting anything."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from mindspore_serving.cli import main, report
 from mindspore_serving.cli.settings import ServeSettings
 from tests.waiting import PATIENCE
 
-METHOD = ("add it", ("x'1", "x2"))
+METHOD = ("add it", [{"name": name, "dtype": None, "shape": None} for name in ("x'1", "x2")])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
@@ -37,6 +38,50 @@ def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
     words = shlex.split(line)
     assert words[:2] == ["curl", "http://127.0.0.1:1500/model/add:add%20it"]
     assert words[2:] == ["-d", '{"instances": [{"x\'1": 1.0, "x2": 1.0}]}']
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "value"),
+    [
+        (None, None, 1.0),
+        ("float32", [], 1.0),
+        ("float16", [3], [1.0, 1.0, 1.0]),
+        ("int64", [2, 1], [[1], [1]]),
+        ("uint8", [None, 2], [[1, 1]]),
+        ("bool", [1], [True]),
+        ("str", [], "text"),
+        ("bytes", None, {"b64": ""}),
+    ],
+)
+def test_the_call_has_a_value_of_the_type_and_shape_that_is_wanted(dtype, shape, value) -> None:
+    specs = [
+        {"name": "x", "dtype": dtype, "shape": shape},
+        {"name": "left out", "dtype": "str", "shape": [], "optional": True},
+    ]
+    words = shlex.split(report.call_line(ServeSettings(["."]), "s", "m", specs))
+    assert json.loads(words[-1]) == {"instances": [{"x": value}]}
+
+
+def test_a_language_model_is_asked_with_a_text() -> None:
+    specs = [{"name": "prompt", "dtype": None, "shape": None}]
+    words = shlex.split(report.call_line(ServeSettings(["."], no_http=True), "s", "m", specs))
+    assert json.loads(words[-1]) == {"prompt": "Once upon a time"}
+
+
+@pytest.mark.parametrize("no_http", [False, True])
+def test_a_large_input_is_written_by_a_program(no_http: bool) -> None:
+    specs = [
+        {"name": "it's", "dtype": "float32", "shape": [3, None, 50]},
+        {"name": "y", "dtype": "bool", "shape": [2]},
+    ]
+    line = report.call_line(ServeSettings(["."], no_http=no_http), "s", "m", specs)
+    program, _, call = line.partition(" | ")
+    words = shlex.split(program)
+    printed = subprocess.run([sys.executable, *words[1:]], capture_output=True, check=True).stdout
+    instance = {"it's": [[[1.0] * 50]] * 3, "y": [True, True]}
+    assert json.loads(printed) == (instance if no_http else {"instances": [instance]})
+    assert shlex.split(call)[-1] == ("-" if no_http else "@-")
+    assert len(line) < 250
 
 
 def test_without_rest_the_call_is_by_predict() -> None:
@@ -65,7 +110,7 @@ def test_the_help_of_serve_tells_the_layout_and_every_default(capsys) -> None:
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("servable_config.py", "1/model.mindir", "127.0.0.1", "1500", "5500", "10000"):
+    for words in ("servable_config.py", "NAME/1/", ".mindir", "127.0.0.1", "1500", "5500", "10000"):
         assert words in text
 
 

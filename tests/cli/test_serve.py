@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -44,6 +45,46 @@ def test_it_says_what_it_serves_and_the_printed_curl_line_works(tmp_path: Path) 
         assert json.loads(done.stdout) == {"instances": [{"y": 2.0}]}
 
 
+MODELS = """
+import numpy as np
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.server import register
+
+def declare(name, dtype, shape):
+    def total(x):
+        return x.reshape(len(x), -1).sum(axis=1)
+
+    total.__name__ = f"total_{name}"
+    total.signature = Signature(
+        (TensorSpec("x", np.dtype(dtype), (-1, *shape)),),
+        (TensorSpec("y", np.dtype(dtype), (-1,)),),
+    )
+    model = register.declare_model(total, model_format="Python")
+
+    def method(x):
+        return register.add_stage(model, x, outputs_count=1)
+
+    method.__name__ = name
+    register.register_method(output_names=["y"])(method)
+
+declare("floats", "float32", (3,))
+declare("integers", "int64", (2, 2))
+declare("image", "float16", (3, 32, 32))
+"""
+
+
+@needs_curl
+def test_the_printed_curl_lines_fit_the_models(tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / "servable_config.py").write_text(MODELS)
+    with serve(tmp_path, "sums", "--http-port", str(free_port()), "--no-grpc") as command:
+        command.says(READY)
+        for method, total in (("floats", 3.0), ("integers", 4), ("image", 3072.0)):
+            line = line_with(command, f"/model/sums:{method} ")
+            done = run(["bash", "-c", f"{line} -s"], tmp_path)
+            assert json.loads(done.stdout) == {"instances": [{"y": total}]}
+
+
 @pytest.mark.onnx
 def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path: Path) -> None:
     write_words(tmp_path / "models")
@@ -59,6 +100,74 @@ def test_a_bare_model_is_served_beside_a_servable_with_a_configuration(tmp_path:
         assert result["difference"].tolist() == [4, 4, 3]
         with Client(f"127.0.0.1:{ports[3]}", "words", "joined") as client:
             assert client.infer({"left": "a", "right": "b"}) == [{"text": "a b"}]
+
+
+def write_good_and_bad(directory: Path) -> None:
+    """The servable "words", a pickle, an ONNX file that is none, and one with a typing error."""
+    write_words(directory)
+    for place, content in {"scaler/1/model.pkl": b"\x80\x04N.", "cut/net.onnx": b"cut"}.items():
+        (directory / place).parent.mkdir(parents=True)
+        (directory / place).write_bytes(content)
+    (directory / "typo").mkdir()
+    (directory / "typo" / "servable_config.py").write_text("from no_such_library import x\n")
+
+
+@pytest.mark.onnx
+def test_a_model_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path: Path) -> None:
+    write_good_and_bad(tmp_path / "models")
+    port = str(free_port())
+    with serve(tmp_path, "models", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        assert "Not served: scaler: 1/model.pkl is a pickle: to load it runs any" in command.text
+        assert "Not served: cut: " in line_with(command, "cut/net.onnx', model format: onnx")
+        assert "Not served: typo: " in line_with(command, "No module named 'no_such_library'")
+        assert "words, version 1, 1 worker\n" in command.text
+        with urlopen(f"http://127.0.0.1:{port}/health") as answer:
+            assert answer.status == 200
+        words = [*SERVING, "predict", f"http://127.0.0.1:{port}", "words", "double"]
+        done = run([*words, '{"x": 2}'], tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"y": 4}]}
+
+
+def test_with_strict_everything_is_served_or_nothing(tmp_path: Path) -> None:
+    write_good_and_bad(tmp_path / "models")
+    options = ["--http-port", str(free_port()), "--no-grpc", "--strict"]
+    done = run([*SERVING, "serve", "models", *options], tmp_path)
+    assert done.returncode == 1
+    assert "Not served, and --strict is given: scaler: 1/model.pkl is a pickle" in done.stderr
+    done = run([*SERVING, "serve", "models/words", "models/typo", *options], tmp_path)
+    assert done.returncode == 1
+    assert "no_such_library" in done.stderr
+    assert "Ready" not in done.stdout
+
+
+@pytest.mark.onnx
+def test_a_model_file_is_served_under_its_name_without_the_ending(tmp_path: Path) -> None:
+    write_onnx(tmp_path / "files" / "subtract.v2.onnx")
+    port = str(free_port())
+    with serve(tmp_path, "files/subtract.v2.onnx", "--http-port", port, "--no-grpc") as command:
+        command.says(READY)
+        where = [f"http://127.0.0.1:{port}", "subtract.v2", "predict"]
+        instance = json.dumps({"a": [5.5, 6.5, 7.5], "b": [1.5, 2.5, 4.5]})
+        done = run([*SERVING, "predict", *where, instance], tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"difference": [4, 4, 3]}]}
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["serve", "words", "--htp-port", "1"], "--htp-port 1; did you mean '--http-port'?"),
+        (["serve", "wrods"], "did you mean 'words'?"),
+        (["serve", "words", "--limit", "head-timeut=1"], "did you mean 'head_timeout'?"),
+    ],
+)
+def test_for_nearly_the_name_of_an_option_or_file_the_name_is_proposed(
+    tmp_path, words, near
+) -> None:
+    write_words(tmp_path)
+    done = run([*SERVING, *words, "--no-grpc"], tmp_path)
+    assert done.returncode in (1, 2)
+    assert near in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

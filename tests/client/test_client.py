@@ -43,6 +43,12 @@ def test_arrays_of_every_type_come_back(client, dtype, shape):
         (np.uint8(2), np.array(2, np.uint8)),
         (np.array([1, 2], ">i4"), np.array([1, 2], "<i4")),
         (np.arange(6).reshape(2, 3).T, np.array([[0, 3], [1, 4], [2, 5]])),
+        ([1, 2], np.array([1, 2], np.int64)),
+        ((1.5, 2), np.array([1.5, 2], np.float64)),
+        ([[True], [False]], np.array([[True], [False]])),
+        ([np.float32(1), np.float32(2)], np.array([1, 2], np.float32)),
+        ([np.ones(2, np.int8), np.zeros(2, np.int8)], np.array([[1, 1], [0, 0]], np.int8)),
+        ([], np.array([], np.float64)),
     ],
 )
 def test_numbers_are_sent_as_arrays(client, value, expected):
@@ -79,7 +85,11 @@ def test_the_golden_bytes_are_sent(service, address):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ([1], "Not support value type <class 'list'>"),
+        ([[1], [2, 3]], "should have equal lengths"),
+        (["a"], "should hold numbers"),
+        ([1, None], "should hold numbers"),
+        ([2**70], "should hold numbers"),
+        ({"b64": ""}, "Not support value type <class 'dict'>"),
         (None, "Not support value type <class 'NoneType'>"),
         (np.bool_(1), "Not support value type <class 'numpy.bool"),
         (np.array(["a"]), "Unknown data type <U1"),

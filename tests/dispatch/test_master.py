@@ -105,7 +105,12 @@ async def test_a_deployed_servable_answers(server):
             "name": "tiny",
             "version": 1,
             "methods": {
-                name: {"inputs": ["x"], "outputs": ["y"]}
+                name: {
+                    "inputs": ["x"],
+                    "outputs": ["y"],
+                    "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+                    "output_specs": [{"name": "y", "dtype": None, "shape": None}],
+                }
                 for name in ("twice", "pid", "dying", "hanging", "once")
             },
             "num_workers": 1,
@@ -137,9 +142,7 @@ async def test_a_servable_that_cannot_be_loaded_is_a_start_error_with_its_reason
     server.write("tiny", "raise OSError('disk on fire')")
     with pytest.raises(StartError) as caught:
         await server.deploy(server.deployment(num_parallel_workers=1))
-    assert str(caught.value).startswith(
-        "Fail to start workers: {servable:tiny, version:0, extra:0, <"
-    )
+    assert str(caught.value).startswith("Fail to start workers: servable tiny, worker 0: ")
     assert "disk on fire" in str(caught.value)
     assert "servable_config.py, line" in str(caught.value)
 
@@ -288,6 +291,11 @@ async def test_a_worker_without_a_device_has_its_models_run_by_one_that_has(serv
     assert [one["y"] for one in answers] == [0, 2, 4, 6]
     assert len({one["pid"] for one in answers}) == 2
     assert "@call_add_0" not in server.master.control.describe()[0]["methods"]
+    assert set(server.master.control.signature("model").methods) == {
+        "staged",
+        "called",
+        "only_model",
+    }
 
 
 async def test_extra_workers_are_not_started_if_all_methods_are_models(server):

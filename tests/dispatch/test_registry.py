@@ -3,12 +3,16 @@
 import pytest
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.dispatch.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.errors import NotFound, ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
 
-ADD = MethodReport("add", ["x1", "x2"], ["y"], 4, True, False)
+SIGNATURE = InstanceSignature(
+    (ValueSpec("x1", "float32", (2,)), ValueSpec("x2")), (ValueSpec("y"),)
+)
+ADD = MethodReport("add", ["x1", "x2"], ["y"], 4, True, False, signature=SIGNATURE)
 SUB = MethodReport("sub", ["x1", "x2"], ["y"], 1, False, False)
 
 
@@ -76,6 +80,18 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
             "Request servable(math) method(add)  version(3)  , servable is not available",
         ),
         ("math", 0, "div", "Request servable(math) method(div)  , method is not available"),
+        (
+            "math",
+            0,
+            "addd",
+            "Request servable(math) method(addd)  , method is not available; did you mean 'add'?",
+        ),
+        (
+            "mth",
+            0,
+            "add",
+            "Request servable(mth) method(add)  , servable is not available; did you mean 'math'?",
+        ),
     ],
 )
 def test_what_does_not_exist_is_not_found(registry, servable, version, method, text):
@@ -194,3 +210,18 @@ def test_withdrawing_the_one_before_leaves_the_current_one(registry):
     registry.promote(new.deployment)
     registry.forget(old.deployment)
     assert registry.find("math", 1, "add").workers == ["new"]
+
+
+def test_the_signature_of_a_servable_is_that_of_its_newest_version_that_runs(registry):
+    for version in (2, 10, 9):
+        deploy(registry, version, f"worker {version}", ADD, SUB)
+    found = registry.signature("math", 0)
+    assert (found.name, found.version, found.versions) == ("math", 10, (2, 9, 10))
+    assert found.methods == {"add": SIGNATURE, "sub": InstanceSignature()}
+    assert registry.signature("math", 9).version == 9
+
+
+def test_there_is_no_signature_of_what_never_ran(registry):
+    deploy(registry, 1, "worker")
+    assert registry.signature("math", 2) is None
+    assert registry.signature("other", 0) is None

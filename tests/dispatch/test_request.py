@@ -48,6 +48,7 @@ def test_the_parts_hold_every_instance_once_and_in_order():
     parts = Caller().cut(7, 3)
     assert [chunk for part in parts for chunk in part.chunks] == [b"%d" % i for i in range(7)]
     assert [part.index for part in parts] == [0, 1, 2]
+    assert [part.first for part in parts] == [0, 3, 6]
     assert {part.codec for part in parts} == {"ms_json_items"}
 
 

@@ -167,3 +167,17 @@ async def test_a_worker_of_a_leaving_generation_that_dies_is_replaced_in_it(serv
     path.unlink()
     assert (await pending).instances == [b'{"y":1}']
     await rolling
+
+
+async def test_what_cannot_start_is_left_out_with_the_reason_if_that_is_allowed(server):
+    server.write("two", "raise RuntimeError('two is broken')")
+    one, two = (server.deployment(name, num_parallel_workers=2) for name in ("one", "two"))
+    deploying = server.master.deploy([one, two], is_strict=False)
+    ((failed, error),) = await asyncio.wait_for(deploying, PATIENCE)
+    assert failed is two
+    assert "two is broken" in str(error)
+    assert await answer(server, "one") == 1
+    assert server.master.deployments == [one]
+    assert server.master.control.is_ready
+    with pytest.raises(StartError, match="two is broken"):
+        await asyncio.wait_for(server.master.deploy([two], is_strict=False), PATIENCE)

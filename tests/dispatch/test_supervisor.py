@@ -58,7 +58,7 @@ class Replica:
         self.may_start = asyncio.Event()
         self.may_start.set()
         self.supervisor = WorkerSupervisor(
-            "servable name:add, device id:0", self.start, self.on_change, policy, **options
+            "servable add, device 0", self.start, self.on_change, policy, **options
         )
 
     def on_change(self, supervisor):
@@ -196,7 +196,7 @@ async def test_the_first_start_is_not_tried_again(replica):
     one.errors = [StartError("no such file")]
     with pytest.raises(StartError) as caught:
         await one.supervisor.start()
-    assert str(caught.value) == "{servable name:add, device id:0, <no such file>}"
+    assert str(caught.value) == "servable add, device 0: no such file"
     assert (one.supervisor.state, one.supervisor.reason) == ("gone", "no such file")
 
 

@@ -23,6 +23,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMON = ("api_keys", "allow_loading", "client_shared_memory")
 HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
 
 
@@ -155,15 +156,16 @@ def serving(
 ) -> Iterator[Calls]:
     """A server in this process, with `directory` as working directory; stopped at the end.
 
-    `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one.
+    `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one, of which
+    those in COMMON are also the other's.
     """
     calls = Calls(f"127.0.0.1:{free_port()}", free_port())
-    keys = http.get("api_keys", ())
+    common = {name: http[name] for name in COMMON if name in http}
     old = os.getcwd()
     os.chdir(directory)
     try:
         server.start_servables(configs)
-        server.start_grpc_server(calls.grpc, limit, api_keys=keys)
+        server.start_grpc_server(calls.grpc, limit, **common)
         server.start_restful_server(f"127.0.0.1:{calls.http}", limit, **http)
         yield calls
     finally:

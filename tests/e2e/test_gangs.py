@@ -281,7 +281,7 @@ def test_agents_that_cannot_load_their_model_end_both_scripts_with_the_reason(sc
     assert "Failed to start agents, rank 1: Model file" in agents.text
     for text in (agents.text, server.text):
         assert "cannot be imported: ModuleNotFoundError: No module named 'no_such_library'" in text
-    assert "Fail to start workers: {distributed servable:big" in server.text
+    assert "Fail to start workers: distributed servable big: " in server.text
     assert processes_in(made.directory) == []
 
 

@@ -92,8 +92,7 @@ def test_other_keys_beside_instances_are_ignored(calls):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/", "the keyword:[model] must contain"),
-        ("/nothing", "the keyword:[model] must contain"),
+        ("/model/:same", "the keyword:[model] must contain"),
         ("/model/toy", "the keyword:[service method] must contain"),
         ("/model/toy:nothing", "method is not available"),
         ("/model/nobody:same", "servable is not available"),
@@ -107,6 +106,13 @@ def test_other_keys_beside_instances_are_ignored(calls):
 )
 def test_a_path_that_leads_nowhere_is_refused(calls, path, words):
     assert words in error_of(calls, GOOD, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/", 405), ("/nothing", 404), ("/v1/model/a:b", 404)]
+)
+def test_a_path_of_no_protocol_is_an_error_of_http(calls, path, status):
+    assert calls.http_call("POST", path, GOOD)[0] == status
 
 
 @pytest.mark.parametrize("verb", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"])

@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from mindspore_serving.frontends.v2.service import SERVICE as V2_SERVICE
 from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.proto import inference_pb2 as pb
 from tests.e2e.harness import Calls, config, eventually, serving
 from tests.llm import chatty
+from tests.waiting import PATIENCE
 
 PROMPT, COUNT = "The sea is", 16
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -107,6 +111,64 @@ def by_grpc_stream(calls: Calls) -> str:
     return "".join(piece["text"] for piece in client.infer_stream(instance))
 
 
+V2 = {"max_tokens": COUNT, "temperature": 0}
+TEXT = {"name": "text_input", "shape": [1], "datatype": "BYTES"}
+
+
+def v2(calls: Calls) -> str:
+    """As Triton's vLLM backend answers: with the prompt, unless the client excludes it."""
+    body = {"inputs": [{**TEXT, "data": [PROMPT]}], "parameters": V2}
+    answer = json.loads(post(calls, "/v2/models/chatty/infer", body))
+    (found,) = answer["outputs"]
+    assert (found["name"], found["datatype"], found["shape"]) == ("text_output", "BYTES", [1])
+    assert found["data"][0].startswith(PROMPT)
+    return found["data"][0].removeprefix(PROMPT)
+
+
+def v2_generate(calls: Calls) -> str:
+    body = {"text_input": PROMPT, "exclude_input_in_output": True, "parameters": V2}
+    return json.loads(post(calls, "/v2/models/chatty/generate", body))["text_output"]
+
+
+def v2_generate_stream(calls: Calls) -> str:
+    body = {"text_input": PROMPT, **V2}
+    found = events(post(calls, "/v2/models/chatty/generate_stream", body))
+    return "".join(piece["text_output"] for piece in found)
+
+
+def v2_grpc(calls: Calls) -> str:
+    request = v2_request(False)
+    with grpc.insecure_channel(calls.grpc) as channel:
+        call = channel.unary_unary(f"/{V2_SERVICE}/ModelInfer")
+        answer = pb.ModelInferResponse.FromString(call(request, timeout=PATIENCE))
+    return answer.raw_output_contents[0][4:].decode()
+
+
+def v2_grpc_stream(calls: Calls) -> str:
+    pieces = []
+    with grpc.insecure_channel(calls.grpc) as channel:
+        call = channel.stream_stream(f"/{V2_SERVICE}/ModelStreamInfer")
+        for piece in call(iter([v2_request(True)]), timeout=PATIENCE):
+            found = pb.ModelStreamInferResponse.FromString(piece)
+            assert not found.error_message
+            pieces.append(found.infer_response.raw_output_contents[0][4:].decode())
+    assert len(pieces) > 1
+    return "".join(pieces)
+
+
+def v2_request(is_stream: bool) -> bytes:
+    """Of tensors as clients of Triton's vLLM backend send them: parameters are texts in JSON."""
+    sampling = json.dumps({name: str(value) for name, value in V2.items()})
+    request = pb.ModelInferRequest(model_name="chatty")
+    for name, text in (("text_input", PROMPT), ("sampling_parameters", sampling)):
+        request.inputs.add(name=name, datatype="BYTES", shape=[1])
+        request.raw_input_contents.append(len(text).to_bytes(4, "little") + text.encode())
+    for name, flag in (("stream", is_stream), ("exclude_input_in_output", True)):
+        request.inputs.add(name=name, datatype="BOOL", shape=[1])
+        request.raw_input_contents.append(bytes([flag]))
+    return request.SerializeToString()
+
+
 PROTOCOLS: list[Callable[[Calls], str]] = [
     openai,
     openai_stream,
@@ -117,6 +179,11 @@ PROTOCOLS: list[Callable[[Calls], str]] = [
     rest_stream,
     by_grpc,
     by_grpc_stream,
+    v2,
+    v2_generate,
+    v2_generate_stream,
+    v2_grpc,
+    v2_grpc_stream,
 ]
 
 
@@ -159,6 +226,12 @@ BODIES = {
     "/models/chatty": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
     "/models/chatty/generate": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
     "/models/chatty/generate_stream": {"inputs": "x", "parameters": {"max_new_tokens": 1}},
+    "/v2/models/chatty/generate": {"text_input": "x", "max_tokens": 1},
+    "/v2/models/chatty/generate_stream": {"text_input": "x", "max_tokens": 1},
+    "/v2/models/chatty/infer": {
+        "inputs": [{**TEXT, "data": ["x"]}],
+        "parameters": {"max_tokens": 1},
+    },
     "/model/chatty:generate": {"instances": [{"prompt": "x", "max_tokens": 1}]},
     "/model/chatty:generate_stream": {"instances": [{"prompt": "x", "max_tokens": 1}]},
 }
@@ -206,6 +279,8 @@ def test_a_body_that_is_none_is_refused_in_the_protocols_own_form(calls, path):
             assert set(json.loads(answer)["error"]) == {"message", "type", "param", "code"}, name
         elif path.startswith("/model/"):
             assert list(json.loads(answer)) == ["error_msg"], name
+        elif path.startswith("/v2/"):
+            assert (status, list(json.loads(answer))) == (400, ["error"]), (name, answer)
         elif path not in ("/tokenize", "/detokenize"):
             assert 400 <= status < 500, (name, answer)
     status, answer = calls.http_call("POST", path, json.dumps(BODIES[path]), JSON)

@@ -90,7 +90,7 @@ def test_use_status_codes_tells_errors_by_the_status(tmp_path):
         body = '{"instances":{"x":1}}'
         paths = ("/model/toy:double", "/model/nobody:double", "/model/toy:nothing", "/elsewhere")
         statuses = [calls.http_call("POST", path, body)[0] for path in paths]
-        assert statuses == [200, 404, 404, 400]
+        assert statuses == [200, 404, 404, 404]
         assert calls.http_call("POST", "/model/toy:double", "{")[0] == 400
         timeout = {"X-Request-Timeout": "0.1"}
         assert calls.http_call("POST", "/model/toy:wait", body, timeout)[0] == 504

@@ -94,7 +94,7 @@ def described(calls):
 def test_a_bad_servable_config_is_one_error_with_file_line_and_cause(stopped, source, line, cause):
     write_servable(stopped, "toy", source)
     text = failure_of(stopped)
-    assert text.startswith("Fail to start workers: {servable")
+    assert text.startswith("Fail to start workers: servable toy, ")
     assert cause in text
     assert f"{stopped}/toy/servable_config.py, line {line}" in text
     assert "\n" not in text

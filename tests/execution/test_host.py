@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.graph import StageKind
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.execution import loading
 from mindspore_serving.execution.executor import Executor
 from mindspore_serving.execution.job import Item
 from mindspore_serving.ipc.messages import ModelReport
 
+X1 = ValueSpec("x1", "int64", ())
+ADD = InstanceSignature((X1, ValueSpec("x2")), (ValueSpec("y"),))
 DOUBLE = """
 def double(x):
     return x * 2
@@ -130,6 +133,36 @@ def looped(x):
 # --- models in stages ---------------------------------------------------------------------------
 
 
+def test_the_decoder_knows_the_types_that_models_want(write):
+    loaded = load(write(MIXED))
+    assert loaded.programs["only_model"].method.dtypes == {"x1": np.int64, "x2": np.int64}
+    assert loaded.programs["mixed"].method.dtypes == {"x1": np.int64, "x2": np.int64}
+
+
+def test_a_float64_array_fits_a_float32_model(write):
+    loaded = load(
+        write("""
+def double(x):
+    return x * 2
+
+double.signature = Signature(
+    (TensorSpec("x", np.dtype("float32"), (-1, 2)),),
+    (TensorSpec("y", np.dtype("float32"), (-1, 2)),),
+)
+model = register.declare_model(double, model_format="Python")
+
+def scale(x):
+    return x / 4
+
+@register.register_method(output_names=["y"])
+def m(x):
+    x = register.add_stage(scale, x, outputs_count=1)
+    return register.add_stage(model, x, outputs_count=1)
+""")
+    )
+    assert run(loaded, "m", (number([1, 2]),)) == [{"y": [0.5, 1.0]}]
+
+
 def test_a_model_stage_gets_whole_batches(write):
     loaded = load(
         write("""
@@ -151,8 +184,12 @@ def m(x):
     assert outputs == [{"y": [3, 3]}, {"y": [7, 7]}, {"y": [11, 11]}]
     sizes = loaded.declaration.models["total"].factory.__globals__["sizes"]
     assert sizes == [3]
-    assert loaded.models == {"total": ModelReport(0, [(1, 1)])}
-    assert loaded.method_reports()[0].is_only_models
+    graph = InstanceSignature((ValueSpec("x0", "int64", (2,)),), (ValueSpec("y0", "int64", (2,)),))
+    assert loaded.models == {"total": ModelReport(0, [graph])}
+    report = loaded.method_reports()[0]
+    assert report.is_only_models
+    assert report.signature.inputs == (ValueSpec("x", "int64", (2,)),)
+    assert report.signature.outputs == (ValueSpec("y", "int64", (2,)),)
 
 
 def test_a_model_of_a_fixed_batch_size_limits_its_stage(write):
@@ -379,7 +416,7 @@ class Remote:
 
 def test_a_worker_without_models_calls_those_of_others(write):
     remote = Remote()
-    setup = write(CALLING, owns_models=False, models={"add": ModelReport(0, [(2, 1)])})
+    setup = write(CALLING, owns_models=False, models={"add": ModelReport(0, [ADD])})
     loaded = load(setup, remote)
     assert loaded.backends == {}
     assert run(loaded, "call_one", (number(4),)) == [{"y": 8}]
@@ -404,9 +441,10 @@ def mixed(x1, x2):
 
 def test_model_stages_of_a_worker_without_models_are_sent_away(write):
     remote = Remote()
-    setup = write(MIXED, owns_models=False, models={"add": ModelReport(4, [(2, 1)])})
+    setup = write(MIXED, owns_models=False, models={"add": ModelReport(4, [ADD])})
     loaded = load(setup, remote)
     assert list(loaded.programs) == ["mixed"]  # a model alone is better called where it is
+    assert loaded.method_reports()[0].signature.inputs == (X1, ValueSpec("x2"))
     executor = Executor(loaded.programs)
     item = Item(1, loaded.programs["mixed"], Numbers, None)
     executor.add(item, [{"x1": number(1), "x2": number(2)}])

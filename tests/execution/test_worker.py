@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.execution.worker import Worker
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
@@ -35,6 +36,7 @@ from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import native
 from tests.waiting import PATIENCE
 
+ADD = InstanceSignature((ValueSpec("x1"), ValueSpec("x2")), (ValueSpec("y"),))
 BODY = """
 import threading
 
@@ -400,7 +402,7 @@ def same(x):
 @pytest.fixture
 def extra(serve, write):
     """A worker that owns no models."""
-    return serve(write(REMOTE, owns_models=False, models={"add": ModelReport(0, [(2, 1)])}))
+    return serve(write(REMOTE, owns_models=False, models={"add": ModelReport(0, [ADD])}))
 
 
 def add_for(call):

@@ -75,11 +75,39 @@ def test_servables_are_asked_for_by_name(web, query, status):
     assert get(web, f"/readyz?{query}")[0] == status
 
 
-@pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz?servable=add", "/health"])
+@pytest.mark.parametrize(("path", "status"), [("add", 200), ("chat", 503), ("nothing", 404)])
+def test_each_servable_has_a_path_of_its_own(web, path, status):
+    web.control.servables, web.control.is_ready = [READY, OLD, DEAD], False
+    assert get(web, f"/readyz/{path}")[0] == status
+
+
+def test_a_server_that_loads_says_how_far_it_is(web):
+    loading = ServableReadiness("chat", 0, False, "still loading, 20 %", 0.2)
+    web.control.servables, web.control.is_ready = [READY, loading], False
+    status, headers, body = get(web, "/health")
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert body == b"not ready: the server is still loading, 60 %"
+    status, headers, body = get(web, "/readyz/chat")
+    assert (status, headers["retry-after"]) == (503, "1")
+    assert json.loads(body)["servables"][0]["reason"] == "still loading, 20 %"
+
+
+def test_a_server_without_servables_is_not_ready(web):
+    web.control.servables, web.control.is_ready = [], False
+    assert get(web, "/health")[::2] == (503, b"not ready")
+
+
+def test_a_server_whose_workers_have_ended_is_not_loading(web):
+    web.control.servables, web.control.is_ready = [READY, DEAD], False
+    assert get(web, "/health")[2] == b"not ready"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz/add", "/readyz?servable=add"])
 def test_health_needs_no_key(background, path):
     with closing(Web(background, api_keys=[KEY])) as web:
         web.control.servables = [READY]
         assert get(web, path)[0] == 200
+        assert get(web, "/health")[0] == 200
 
 
 # --- gRPC ---------------------------------------------------------------------------------------

@@ -10,10 +10,14 @@ import grpc
 import pytest
 from starlette.routing import BaseRoute, Route
 
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Unauthorized
+from mindspore_serving.frontends.gate import OPEN_PATHS
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.protocols import mount
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty
 from tests.waiting import PATIENCE
@@ -60,19 +64,32 @@ class _NoControl:
     has_language_models = True
 
 
+PLACES = {
+    "name": "chatty",
+    "name:path": "chatty",
+    "path:path": "app.js",
+    "version": "1",
+    "repository": "models",
+    "region": "input",
+}
+
+
 def all_paths() -> list[tuple[str, str]]:
     """Verb and path of every route that the protocols mount."""
     site: Any = Site(None, None, _NoControl(), 1)  # type: ignore[arg-type]
+    v2: Any = V2(site, None, SharedMemory(), ServerLimits())  # type: ignore[arg-type]
     found: list[tuple[str, str]] = []
 
     def walk(route: BaseRoute) -> None:
         inner = getattr(route, "_route", route)
         assert isinstance(inner, Route), inner
-        path = inner.path.replace("{name}", "chatty").replace("{path:path}", "app.js")
-        assert "{" not in path.replace("{name:path}", ""), path
-        found.extend((verb, path.replace("{name:path}", "chatty")) for verb in inner.methods or ())
+        path = inner.path
+        for name, value in PLACES.items():
+            path = path.replace(f"{{{name}}}", value)
+        assert "{" not in path, path
+        found.extend((verb, path) for verb in inner.methods or () if path not in OPEN_PATHS)
 
-    for route in mount(site, "r21").routes:
+    for route in mount(site, "r21", v2).routes:
         walk(route)
     return found
 

@@ -91,6 +91,8 @@ def _problem_of_answer(answer: Answer, line: bytes) -> str:
         return ""  # refused as HTTP
     if line.startswith(b"HEAD "):
         return "" if answer.status < 500 else f"{answer.status} to HEAD"
+    if answer.status == 204:  # to OPTIONS
+        return "" if "allow" in answer.headers and not answer.body else _wrong_form(answer)
     names = [name for name, where in _TARGETS if where.match(line.partition(b"?")[0])]
     problems = [_FORMS[name](answer) for name in names or _FORMS]
     if not names and answer.status in (404, 405, 307, 308):

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.ipc import messages as ipc
 from mindspore_serving.ipc.channel import Frames, encode
@@ -14,9 +15,10 @@ from tests.fuzz import byte_edits
 
 ITEM = ipc.WorkItem(1, "double", "native", [b"abc", ipc.Slice(8, 16)], 1.5, is_stream=True)
 REPLY = ipc.WorkReply(1, [b"abc"], [None, ipc.Fault(2, "no")], ipc.Fault(1, "all"), is_last=False)
-METHOD = ipc.MethodReport("double", ["x"], ["y"], 4, True, False, streams=True)
+SIGNATURE = InstanceSignature((ValueSpec("x", "float32", (3, None)),), (ValueSpec("y"),))
+METHOD = ipc.MethodReport("double", ["x"], ["y"], 4, True, False, True, SIGNATURE)
 TO_MASTER = (
-    ipc.Ready(1, [METHOD], {"model": ipc.ModelReport(2, [(1, 1)])}),
+    ipc.Ready(1, [METHOD], {"model": ipc.ModelReport(2, [SIGNATURE])}),
     ipc.Failed("no"),
     ipc.Done([REPLY], [1, 2]),
     ipc.Call("toy", 1, ITEM),

@@ -3,13 +3,15 @@
 import msgspec
 import pytest
 
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.ipc import messages as m
 from mindspore_serving.ipc.channel import Frames, encode
 
 ITEM = m.WorkItem(7, "add", "ms_json", [b"{}", m.Slice(65536, 40000)], 1.5)
 REPLY = m.WorkReply(7, [b"1", b""], [None, m.Fault(3, "raised")])
-METHOD = m.MethodReport("add", ["x1", "x2"], ["y"], 32, True, False)
-MODEL = m.ModelReport(0, [(2, 1), (1, 3)])
+GRAPH = InstanceSignature((ValueSpec("x", "float32", (3, None)),), (ValueSpec("y", None, ()),))
+METHOD = m.MethodReport("add", ["x"], ["y"], 32, True, False, signature=GRAPH)
+MODEL = m.ModelReport(0, [GRAPH, InstanceSignature()])
 
 TO_WORKER = [
     m.Setup(

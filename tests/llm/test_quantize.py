@@ -1,6 +1,7 @@
 """Quantised checkpoints: the files, and that the runtime computes with what is stored."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -209,3 +210,13 @@ def test_the_command_line_converts_or_says_why_not(root, tmp_path, capsys):
     assert (tmp_path / "q" / "model.safetensors").exists()
     assert main([source, str(tmp_path / "q"), "int8"]) == 1
     assert "error: " in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_has_written(root, tmp_path, capsys):
+    from mindspore_serving.cli import main as serving
+
+    target = tmp_path / "q"
+    assert serving(["quantize", str(built(root, "llama")), str(target), "--mode", "int4"]) == 0
+    shown = capsys.readouterr().out
+    said = rf"Wrote {re.escape(str(target))}: int4, \d+ MiB \(\d+ MiB before\)\n"
+    assert re.fullmatch(said, shown)

@@ -70,3 +70,12 @@ def test_of_the_directory_of_a_language_model_all_files_count(tmp_path):
 
 def test_a_directory_that_is_gone_has_no_files(tmp_path):
     assert look(tmp_path / "gone") == frozenset()
+
+
+def test_of_a_model_file_alone_it_is_that_file(servable):
+    path = servable / "1" / "model.onnx"
+    before = look(path)
+    (servable / "1" / "other.onnx").write_text("beside it")
+    assert look(path) == before
+    path.write_text("something else")
+    assert look(path) != before

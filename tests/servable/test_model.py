@@ -57,6 +57,17 @@ def test_what_runs_a_mindir_may_be_chosen(declared):
         assert (spec.format, spec.backend) == ("mindir", name)
 
 
+def test_what_runs_an_onnx_file_may_be_chosen(declared):
+    for name in ("onnxruntime", "openvino"):
+        (spec,) = declared(f"'a', 'ONNX', backend='{name}'")
+        assert (spec.format, spec.backend) == ("onnx", name)
+
+
+def test_pickles_are_allowed_by_an_argument_alone(declared):
+    assert [spec.allow_pickle for spec in declared("'a.skops', 'SKLearn'")] == [False]
+    assert [spec.allow_pickle for spec in declared("'a', 'SKLearn', allow_pickle=True")] == [True]
+
+
 @pytest.mark.parametrize(
     ("given", "recorded"),
     [
@@ -67,6 +78,10 @@ def test_what_runs_a_mindir_may_be_chosen(declared):
         ("MindIR_Opt", "mindir_lite"),
         ("ONNX", "onnx"),
         ("PyTorch", "pytorch"),
+        ("OpenVINO", "openvino"),
+        ("sklearn", "sklearn"),
+        ("XGBoost", "xgboost"),
+        ("LightGBM", "lightgbm"),
     ],
 )
 def test_formats_are_known_in_any_case(declared, given, recorded):
@@ -79,7 +94,9 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(declared):
         declared("'a', 'caffe'")
     text = str(caught.value)
     assert "model format can only be OM, MindIR or MindIR_Lite, case ignored" in text
-    assert "or ONNX, PyTorch, Python, but given 'caffe'" in text
+    assert (
+        "or ONNX, PyTorch, OpenVINO, SKLearn, XGBoost, LightGBM, Python, but given 'caffe'" in text
+    )
 
 
 def test_a_format_that_another_package_registers_is_known(declared, monkeypatch):
@@ -140,7 +157,10 @@ def test_inputs_without_a_batch_dimension(declared, given, recorded):
         ("'a', 'MindIR', config_file=''", "Parameter 'config_file' should not be empty str"),
         ("'a', 'MindIR', config_file=1", "Parameter 'config_file' should be str"),
         ("'a', 'MindIR', backend='torch'", "'backend' can only be mindspore or openvino"),
-        ("'a', 'ONNX', backend='openvino'", "given 'openvino' with model format onnx"),
+        ("'a', 'ONNX', backend='mindspore'", "given 'mindspore' with model format onnx"),
+        ("'a', 'PyTorch', backend='openvino'", "given 'openvino' with model format pytorch"),
+        ("'a', 'SKLearn', allow_pickle=1", "Parameter 'allow_pickle' should be bool"),
+        ("'a', 'OpenVIN'", "given 'OpenVIN'; did you mean 'OpenVINO'?"),
     ],
 )
 def test_a_wrong_argument_is_refused(declared, call, text):

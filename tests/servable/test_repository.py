@@ -91,7 +91,7 @@ def test_a_missing_directory_is_named(servable):
 
 
 def test_a_missing_servable_config_is_named(servable):
-    servable.add("1/add.mindir")
+    servable.add("1/notes.txt")
     assert refused(servable).startswith(
         f"Check servable config failed, file '{servable.path / 'servable_config.py'}' not exist, "
     )
@@ -108,6 +108,16 @@ def test_a_missing_model_file_is_named(servable):
     assert text.startswith("Load model failed, servable directory: ")
     assert "model file: 'add.mindir', version number 1" in text
     assert f"'{servable.path / '1' / 'add.mindir'}' not exist" in text
+
+
+def test_a_model_file_of_nearly_the_name_is_proposed(servable):
+    servable.write(METHOD).add("1/Add.mindir", "1/other.onnx")
+    assert "not exist; did you mean 'Add.mindir'?" in refused(servable)
+
+
+def test_a_servable_of_nearly_the_name_is_proposed(servable, make_servable):
+    make_servable("tinny").write(METHOD)
+    assert refused(servable).endswith("; did you mean 'tinny'?")
 
 
 def spec(*files, config_file=None):
@@ -160,76 +170,6 @@ def test_a_missing_config_file_is_named(servable):
     text = refused(servable)
     assert "config file: 'no.cfg'" in text
     assert f"'{servable.path / 'no.cfg'}' not exist" in text
-
-
-@pytest.mark.parametrize(
-    ("file", "model_format"),
-    [
-        ("model.mindir", "mindir"),
-        ("model.onnx", "onnx"),
-        ("model.pt2", "pytorch"),
-        ("model.pt", "pytorch"),
-    ],
-)
-def test_a_bare_model_directory_is_a_servable(servable, file, model_format):
-    servable.add(f"1/{file}")
-    declaration, version = make(servable)
-    assert version == 1
-    assert declaration.methods == {}
-    assert declaration.models == {file: ModelSpec(file, model_format, (file,))}
-
-
-def test_the_version_of_a_bare_model_is_chosen_like_any_other(servable):
-    servable.add("1/model.onnx", "2/model.onnx")
-    assert make(servable)[1] == 2
-    assert make(servable, 1)[1] == 1
-    assert "specified version number: 3" in refused(servable, 3)
-
-
-def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
-    servable.add("1/model.onnx", "2/notes.txt")
-    assert "version 2 has none of model.mindir, model.onnx" in refused(servable)
-
-
-def test_two_bare_models_in_one_version_are_refused(servable):
-    servable.add("1/model.onnx", "1/model.pt2")
-    assert "There is more than one model in" in refused(servable)
-    assert repository.find_bare_model(servable.directory, "tiny", 2) is None
-
-
-def test_a_servable_config_wins_over_a_bare_model(servable):
-    servable.write(METHOD, NO_MODEL).add("1/model.onnx")
-    assert make(servable)[0].models == {}
-
-
-def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
-    make_servable("b").write(METHOD)
-    make_servable("a").add("1/model.onnx")
-    make_servable("c").add("1/weights.bin")
-    make_servable(".hidden").add("1/model.onnx")
-    (tmp_path / "file").write_text("")
-    assert repository.discover(str(tmp_path)) == [(str(tmp_path), "a"), (str(tmp_path), "b")]
-
-
-def test_discover_takes_a_servable_itself(servable, make_servable):
-    servable.write(METHOD)
-    make_servable("bare").add("3/model.pt2")
-    for name in ("tiny", "bare"):
-        path = os.path.join(servable.directory, name)
-        assert repository.discover(path + "/") == [(servable.directory, name)]
-
-
-def test_discover_says_what_it_looked_for(tmp_path):
-    with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py, a"):
-        repository.discover(str(tmp_path))
-    with pytest.raises(StartError, match="There is no directory"):
-        repository.discover(str(tmp_path / "none"))
-
-
-def test_discover_refuses_a_name_that_cannot_be_served(make_servable, tmp_path):
-    make_servable("my model").add("1/model.onnx")
-    with pytest.raises(InvalidInputs, match="'my model'"):
-        repository.discover(str(tmp_path))
 
 
 def tensors(*names):

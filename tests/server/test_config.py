@@ -6,7 +6,8 @@ from mindspore_serving.core.deployment import BatchPolicy, Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import merging
 from mindspore_serving.server import _servable_local, config
-from mindspore_serving.server.config import ServableStartConfig, SSLConfig, merge_config
+from mindspore_serving.server.config import ServableStartConfig, merge_config
+from mindspore_serving.server.ssl_config import SSLConfig
 
 KEY = b"k" * 16
 

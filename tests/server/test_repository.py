@@ -216,3 +216,15 @@ async def test_while_nobody_can_say_what_is_to_be_served_nothing_changes(server,
     server.want(("net", 1))
     await until(lambda: server.rolls)
     assert caplog.text.count("no such name") == 1
+
+
+async def test_what_could_not_be_loaded_at_the_start_has_its_reason_and_waits_for_a_change(server):
+    server.write("broken", 1)
+    server.want(("broken", 1))
+    await server.begin()
+    server.deployed = []
+    server.repository.on_failed("broken", StartError("it is cut off"))
+    (state,) = await server.repository.index()
+    assert state == ModelState("broken", 1, False, False, "it is cut off")
+    await server.repository.load("broken")
+    assert server.rolls == [([("broken", 1)], [])]

@@ -45,6 +45,60 @@ def test_numbers_become_int32_float32_and_bool(value, dtype, shape):
 
 
 @pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (1, "f4"),
+        (5.0, "i4"),
+        ([1, 2.5], "f4"),
+        ([[1], [2]], "f2"),
+        ([[1.0, 2], [3, 4]], "i8"),
+        ([0, 255], "u1"),
+        ([2**63 - 1], "i8"),
+        ([2**64 - 1], "u8"),
+        ([0.1, 1e300], "f8"),
+        ([65504], "f2"),
+        ([True], "?"),
+    ],
+)
+def test_numbers_become_the_type_that_the_model_wants(value, wanted):
+    array = to_value(value, np.dtype(wanted))
+    np.testing.assert_array_equal(array, np.array(value, wanted), strict=True)
+    assert array.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "left"),
+    [
+        (5.5, "i4", "f4"),
+        ([1, 5.5], "i4", "f4"),
+        (300, "u1", "i4"),
+        (2**40, "i4", "i8"),
+        ([-(2**40)], "u8", "i8"),
+        (1e39, "f4", "f8"),
+        ([1, 1e39], "i4", "f8"),
+        (70000, "f2", "i4"),
+        ([True, False], "f4", "?"),
+        (True, "i4", "?"),
+        ([1], "?", "i4"),
+    ],
+)
+def test_what_does_not_fit_is_left_in_a_type_that_the_model_refuses(value, wanted, left):
+    np.testing.assert_array_equal(
+        to_value(value, np.dtype(wanted)), np.array(value, left), strict=True
+    )
+
+
+def test_a_number_that_fits_no_type_is_refused():
+    with pytest.raises(InvalidInputs, match="integer is out of the range of int32"):
+        to_value([2**70], np.dtype("u1"))
+
+
+def test_an_object_keeps_its_own_type():
+    given = {"b64": "AQI=", "type": "int8", "shape": [2]}
+    assert to_value(given, np.dtype("f4")).dtype == np.int8
+
+
+@pytest.mark.parametrize(
     ("value", "expected", "kind"),
     [
         ("hi", "hi", str),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedStr
-from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, TooLarge
+from mindspore_serving.errors import Code, InvalidInputs, ServingError, StageFailed, TooLarge
 from mindspore_serving.wire import ms_json
 
 NO_INSTANCES = "Parser request failed, key 'instances' expects to exist once, but actually 0 times"
@@ -152,6 +152,14 @@ def test_equal_failures_of_all_instances_are_told_once():
 def test_different_failures_are_told_one_by_one():
     reply = json.loads(ms_json.assemble([b"", b"", b'{"y":1}'], [(2, "a"), (2, "b"), None]))
     assert reply == {"instances": [{"error_msg": "a"}, {"error_msg": "b"}, {"y": 1}]}
+
+
+def test_a_tensor_that_does_not_fit_is_named_with_its_index_among_others():
+    errors = [None, (Code.INVALID_TENSOR, "wrong shape")]
+    reply = json.loads(ms_json.assemble([b'{"y":1}', b""], errors))
+    error = {"error_msg": "wrong shape (instance 1, counted from 0)"}
+    assert reply == {"instances": [{"y": 1}, error]}
+    assert ms_json.assemble([b"", b""], [errors[1]] * 2) == b'{"error_msg":"wrong shape"}'
 
 
 @pytest.mark.parametrize("errors", [None, [], [None]])

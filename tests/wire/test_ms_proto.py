@@ -13,6 +13,14 @@ from mindspore_serving.wire.ms_instance import sized, to_varint
 SPEC = bytes.fromhex("0a03 616464 1208 6164645f63617374 1801")
 
 
+def test_a_tensor_that_does_not_fit_is_named_with_its_index_among_others():
+    reply = pb.PredictReply.FromString(
+        ms_proto.assemble(b"", [b"", b""], [None, (Code.INVALID_TENSOR, "wrong")])
+    )
+    assert [one.error_code for one in reply.error_msg] == [0, 2]
+    assert reply.error_msg[1].error_msg == b"wrong (instance 1, counted from 0)"
+
+
 def test_peek_reads_the_golden_request(golden):
     assert ms_proto.peek(golden("predict_request.hex")) == ("add", "add_cast", 1, SPEC)
 

@@ -37,3 +37,12 @@ def test_a_failure_is_common_only_if_every_instance_has_it():
     assert status.common_failure([(1, "a"), None]) is None
     assert status.common_failure([None, None]) is None
     assert status.common_failure([]) is None
+
+
+def test_a_value_that_does_not_fit_is_named_with_the_index_of_its_instance():
+    failures = [None, (Code.INVALID_TENSOR, "bad"), (Code.SYSTEM_ERROR, "raised")]
+    assert status.numbered(failures) == [
+        None,
+        (Code.INVALID_TENSOR, "bad (instance 1, counted from 0)"),
+        (Code.SYSTEM_ERROR, "raised"),
+    ]

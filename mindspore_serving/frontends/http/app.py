@@ -1,7 +1,7 @@
 """The HTTP application: what the fast path does not take.
 
-GET /health, /livez, /readyz, /metrics and /servables; and the classic RESTful protocol for URLs of
-other forms, streams, and wrong methods and paths.
+GET /health, /livez, /readyz, /metrics and /servables; the classic RESTful protocol for URLs of
+other forms, streams and wrong methods; and what is answered for a path that no protocol has.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,24 +10,26 @@ from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Scope
 
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
+from mindspore_serving.frontends import refusals
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.gate import Gate
 from mindspore_serving.frontends.health import routes as health_routes
+from mindspore_serving.frontends.http.unrouted import Unrouted, without_slash
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
+from mindspore_serving.frontends.ms_rest import MsRest, find_route, is_classic, to_request
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.sites import SiteRules
-from mindspore_serving.wire.status import seconds_of
 
-_VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
+# The original refused what is no POST by its own text, with status 200.
+_CLASSIC_VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 
 
 def make_app(
@@ -42,11 +44,6 @@ def make_app(
 ) -> ASGIApp:
     """The ASGI application over `inference`: `routes` of other protocols come first.  Without
     `sites`, web pages of other sites may ask."""
-
-    async def health(_: HttpRequest) -> Response:
-        if control.is_ready:
-            return PlainTextResponse("ready")
-        return PlainTextResponse("not ready", 503, {"retry-after": seconds_of(None)})
 
     async def servables(_: HttpRequest) -> Response:
         return JSONResponse({"servables": control.observe()})
@@ -68,17 +65,26 @@ def make_app(
             answer = rest.refuse(error)
         return to_response(answer)
 
-    app = Starlette(
-        routes=[
-            *routes,
-            Route("/health", health, methods=["GET"]),
-            *health_routes(control),
-            Route("/metrics", show_metrics, methods=["GET"]),
-            Route("/servables", servables, methods=["GET"]),
-            Route("/{path:path}", classic, methods=_VERBS),
-        ]
-    )
-    return _guarded(app, keys or Keys(), sites)
+    verbs = ["POST"] if rest.use_status_codes else _CLASSIC_VERBS
+    known = [
+        *routes,
+        *health_routes(control),
+        Route("/metrics", show_metrics, methods=["GET"]),
+        Route("/servables", servables, methods=["GET"]),
+        Route("/model/{path:path}", classic, methods=verbs),
+        _ClassicRoute("/{path:path}", classic, methods=["POST"]),
+    ]
+    app = Starlette(routes=[*known, Route("/{path:path}", Unrouted(known))])
+    return _guarded(without_slash(app), keys or Keys(), sites)
+
+
+class _ClassicRoute(Route):
+    """A classic URL with other words before "model", as the original takes it."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if refusals.is_protocol(scope["path"]) or not is_classic(scope["raw_path"]):
+            return Match.NONE, {}
+        return super().matches(scope)
 
 
 def _guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
@@ -89,7 +95,7 @@ def _guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
     return CORSMiddleware(
         gate,
         allow_origins=sites.allow_origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "HEAD", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["*"],
     )

@@ -13,6 +13,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
+from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.wire import status
 
@@ -38,6 +39,7 @@ class Application(Exchange):
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
+        self._request_id = id_of(head.fields)
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()
@@ -98,6 +100,7 @@ class Application(Exchange):
         self._num_held = 0
 
     async def _run(self) -> None:
+        log.request_id.set(self._request_id.decode())  # of this task alone
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
@@ -141,6 +144,7 @@ class Application(Exchange):
         if not self.is_complete:
             self.keep_alive = False  # answered before its end was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
+        headers.append((NAME, self._request_id))
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")

@@ -8,6 +8,7 @@ from typing import Protocol
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
+from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import BodyMemory
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -75,7 +76,8 @@ class Refused(Exchange):
     def start(self) -> None:
         self.has_responded = True
         text = self._refusal.text.encode()
-        fields = [(b"content-type", b"text/plain; charset=utf-8")]
+        name = (NAME, id_of({}))
+        fields = [(b"content-type", b"text/plain; charset=utf-8"), name]
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)
         self.output.transport.write(head + text)
         self.output.finished()

@@ -6,10 +6,12 @@ RESTful calls need none of that.
 
 from dataclasses import dataclass
 
+from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import MsRest, find_route, to_request
@@ -18,7 +20,10 @@ from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
 _JSON = (b"content-type", b"application/json")
-_OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_OK = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Predict(Exchange):
         "_is_submitted",
         "_num_held",
         "_path",
+        "_request_id",
         "error",
         "holder",
         "route",
@@ -82,6 +88,7 @@ class Predict(Exchange):
         self.error: ServingError | None = None  # why it is refused
         self.holder: KeyHolder | None = None  # of its API key
         self._path = path
+        self._request_id = id_of(head.fields)
         self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
         self._num_held = 0  # bytes of the body behind its first part
@@ -129,7 +136,7 @@ class Predict(Exchange):
             self._submit()
         elif self.error is not None:
             self._is_submitted = True
-            self._write(*self._path.rest.refuse(self.error))
+            self._refuse(self.error)
 
     def disconnect(self) -> None:
         self._is_over = True
@@ -141,7 +148,7 @@ class Predict(Exchange):
         if self._call is not None:
             self._call.cancel()
         self._is_submitted = True
-        self._write(*self._path.rest.refuse(error))
+        self._refuse(error)
 
     def _submit(self) -> None:
         self._is_submitted = True
@@ -150,11 +157,19 @@ class Predict(Exchange):
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:
-            self._write(*self._path.rest.refuse(error))
+            self._refuse(error)
 
     def _on_reply(self, reply: Reply) -> None:
         self._call = None  # which refers to this method: freed now, not by the garbage collector
-        self._write(*self._path.rest.answer(reply))
+        if reply.failure is None:
+            self._write(*self._path.rest.answer(reply, self._request_id))
+        else:
+            self._refuse(reply.failure)
+
+    def _refuse(self, error: Exception) -> None:
+        with log.of_request(self._request_id.decode()):
+            answer = self._path.rest.refuse(error)
+        self._write(*answer)
 
     def _write(self, status: int, body: bytes, retry_after: str | None) -> None:
         if self._is_over:
@@ -166,9 +181,9 @@ class Predict(Exchange):
         if not self.is_complete:
             self.keep_alive = False  # refused before its end was read
         if status == 200 and self.keep_alive and retry_after is None:
-            transport.write(_OK % (len(body), body))
+            transport.write(_OK % (self._request_id, len(body), body))
         else:
-            fields = [_JSON, length_of(body)]
+            fields = [_JSON, (NAME, self._request_id), length_of(body)]
             if retry_after is not None:
                 fields.append((b"retry-after", retry_after.encode()))
             transport.write(head_of(status, fields, keep_alive=self.keep_alive) + body)

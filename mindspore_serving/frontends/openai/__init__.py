@@ -15,6 +15,7 @@ from mindspore_serving.frontends.openai import (
     tokens,
 )
 from mindspore_serving.frontends.openai.endpoint import post
+from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS
 from mindspore_serving.frontends.openai.requests import ChatRequest, CompletionRequest
 from mindspore_serving.frontends.site import Site
 
@@ -22,8 +23,14 @@ from mindspore_serving.frontends.site import Site
 def routes(site: Site) -> list[BaseRoute]:
     """The routes of all of it."""
     return [
-        post(site, "/v1/chat/completions", ChatRequest, chat.answer),
-        post(site, "/v1/completions", CompletionRequest, completions.answer),
+        post(site, "/v1/chat/completions", ChatRequest, chat.answer, CHAT.ignored),
+        post(
+            site,
+            "/v1/completions",
+            CompletionRequest,
+            completions.answer,
+            COMPLETIONS.ignored,
+        ),
         *responses.routes(site),
         *embeddings.routes(site),
         *models.routes(site),

@@ -38,6 +38,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
+TGI = "tgi"  # what the Python client of TGI calls every model
 _ROLE = {"role": "assistant", "content": "", "refusal": None}
 
 
@@ -53,6 +54,8 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
             await while_there(http, generation.begin())
         if body.stream:
             chunks = _ChatChunks(head, request.params.n, has_usage=wants_usage)
+            if body.model == TGI:
+                chunks.repeat_role()
             return EventStream(Owned(_stream(generation, chunks), stack.pop_all()))
         whole = await while_there(http, _collect(generation, head))
     return Response(encode(whole), media_type="application/json")
@@ -164,6 +167,11 @@ class _ChatChunks:
         self._writer = ChunkWriter(head, "chat.completion.chunk", has_usage=has_usage)
         self._choices = [_StreamedChoice(self._writer, index) for index in range(n)]
 
+    def repeat_role(self) -> None:
+        """For a client that wants the role in every event; others would join them."""
+        for choice in self._choices:
+            choice.role = {"role": "assistant", "tool_calls": None}
+
     def begin(self) -> bytes:
         """The first event of each choice."""
         return b"".join([choice.begin() for choice in self._choices])
@@ -181,6 +189,7 @@ class _StreamedChoice:
     def __init__(self, writer: ChunkWriter, index: int) -> None:
         self._writer = writer
         self._index = index
+        self.role: dict[str, str | None] = {}  # in every event
         self._waiting: list[Token] = []  # that no event has had yet
         self._before, self._after = writer.frame(
             b'{"index":%d,"delta":{"content":' % index, b'},"logprobs":null,"finish_reason":null}'
@@ -190,7 +199,7 @@ class _StreamedChoice:
         return self._event(_ROLE)
 
     def take(self, chunk: Chunk) -> bytes:
-        is_text = chunk.finish_reason is None and chunk.tokens is None
+        is_text = chunk.finish_reason is None and chunk.tokens is None and not self.role
         if is_text and not self._waiting and not chunk.reasoning and not chunk.tool_calls:
             text = chunk.text
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""
@@ -203,6 +212,7 @@ class _StreamedChoice:
     def _event(self, delta: Mapping[str, object], reason: str | None = None) -> bytes:
         logprobs = of_chat(self._waiting) if self._waiting else None
         self._waiting = []
+        delta = {**self.role, **delta}
         choice = {"index": self._index, "delta": delta, "logprobs": logprobs}
         return self._writer.of_choice(encode({**choice, "finish_reason": reason}))
 

@@ -41,7 +41,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    return [post(site, "/v1/embeddings", EmbeddingRequest, answer)]
+    return [post(site, "/v1/embeddings", EmbeddingRequest, answer, EMBEDDINGS.ignored)]
 
 
 async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:

@@ -27,6 +27,8 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     Code.OVERLOADED: _CROWDED,
     Code.UNAUTHORIZED: (_REQUEST, "invalid_api_key"),
     Code.FORBIDDEN: (_REQUEST, None),
+    Code.NO_ROUTE: (_REQUEST, None),
+    Code.WRONG_VERB: (_REQUEST, None),
 }
 _PROMPT = ("context", "template", "empty")  # reasons to refuse that are about the prompt
 

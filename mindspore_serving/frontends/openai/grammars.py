@@ -13,6 +13,22 @@ from mindspore_serving.frontends.openai.decoding import check_free
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+_BESIDE = ("json_schema", "schema", "value")
+_ACCEPTED = {  # by type: what may be beside it
+    "text": (),
+    "json_object": ("schema", "value"),
+    "json_schema": ("json_schema", "value"),
+    "json": ("value",),
+    "regex": ("value",),
+}
+_TYPES = "text, json_object, json_schema, json or regex"
+_EXPECTED = {
+    "json_schema": "an object with name and schema",
+    "json": "a schema",
+    "regex": "a regular expression",
+}
+
+
 class JsonSchema(msgspec.Struct):
     name: str
     description: str | None = None
@@ -21,8 +37,13 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
+    """`schema` and `value` are those of other servers: a schema beside `json_object` (llama.cpp,
+    TGI), and what TGI has beside every type."""
+
     type: str
     json_schema: JsonSchema | None = None
+    schema: Any = None
+    value: Any = None
 
 
 class StructuredOutputs(msgspec.Struct):
@@ -50,16 +71,43 @@ def to_grammar(
 
 
 def _of_format(wanted: ResponseFormat) -> Grammar | None:
+    others = [name for name in _BESIDE if getattr(wanted, name) is not None]
+    accepted = _ACCEPTED.get(wanted.type)
+    if accepted is None:
+        raise _invalid("response_format.type", wanted.type, _TYPES)
+    wrong = [name for name in others if name not in accepted] or others[1:]
+    if wrong:
+        name = f"response_format.{wrong[0]}"
+        raise InvalidField(name, f"does not go with type {show(wanted.type)}: leave it out")
     if wanted.type == "text":
         return None
-    if wanted.type == "json_object":
+    if not others and wanted.type != "json_object":
+        name = f"response_format.{accepted[0]}"
+        raise InvalidField(name, "is missing, expected " + _EXPECTED[wanted.type])
+    if wanted.json_schema is not None:
+        return _of_schema("response_format.json_schema", wanted.json_schema)
+    if not others:
         return Grammar("json_object")
-    if wanted.type != "json_schema":
-        raise _invalid("response_format.type", wanted.type, "text, json_object or json_schema")
-    place = "response_format.json_schema"
-    if wanted.json_schema is None:
-        raise InvalidField(place, "is missing, expected an object with name and schema")
-    return _of_schema(place, wanted.json_schema)
+    place = f"response_format.{others[0]}"
+    return _of_value(wanted.type, place, getattr(wanted, others[0]))
+
+
+def _of_value(kind: str, place: str, value: Any) -> Grammar:
+    """The forms of other servers."""
+    if kind == "regex":
+        if not isinstance(value, str):
+            raise _invalid(place, value, _EXPECTED[kind])
+        return Grammar("regex", value)
+    if kind == "json_schema":
+        if not isinstance(value, dict) or "schema" not in value:
+            raise _invalid(place, value, _EXPECTED[kind])
+        place, value = f"{place}.schema", value["schema"]
+    if isinstance(value, str):
+        return Grammar("json_schema", value)
+    if not isinstance(value, dict):
+        raise _invalid(place, value, "a schema, or its text")
+    check_free(place, value)
+    return Grammar("json_schema", msgspec.json.encode(value).decode())
 
 
 def _of_schema(place: str, wanted: JsonSchema) -> Grammar:

@@ -16,7 +16,7 @@ OWNER = "mindspore-serving"
 
 def routes(site: Site) -> list[BaseRoute]:
     async def every(_: Request) -> Response:
-        found = [to_object(model) for model in site.models.all()]
+        found = [to_object(model) for model in site.models.listed()]
         return _respond({"object": "list", "data": found})
 
     async def one(request: Request) -> Response:

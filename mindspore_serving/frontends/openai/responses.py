@@ -9,8 +9,10 @@ from contextlib import ExitStack
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
+from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import Owned, while_there
@@ -33,7 +35,7 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
-STORED = "/v1/responses/{name:path}"
+STORED, COUNT = "/v1/responses/{name:path}", "/v1/responses/input_tokens"
 SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
 PLACE = re.compile(r"^messages(?:\[(\d+)\])?")
 # What chats call a field, what it is called here.
@@ -48,9 +50,17 @@ NAMES = (
 
 def routes(site: Site) -> list[BaseRoute]:
     return [
-        post(site, "/v1/responses", ResponseRequest, answer),
-        Route(STORED, not_stored, methods=["GET", "DELETE", "POST"]),
+        post(site, "/v1/responses", ResponseRequest, answer, RESPONSES.ignored),
+        post(site, COUNT, ResponseRequest, count, RESPONSES.ignored),
+        _Stored(STORED, not_stored, methods=["GET", "DELETE", "POST"]),
     ]
+
+
+class _Stored(Route):
+    """The path of an earlier response, whose name is not that of another route."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if scope["path"] == COUNT else super().matches(scope)
 
 
 async def not_stored(request: Request) -> Response:
@@ -78,6 +88,25 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
         if body.stream:
             return EventStream(Owned(stream_response(generation, writing), stack.pop_all()))
         whole = await while_there(http, write_whole(generation, writing))
+    return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
+    """How many tokens the input of a response has."""
+    model = find_generator(site.models, body.model)
+    RESPONSES.refuse(body)
+    messages = to_messages(body.input, body.instructions)
+    chat_body = _to_chat(body, messages, model.card)
+    try:
+        wanted = chat.to_request(chat_body, model)
+        request = Tokenize(
+            messages=wanted.messages, tools=wanted.tools, template_options=wanted.template_options
+        )
+        with naming("input", CHAT, chat_body):
+            found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+    except InvalidField as error:
+        raise _renamed(error, messages) from None
+    whole = {"object": "response.input_tokens", "input_tokens": len(found.tokens)}
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 

@@ -99,8 +99,11 @@ def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mo
     if choice is None:
         return ("auto" if names else "none"), None
     if isinstance(choice, str):
+        if choice in names and choice not in _MODES:
+            return "required", choice
         if choice not in _MODES:
-            raise _invalid("tool_choice", choice, f"{', '.join(_MODES)} or an object")
+            accepted = ", ".join([*_MODES, *names])
+            raise _invalid("tool_choice", choice, f"{accepted} or an object")
         if choice == "required" and not names:
             raise InvalidField("tool_choice", 'is "required", expected tools with it')
         return _MODES[choice], None

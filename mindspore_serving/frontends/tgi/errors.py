@@ -12,6 +12,7 @@ from mindspore_serving.errors import (
     DeadlineExceeded,
     Forbidden,
     InvalidInputs,
+    NoRoute,
     NotFound,
     Overloaded,
     ServableUnavailable,
@@ -75,7 +76,7 @@ def to_tgi_error(error: Exception) -> TgiError:
         return _of_refused(error.refused)
     if isinstance(error, Overloaded):
         return overloaded(status.retry_after(error))
-    if isinstance(error, NotFound):
+    if isinstance(error, NotFound | NoRoute):
         return TgiError(404, "not_found", str(error))
     if isinstance(error, InvalidInputs):
         return invalid(str(error))

@@ -1,12 +1,12 @@
 """POST /, /generate and /generate_stream: answers with their headers, and what is counted."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServableUnavailable, ServingError
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.site import Site
@@ -21,9 +21,11 @@ from mindspore_serving.frontends.tgi.requests import (
     GENERATE,
     GenerateRequest,
     decode,
+    find_unknown,
     read_json,
 )
 from mindspore_serving.frontends.tgi.writing import Times, write_stream, write_whole
+from mindspore_serving.frontends.unknown_fields import HEADER
 
 
 class Generating:
@@ -35,11 +37,14 @@ class Generating:
         self._recorder = recorder
 
     async def generate(self, http: Request) -> Response:
-        body = decode(await read_json(http, self._site), GENERATE)
-        return await self._whole(http, body, in_list=False)
+        body = await read_json(http, self._site)
+        found = decode(body, GENERATE)
+        return _named(find_unknown(body), await self._whole(http, found, in_list=False))
 
     async def generate_stream(self, http: Request) -> Response:
-        return self._stream(http, decode(await read_json(http, self._site), GENERATE))
+        body = await read_json(http, self._site)
+        found = decode(body, GENERATE)
+        return _named(find_unknown(body), self._stream(http, found))
 
     async def compat(self, http: Request) -> Response:
         return await self.answer_compat(http, await read_json(http, self._site))
@@ -49,9 +54,10 @@ class Generating:
         found = decode(body, COMPAT)
         if found.parameters.return_full_text is None:
             found.parameters.return_full_text = True
+        unknown = find_unknown(body)
         if found.stream:
-            return self._stream(http, found)
-        return await self._whole(http, found, in_list=True)
+            return _named(unknown, self._stream(http, found))
+        return _named(unknown, await self._whole(http, found, in_list=True))
 
     async def _whole(self, http: Request, body: GenerateRequest, *, in_list: bool) -> Response:
         times, request = Times(), None
@@ -71,12 +77,14 @@ class Generating:
         return Response(content, headers=_headers(request, times), media_type="application/json")
 
     def _stream(self, http: Request, body: GenerateRequest) -> Response:
-        """All is sent as events, errors too; the status is 200."""
+        """All is sent as events, errors too; the status is 200 once there is a model."""
         times = Times()
         self._recorder.count_request()
         headers = {"x-compute-characters": str(len(body.inputs))}
         try:
             request = self._check(http, body, is_stream=True)
+        except ServableUnavailable:
+            raise  # no model yet: nobody may take that for a stream
         except ServingError as error:
             events = self._failure(error)
         else:
@@ -130,6 +138,13 @@ class Generating:
         self._recorder.observe_taken(times, request.max_new_tokens, most)
         if times.ended:
             self._recorder.observe_done(times, most)
+
+
+def _named(unknown: Sequence[str], response: Response) -> Response:
+    """`response` with the names of the fields that were ignored."""
+    if unknown:
+        response.headers[HEADER] = ", ".join(unknown)
+    return response
 
 
 def _headers(request: CheckedRequest, times: Times) -> dict[str, str]:

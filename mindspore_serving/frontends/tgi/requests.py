@@ -1,5 +1,5 @@
-"""The bodies that clients send, and the errors of one that is no request.  Unknown fields are
-ignored; null is accepted where None is.
+"""The bodies that clients send, and the errors of one that is no request.  Null is accepted where
+None is.
 """
 
 from typing import Annotated, Any, TypeVar
@@ -13,6 +13,7 @@ from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi.errors import WrongBody
 from mindspore_serving.frontends.tgi.fields import FIELDS, schema_grammar
+from mindspore_serving.frontends.unknown_fields import KnownFields
 
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
@@ -103,6 +104,10 @@ GENERATE = msgspec.json.Decoder(GenerateRequest)
 COMPAT = msgspec.json.Decoder(CompatRequest)
 CHAT = msgspec.json.Decoder(ChatRequest)
 
+_TOP = KnownFields("TGI", CompatRequest)
+_INSIDE = KnownFields("TGI, parameters", Parameters)
+_PARAMETERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 T = TypeVar("T")
 
 
@@ -113,8 +118,8 @@ async def read_json(request: Request, site: Site) -> bytes:
 
 
 def check_type(request: Request) -> None:
-    """Raise WrongBody unless the type of the body is JSON."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    """Raise WrongBody unless the type of the body is JSON, or not given."""
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
     if main != "application" or (sub != "json" and not sub.endswith("+json")):
         raise WrongBody(415, "Expected request with `Content-Type: application/json`")
@@ -127,6 +132,14 @@ async def read_limited(request: Request, site: Site) -> bytes:
     except TooLarge:
         text = "Failed to buffer the request body: length limit exceeded"
         raise WrongBody(413, text) from None
+
+
+def find_unknown(body: bytes) -> tuple[str, ...]:
+    """The fields of a `GenerateRequest`, which `body` is, that are not known.  Raises InvalidField
+    for one that is nearly called like another."""
+    inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
+    names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
+    return *_TOP.find_unknown(body), *names
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

@@ -33,7 +33,6 @@ from mindspore_serving.frontends.tgi.requests import (
 
 TOKENIZE = "/tokenize"  # where vLLM's protocol has a route too
 PREPARE_THREADS = 2  # of a worker, which look at prompts
-_VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -53,13 +52,13 @@ def routes(
 
     return [
         Route("/", _guarded(generating.compat), methods=["POST"]),
-        _route("/generate", "POST", generating.generate),
-        _route("/generate_stream", "POST", generating.generate_stream),
-        _route("/invocations", "POST", invocations(site, generating)),
+        Route("/generate", _guarded(generating.generate), methods=["POST"]),
+        Route("/generate_stream", _guarded(generating.generate_stream), methods=["POST"]),
+        Route("/invocations", _guarded(invocations(site, generating)), methods=["POST"]),
         DecliningRoute(TOKENIZE, _guarded(_tokenize(site)), methods=["POST"]),
-        _route("/chat_tokenize", "POST", _chat_tokenize(site, recorder)),
-        _route("/info", "GET", _info(site, limits)),
-        _route("/ping", "GET", health),
+        Route("/chat_tokenize", _guarded(_chat_tokenize(site, recorder)), methods=["POST"]),
+        Route("/info", _guarded(_info(site, limits)), methods=["GET"]),
+        Route("/ping", _guarded(health), methods=["GET"]),
     ]
 
 
@@ -68,18 +67,6 @@ def root_health(site: Site, request: Request) -> Response:
     if site.control.is_ready:
         return Response()
     return TgiError(503, "healthcheck", "unhealthy", "1").to_response()
-
-
-def _route(path: str, verb: str, answer: Answer) -> Route:
-    """A route that answers other verbs as well: with 405 and an empty body."""
-    guarded = _guarded(answer)
-
-    async def endpoint(request: Request) -> Response:
-        if request.method != verb:
-            return Response(status_code=405, headers={"allow": verb})
-        return await guarded(request)
-
-    return Route(path, endpoint, methods=_VERBS)
 
 
 def _guarded(answer: Answer) -> Answer:

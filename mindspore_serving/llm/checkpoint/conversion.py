@@ -45,6 +45,11 @@ def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) 
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
+def directory_size(directory: Path) -> int:
+    """Bytes of the files in `directory`."""
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
+
+
 def run_command(
     convert: Callable[..., None], arguments: Sequence[str] | None, modes: Iterable[str] = ()
 ) -> int:

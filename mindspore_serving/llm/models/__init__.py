@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
 
+from mindspore_serving.core.tasks import HEADS, split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import bert
 from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
@@ -55,7 +56,11 @@ def load_definition(
     name = names[0] if isinstance(names, list) and names else None
     if name not in ARCHITECTURES:
         known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
-        raise StartError(f"config.json has architectures {names!r}, expected one of {known}")
+        heads = ", ".join(f"...{head} ({task})" for head, task in HEADS.items())
+        raise StartError(
+            f"config.json has architectures {names!r}, expected one of {known}, or, to be served "
+            f"and not to generate, {heads}"
+        )
     method = quantization_of(config).get("quant_method")
     if method not in (None, QUANT_METHOD, GGUF):
         raise StartError(
@@ -73,9 +78,16 @@ def is_encoder(config: Mapping[str, Any]) -> bool:
     return isinstance(names, list) and bool(names) and names[0] in ENCODERS
 
 
+def has_encoder(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (config.json) describes an encoder with any head that is served."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
+    return isinstance(first, str) and split_architecture(first)[0] in bert.FAMILIES
+
+
 def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Encoder]:
-    """As `load_definition`, of an encoder."""
-    if not is_encoder(config):
+    """As `load_definition`, of an encoder, which may have a classifier behind it."""
+    if not has_encoder(config):
         known = ", ".join(sorted(ENCODERS))
         raise StartError(
             f"config.json has architectures {config.get('architectures')!r}, expected one of "

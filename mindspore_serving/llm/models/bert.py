@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.gpt2 import ACTIVATIONS
 from mindspore_serving.llm.models.ops import AttentionSpec, Ops, Tensor
@@ -83,7 +84,7 @@ class EncoderInputs:
 
     token_ids: Tensor
     positions: Tensor  # rows of the position table
-    types: Tensor  # rows of the type table: zeros, as a prompt is one text
+    types: Tensor  # rows of the type table: 1 where the second of two texts is
 
 
 def from_config(config: Mapping[str, Any]) -> EncoderSpec:
@@ -91,8 +92,7 @@ def from_config(config: Mapping[str, Any]) -> EncoderSpec:
 
     Raises StartError naming a key that is missing or out of range, or what is not supported.
     """
-    family = str(config["architectures"][0]).removesuffix("ForMaskedLM").removesuffix("Model")
-    names = FAMILIES[family]
+    names = FAMILIES[split_architecture(config["architectures"][0])[0]]
     if names is DISTILBERT:
         config = {**DISTILBERT_DEFAULTS, **config}
     kind = config.get("position_embedding_type", "absolute")
@@ -195,3 +195,9 @@ def tables(spec: EncoderSpec) -> list[tuple[list[str], int]]:
     """(names that it may have, rows) of each table that is read by what a request says."""
     rows = {WORDS: spec.vocab_size, POSITIONS: spec.first_position + spec.max_positions}
     return [([p + name for p in spec.names.prefixes], count) for name, count in rows.items()]
+
+
+def type_tables(spec: EncoderSpec) -> list[str]:
+    """The names that the table of types may have; empty for a family without."""
+    types = spec.names.types
+    return [f"{prefix}{types}.weight" for prefix in spec.names.prefixes if types]

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
@@ -109,5 +110,4 @@ def _import(runtime: str, place: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
-        cause = f"needs {error.name}, which is not installed"
-        raise StartError(f"runtime {runtime!r} {cause}") from error
+        raise StartError(extras.missing(error, f"runtime {runtime!r}")) from error

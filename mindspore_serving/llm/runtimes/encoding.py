@@ -17,7 +17,7 @@ from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Encoder, load_encoder
-from mindspore_serving.llm.models.bert import EncoderSpec, tables
+from mindspore_serving.llm.models.bert import EncoderSpec, tables, type_tables
 from mindspore_serving.llm.step import Tokens
 
 MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
@@ -31,6 +31,7 @@ class EncoderModel:
     spec: EncoderSpec
     definition: Encoder
     max_model_len: int
+    num_types: int  # of tokens; 1 for a family without
 
 
 def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderModel:
@@ -50,7 +51,9 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
         given = config.max_model_len
         raise StartError(f"max_model_len is {given}, but the model has {most} positions")
     good = config.max_model_len or longest_prompt(checkpoint.directory) or most
-    return EncoderModel(checkpoint, spec, definition, min(good, most))
+    types = [name for name in type_tables(spec) if checkpoint.has(name)]
+    num_types = checkpoint.shape(types[0])[0] if types else 1
+    return EncoderModel(checkpoint, spec, definition, min(good, most), num_types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class EncoderLayout:
 
     token_ids: Tokens
     positions: Tokens
+    types: Tokens
     places: Tokens
     back: Tokens
     is_token: npt.NDArray[np.bool_]  # [B, L]
@@ -75,21 +79,28 @@ class EncoderLayout:
 
 
 def lay_out_prompts(
-    prompts: Sequence[Sequence[int]], first_position: int, num_rows: int | None = None
+    prompts: Sequence[Sequence[int]],
+    first_position: int,
+    num_rows: int | None = None,
+    *,
+    types: Sequence[Sequence[int]] | None = None,
 ) -> EncoderLayout:
-    """`num_rows` is T if it is more than the prompts have: the spare tokens are 0."""
+    """`num_rows` is T if it is more than the prompts have: the spare tokens are 0.  `types` are
+    those of the prompts' tokens, None for zeros."""
     counts = np.array([len(prompt) for prompt in prompts])
     num_tokens = int(counts.sum())
     longest = int(counts.max())
     starts = np.cumsum(counts) - counts
     columns = np.arange(longest)
     is_token = columns < counts[:, None]
-    token_ids, positions, back = (
-        np.zeros(num_rows or num_tokens, np.int32) for _ in ("token_ids", "positions", "back")
-    )
+    names = ("token_ids", "positions", "types", "back")
+    token_ids, positions, kinds, back = (np.zeros(num_rows or num_tokens, np.int32) for _ in names)
     token_ids[:num_tokens] = [token for prompt in prompts for token in prompt]
+    if types is not None:
+        kinds[:num_tokens] = [kind for prompt in types for kind in prompt]
     positions[:] = first_position
     positions[:num_tokens] += (np.arange(num_tokens) - np.repeat(starts, counts)).astype(np.int32)
     back[:num_tokens] = np.flatnonzero(is_token)
     places = np.minimum(columns, counts[:, None] - 1) + starts[:, None]
-    return EncoderLayout(token_ids, positions, places.astype(np.int32), back, is_token, num_tokens)
+    places = places.astype(np.int32)
+    return EncoderLayout(token_ids, positions, kinds, places, back, is_token, num_tokens)

@@ -30,7 +30,9 @@ from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
+from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
+from mindspore_serving.llm.step import EncoderRunner
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
@@ -94,6 +96,7 @@ class AsyncEngine:
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
         self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, lane)
+        self._encoder = getattr(opened.engine, "encoder", None)
         self._loop.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 
@@ -126,6 +129,11 @@ class AsyncEngine:
         if entry is not None and entry.answer is not None:
             for part_id in entry.answer.request_ids:
                 self._loop.post(part_id, _aborting(part_id))
+
+    def encoder_runner(self) -> EncoderRunner:
+        """The encoder, for another thread: what that runs is computed between two steps."""
+        assert self._encoder is not None
+        return LoopRunner(self._encoder, self._loop)
 
     def collect(self) -> None:
         """Deliver what has come since to the sinks; always called by one thread.  Raises

@@ -5,6 +5,7 @@ Knows nothing of sampling or of chats; needs the `tokenizers` library.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,25 @@ from mindspore_serving.llm.tokenization.decoders import Config, DecoderChain
 from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
 TOKENIZER = "tokenizer.json"
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+_SPECIAL_NAMES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+    "sep_token",
+    "cls_token",
+    "mask_token",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedInput:
+    """The tokens of one text, or of two that belong together."""
+
+    ids: list[int]
+    types: list[int]  # 1 where the second text is, for models that tell the two apart
+    offsets: list[tuple[int, int]]  # where in its text each begins and ends, in characters
+    is_special: list[bool]  # whether the tokenizer has added it
 
 
 class Tokenizer:
@@ -95,6 +114,20 @@ class Tokenizer:
         (encoding,) = self._inner.encode_batch([text], add_special_tokens=add_special)
         return encoding.ids, encoding.offsets
 
+    def encode_whole(
+        self, text: str, pair: str | None = None, most: int | None = None
+    ) -> TokenizedInput:
+        """All that an encoder needs of one text or of two, with special tokens; of at most `most`
+        tokens, cut from the end of the longer text.  Of a tokenizer that one thread uses."""
+        if most is not None:
+            self._inner.enable_truncation(most)
+        try:
+            (found,) = self._inner.encode_batch([text if pair is None else (text, pair)])
+        finally:
+            self._inner.no_truncation()
+        special = [bool(flag) for flag in found.special_tokens_mask]
+        return TokenizedInput(found.ids, found.type_ids, found.offsets, special)
+
     def encode_words(self, words: Iterable[str]) -> list[list[int]]:
         """The ids of each word, at the start of a text and after a space, for bad words."""
         found: dict[tuple[int, ...], None] = {}
@@ -110,6 +143,10 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """The token as the vocabulary spells it; None if there is none."""
         return cast("str | None", self._inner.id_to_token(token_id))
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it; None if there is none."""
+        return cast("int | None", self._inner.token_to_id(token))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

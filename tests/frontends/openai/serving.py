@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
-from starlette.applications import Starlette
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.llm_messages import (
@@ -23,10 +22,11 @@ from mindspore_serving.core.llm_messages import (
     to_refused,
 )
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.core.service import Reply, Request, ServableReadiness
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import openai
 from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
@@ -181,6 +181,9 @@ class Control:
     def __init__(self) -> None:
         self.card = CARD
 
+    def readiness(self) -> list[ServableReadiness]:
+        return []
+
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         embeds = replace(CARD, can_generate=False, can_embed=True, adapters=())
         return [("toy", 1, self.card), ("vectors", 1, embeds)]
@@ -197,8 +200,11 @@ class Web:
         models = LanguageModels(self.inference, self.control, rules)
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        app = Starlette(routes=openai.routes(site))
-        path = FastPath(self.inference, MsRest(MAX_BODY), Keys())
+        rest = MsRest(MAX_BODY)
+        app = make_app(
+            self.inference, self.control, lambda: b"", rest=rest, routes=openai.routes(site)
+        )
+        path = FastPath(self.inference, rest, Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
         self.port = self._server.port

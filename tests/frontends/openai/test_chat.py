@@ -225,11 +225,53 @@ def test_an_adapter_is_asked_by_its_name(web):
             "{}",
         ),
         ({"type": "json_schema", "json_schema": {"name": "x"}}, "json_object", ""),
+        ({"type": "json_object", "schema": {"type": "null"}}, "json_schema", '{"type":"null"}'),
+        ({"type": "json_object", "value": {"type": "null"}}, "json_schema", '{"type":"null"}'),
+        ({"type": "json", "value": {"type": "null"}}, "json_schema", '{"type":"null"}'),
+        ({"type": "json", "value": '{"type":"null"}'}, "json_schema", '{"type":"null"}'),
+        ({"type": "regex", "value": "a+"}, "regex", "a+"),
+        ({"type": "json_schema", "value": {"schema": {}}}, "json_schema", "{}"),
+        ({"type": "json_schema", "value": {"name": "x", "schema": {}}}, "json_schema", "{}"),
     ],
 )
 def test_a_response_format_is_a_grammar(web, wanted, kind, source):
     assert web.chat(response_format=wanted).status == 200
     assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({"type": "json"}, "response_format.value"),
+        ({"type": "regex", "value": 5}, "response_format.value"),
+        ({"type": "regex", "schema": {}}, "response_format.schema"),
+        ({"type": "text", "value": "a+"}, "response_format.value"),
+        ({"type": "json_object", "value": {}, "schema": {}}, "response_format.value"),
+        ({"type": "json_object", "schema": 5}, "response_format.schema"),
+        ({"type": "json_schema", "value": {"name": "x"}}, "response_format.value"),
+        ({"type": "json_schema", "schema": {}}, "response_format.schema"),
+    ],
+)
+def test_a_response_format_that_is_none_is_refused_and_never_ignored(web, wanted, param):
+    answer = web.chat(response_format=wanted)
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert web.inference.calls == []
+
+
+def test_a_url_is_no_name_of_a_model(web):
+    for url in (web.url, "https://example.org/endpoint"):
+        assert web.chat(model=url).json["model"] == "toy"
+    assert web.chat(model="ftp://example.org").status == 404
+    assert web.call("GET", f"/v1/models/{web.url}").status == 404
+
+
+def test_the_client_of_tgi_gets_what_it_wants_in_every_event(web):
+    web.says(*spoken("Hi", "!"))
+    deltas = [one["choices"][0]["delta"] for one in web.chat(model="tgi", stream=True).chunks]
+    assert [(one["role"], one["tool_calls"]) for one in deltas] == [("assistant", None)] * 4
+    assert "".join(one.get("content") or "" for one in deltas) == "Hi!"
+    deltas = [one["choices"][0]["delta"] for one in web.chat(stream=True).chunks]
+    assert ["role" in one for one in deltas] == [True, False, False, False]
 
 
 def test_text_is_no_grammar(web):

@@ -6,7 +6,7 @@ import openai
 import pydantic
 import pytest
 
-from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started
+from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started, Tokenized
 from mindspore_serving.errors import ServableUnavailable, ServingError
 from tests.frontends.openai.serving import spoken, token
 from tests.waiting import PATIENCE
@@ -162,3 +162,44 @@ async def test_the_asynchronous_client_asks_many_at_once(web):
             ]
         )
     assert [one.choices[0].message.content for one in found] == [f"{i}!" for i in range(20)]
+
+
+def test_what_the_server_does_not_have_is_an_error(client):
+    for call in (
+        lambda: client.images.generate(model="toy", prompt="a cat"),
+        lambda: client.audio.speech.create(model="toy", voice="alloy", input="hello"),
+        lambda: client.moderations.create(input="hello"),
+        client.files.list,
+        lambda: client.post("/responses/compact", body={}, cast_to=object),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            call()
+
+
+def test_a_wrong_method_is_an_error(client):
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.get("/chat/completions", cast_to=object)
+    assert (caught.value.status_code, caught.value.response.headers["allow"]) == (405, "POST")
+
+
+def test_a_client_of_another_protocol_is_told_that_its_path_is_not_here(web):
+    anthropic = pytest.importorskip("anthropic")
+    base = web.url.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as client:
+        with pytest.raises(anthropic.NotFoundError) as caught:
+            client.messages.create(model="toy", max_tokens=8, messages=MESSAGES)
+        assert "there is no route POST /v1/messages" in caught.value.message
+        with pytest.raises(anthropic.NotFoundError):
+            client.messages.count_tokens(model="toy", messages=MESSAGES)
+
+
+def test_the_input_of_a_response_is_counted(web, client):
+    web.inference.script = lambda request: [Tokenized("abc", (token("a"),) * 3, ((0, 1),) * 3)]
+    found = client.responses.input_tokens.count(model="toy", input="abc", instructions="be brief")
+    assert found.input_tokens == 3
+    assert [one["role"] for one in web.sent.messages] == ["system", "user"]
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.get("/responses/input_tokens", cast_to=object)
+    assert caught.value.response.headers["allow"] == "POST"
+    with pytest.raises(openai.BadRequestError):
+        client.responses.input_tokens.count(model="toy", input="a", previous_response_id="resp_1")

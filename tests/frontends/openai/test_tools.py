@@ -132,6 +132,7 @@ def test_no_tool_may_be_called(web):
     [
         ("required", ["look", "wait"]),
         ({"type": "function", "function": {"name": "wait"}}, ["wait"]),
+        ("wait", ["wait"]),
         (
             {
                 "type": "allowed_tools",

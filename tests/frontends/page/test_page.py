@@ -306,6 +306,28 @@ def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
     assert began == set()
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_command_for_a_model_has_values_of_its_types_and_shapes(
+    browser: Browser, server: Talking
+) -> None:
+    rows = httpx.get(f"{server.url}/servables", timeout=PATIENCE).json()["servables"]
+    (row,) = [row for row in rows if row["name"] == "words"]
+    double = row["methods"]["double"]
+    row["methods"] = {"double": double}
+    for dtype, shape, doubled in (
+        ("float32", [3], [3.0] * 3),
+        ("int64", [None, 2], [[2, 2]]),
+        ("float16", [3, 40, None], [[[3.0]] * 40] * 3),
+    ):
+        double["input_specs"] = [{"name": "x", "dtype": dtype, "shape": shape}]
+        browser.answer("/servables", 200, json.dumps({"servables": [row]}))
+        browser.open(server.url)
+        browser.until("document.querySelectorAll('.how').length === 1")
+        line = browser.evaluate("document.querySelector('.how pre').textContent")
+        done = subprocess.run(["bash", "-c", f"{line} -s"], capture_output=True, check=True)
+        assert json.loads(done.stdout) == {"instances": [{"y": doubled}]}
+
+
 def test_a_hidden_page_asks_for_nothing(page: Browser) -> None:
     page.evaluate(
         "Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true});"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import (
@@ -22,9 +21,11 @@ from mindspore_serving.core.llm_messages import (
     encode_events,
 )
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.service import Reply
+from mindspore_serving.core.service import Reply, ServableReadiness
 from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.language import LanguageModels
+from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
 from tests.frontends.inference import FakeCall, FakeInference
 
@@ -92,6 +93,9 @@ class ScriptedControl:
     def observe(self) -> list[dict[str, Any]]:
         return self.observed
 
+    def readiness(self) -> list[ServableReadiness]:
+        return []
+
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         return self.models
 
@@ -110,7 +114,13 @@ class Server:
         self.control = ScriptedControl(list(models))
         known = LanguageModels(self.inference, self.control)
         self.site = Site(known, self.inference, self.control, max_body)
-        self.app = Starlette(routes=make_routes(self.site))
+        self.app = make_app(
+            self.inference,
+            self.control,
+            lambda: b"",
+            rest=MsRest(max_body),
+            routes=make_routes(self.site),
+        )
 
     @property
     def sent(self) -> Generate:

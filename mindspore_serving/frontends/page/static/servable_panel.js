@@ -1,6 +1,7 @@
 // One servable in the live view: what it does now, and how to call it.
 
 import { Chart } from "./chart.js";
+import { callLine, quoted } from "./example.js";
 import { rates } from "./rates.js";
 import { duration, rounded } from "./timing.js";
 
@@ -91,12 +92,10 @@ function howTo(row) {
   const talks = isLanguageModel(row) && row.model?.can_generate !== false;
   if (talks) box.append(...calling("chat", chatLine(row.name)));
   if (row.model?.can_embed) box.append(...calling("embeddings", embedLine(row.name)));
-  for (const [name, { inputs, outputs }] of Object.entries(row.methods ?? {})) {
-    if (name.startsWith("@")) continue; // between our own processes
+  for (const [name, { inputs, outputs, input_specs: specs }] of Object.entries(row.methods ?? {})) {
     const signature = `${name}(${inputs.join(", ")}) → ${outputs.join(", ")}`;
-    // a language model's inputs have defaults, but for the prompt
-    const needed = isLanguageModel(row) ? inputs.filter((input) => input === "prompt") : inputs;
-    box.append(...calling(signature, callLine(row.name, name, needed)));
+    const path = `model/${encodeURIComponent(row.name)}:${encodeURIComponent(name)}`;
+    box.append(...calling(signature, callLine(new URL(path, location.href), specs)));
   }
   box.open = !talks;
   return box;
@@ -122,13 +121,6 @@ function calling(signature, line) {
   return [make("p", "signature", signature), command];
 }
 
-function callLine(servable, method, inputs) {
-  const instance = Object.fromEntries(inputs.map((name) => [name, name === "prompt" ? "Hello" : 1.5]));
-  const body = JSON.stringify({ instances: [instance] });
-  const path = `model/${encodeURIComponent(servable)}:${encodeURIComponent(method)}`;
-  return `curl ${new URL(path, location.href)} -d ${quoted(body)}`;
-}
-
 function chatLine(model) {
   const messages = [{ role: "user", content: "Hello" }];
   return openaiLine("-N ", "chat/completions", { model, messages, stream: true });
@@ -141,11 +133,6 @@ function embedLine(model) {
 function openaiLine(options, path, body) {
   const url = new URL(`v1/${path}`, location.href);
   return `curl ${options}${url} -H 'content-type: application/json' -d ${quoted(JSON.stringify(body))}`;
-}
-
-// For a POSIX shell.
-function quoted(text) {
-  return `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 function make(tag, className = "", text = "") {

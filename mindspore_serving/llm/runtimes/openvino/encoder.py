@@ -89,19 +89,22 @@ class OpenVINOEncoder:
         self.vocab_size = model.spec.vocab_size
         self.hidden_size = model.spec.hidden_size
         self.max_model_len = model.max_model_len
+        self.num_types = model.num_types
         self._first_position = model.spec.first_position
         self._kept = kept
         self._request: Any = compiled.create_infer_request()
 
-    def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
+    def run(
+        self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Vectors:
         if self._request is None:
             raise ServingError("the runner is closed")
         num_rows = rounded(sum(len(prompt) for prompt in prompts))
-        layout = lay_out_prompts(prompts, self._first_position, num_rows)
+        layout = lay_out_prompts(prompts, self._first_position, num_rows, types=types)
         arrays = {
             "token_ids": layout.token_ids,
             "positions": layout.positions,
-            "types": np.zeros(num_rows, np.int32),
+            "types": layout.types,
             "places": layout.places,
             "back": layout.back,
             "mask": layout.mask(),

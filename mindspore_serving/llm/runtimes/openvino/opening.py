@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from mindspore_serving import log
+from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -64,6 +64,7 @@ def open_runner(
     weights = Weights(checkpoint, options.precision, bits)
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
+    loading.reached(0.3)
     if weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
     is_gguf = quantization_of(checkpoint.config).get("quant_method") == GGUF

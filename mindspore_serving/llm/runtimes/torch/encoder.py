@@ -75,16 +75,19 @@ class TorchEncoder:
         self.vocab_size = model.spec.vocab_size
         self.hidden_size = model.spec.hidden_size
         self.max_model_len = model.max_model_len
+        self.num_types = model.num_types
         self._model = model
         self._device = device
         self._weights = Weights(model.checkpoint, dtype, device)
         self._ops: EncoderOps | None = EncoderOps(self._weights, dtype, device)
 
-    def run(self, prompts: Sequence[Sequence[int]]) -> Vectors:
+    def run(
+        self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
+    ) -> Vectors:
         ops, spec = self._ops, self._model.spec
         if ops is None:
             raise ServingError("the runner is closed")
-        layout = lay_out_prompts(prompts, spec.first_position)
+        layout = lay_out_prompts(prompts, spec.first_position, types=types)
         try:
             with torch.inference_mode():
                 is_token = torch.from_numpy(layout.is_token).to(self._device)
@@ -94,9 +97,8 @@ class TorchEncoder:
                     is_token[:, None, None, :],
                 )
                 token_ids = self._upload(layout.token_ids)
-                inputs = EncoderInputs(
-                    token_ids, self._upload(layout.positions), torch.zeros_like(token_ids)
-                )
+                positions, kinds = self._upload(layout.positions), self._upload(layout.types)
+                inputs = EncoderInputs(token_ids, positions, kinds)
                 states: Tensor = self._model.definition(ops, spec, inputs)
                 vectors: Vectors = states.float().cpu().numpy()
         except (RuntimeError, IndexError) as error:

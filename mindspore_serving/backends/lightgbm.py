@@ -1,0 +1,54 @@
+"""LightGBM's own files, the text of `save_model`.  Knows nothing of batches."""
+
+import re
+from functools import partial
+
+from mindspore_serving.backends.base import ModelSource
+from mindspore_serving.backends.source import load_error
+from mindspore_serving.backends.tabular import (
+    PREDICTION,
+    PROBABILITIES,
+    Predictor,
+    TabularBackend,
+    features,
+    to_classes,
+)
+
+_CLASSES = ("binary", "multiclass", "multiclassova")
+_OBJECTIVE = re.compile(r"^objective=(\S+)", re.MULTILINE)
+_TREES = re.compile(r"^tree_sizes=([\d ]*)\s*?\n", re.MULTILINE)
+
+
+class LightgbmBackend(TabularBackend):
+    """A booster.  NaN is a missing value.
+
+    Of a classifier (objective binary, multiclass, multiclassova) `prediction` is the number of the
+    class; of others it is what the booster predicts.
+    """
+
+    @classmethod
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
+        import lightgbm
+
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read()
+        _check_whole(source, path, text)
+        booster = lightgbm.Booster(model_str=text)
+        predict = partial(booster.predict, num_threads=num_threads)
+        x = features(booster.num_feature(), "float64")
+        objective = _OBJECTIVE.search(text)
+        if objective is not None and objective.group(1) in _CLASSES:
+            names = (PREDICTION, PROBABILITIES)
+            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
+        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
+
+
+def _check_whole(source: ModelSource, path: str, text: str) -> None:
+    """LightGBM ends the process at a file that is cut, so its trees are counted before."""
+    sizes = _TREES.search(text)
+    if not text.startswith("tree") or sizes is None:
+        raise load_error(source, path, "it is no text file of LightGBM")
+    trees = text.find("Tree=0", sizes.end())
+    end = trees + sum(map(int, sizes.group(1).split()))
+    if trees < 0 or text[end : end + len("end of trees")] != "end of trees":
+        raise load_error(source, path, "it is damaged or cut off: its trees have other sizes")

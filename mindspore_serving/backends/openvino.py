@@ -1,0 +1,118 @@
+"""Models that OpenVINO reads itself: its own (.xml), TensorFlow, TensorFlow Lite, Paddle, ONNX.
+
+On a CPU.  Knows nothing of batches.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.openvino_model import (
+    OpenvinoModel,
+    require_cpu,
+    to_properties,
+    to_request,
+    to_spec,
+)
+from mindspore_serving.backends.source import (
+    check_files,
+    checked,
+    element_error,
+    load_error,
+    warm_up,
+)
+from mindspore_serving.core.value import Signature
+
+_SAVED_MODEL = "saved_model.pb"
+_SEQUENCES = {"LSTMSequence", "GRUSequence", "RNNSequence"}
+
+
+class OpenvinoBackend:
+    """A model in a format that OpenVINO reads, one compiled model per file."""
+
+    def __init__(self, models: list[OpenvinoModel], signature: tuple[Signature, ...]) -> None:
+        self._models = models
+        self._signature = signature
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "OpenvinoBackend":
+        """Read, compile and warm up every file; `openvino_model` has the options.
+
+        A TensorFlow SavedModel is named by its directory, or its file saved_model.pb.  A model with
+        states begins every run with those of the file.
+        """
+        source = replace(source, paths=tuple(_file_of(path) for path in source.paths))
+        check_files(source)
+        require_cpu(source, "export the model to ONNX, which ONNX Runtime runs on other devices")
+        properties = to_properties(source)
+        models, signatures = [], []
+        for path in source.paths:
+            graph = _read(source, path)
+            has_sequence = any(one.get_type_name() in _SEQUENCES for one in graph.get_ops())
+            request = to_request(source, path, graph, properties)
+            model = OpenvinoModel(request, needs_elements=has_sequence, is_stateless=True)
+            models.append(model)
+            signature = checked(source, path, _signature(source, path, graph))
+            signatures.append(warm_up(model.run, signature, source, path))
+        return cls(models, tuple(signatures))
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One per file, with the names of the file."""
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        return self._models[subgraph].run(inputs)
+
+    def close(self) -> None:
+        self._models.clear()
+
+
+def _file_of(path: str) -> str:
+    return os.path.join(path, _SAVED_MODEL) if os.path.isdir(path) else path
+
+
+def _read(source: ModelSource, path: str) -> Any:
+    import openvino
+
+    beside = f"{os.path.splitext(path)[0]}.bin"
+    if path.lower().endswith(".xml") and not os.path.exists(beside):
+        raise load_error(source, path, f"its weights, '{beside}', do not exist")
+    is_saved_model = os.path.basename(path) == _SAVED_MODEL
+    try:
+        return openvino.Core().read_model(os.path.dirname(path) if is_saved_model else path)
+    except RuntimeError as error:
+        raise load_error(source, path, _cause(error)) from error
+
+
+def _cause(error: RuntimeError) -> str:
+    """Without the places in OpenVINO's code, which it puts before the cause."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return " ".join(told or lines)
+
+
+def _signature(source: ModelSource, path: str, graph: Any) -> Signature:
+    inputs = [to_spec(_name(port, f"x{i}"), port) for i, port in enumerate(graph.inputs)]
+    outputs = [to_spec(_name(port, f"y{i}"), port) for i, port in enumerate(graph.outputs)]
+    for index, (spec, port) in enumerate(zip(inputs, graph.inputs, strict=True)):
+        if spec.dtype is None:
+            kind = port.get_element_type().get_type_name()
+            raise element_error(source, path, index, name=spec.name, kind=kind)
+    for index, (spec, port) in enumerate(zip(outputs, graph.outputs, strict=True)):
+        if spec.dtype is None:
+            kind = port.get_element_type().get_type_name()
+            raise load_error(
+                source,
+                path,
+                f"output {index} '{spec.name}' is of type {kind}, which replies cannot carry; "
+                "convert it to float32 in the model",
+            )
+    return Signature(tuple(inputs), tuple(outputs))
+
+
+def _name(port: Any, other: str) -> str:
+    """The first by the alphabet of its names, without TensorFlow's number of the output."""
+    return min(port.get_names(), default=other).removesuffix(":0")

@@ -1,0 +1,116 @@
+"""A model compiled by OpenVINO for the CPU: the options it takes, its tensors, its runs.
+
+Knows no file format.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import Options, load_error, words
+from mindspore_serving.core.value import TensorSpec
+from mindspore_serving.errors import StageFailed, StartError
+
+_PRECISIONS = {None: "f32", "fp16": "f16"}  # of Context's precision_mode
+
+
+class OpenvinoModel:
+    """One compiled model.  With `is_stateless`, what a run writes to its states is not seen by the
+    next."""
+
+    def __init__(self, request: Any, *, needs_elements: bool, is_stateless: bool) -> None:
+        self.request = request
+        # LSTM of OpenVINO 2026.4 ends the process at an empty batch.
+        self._needs_elements = needs_elements
+        self._resets = is_stateless and bool(request.query_state())
+
+    def run(self, inputs: Sequence[Array]) -> list[Array]:
+        """See `Backend.run`."""
+        if self._needs_elements and not all(array.size for array in inputs):
+            raise StageFailed("an input without elements, which this model's LSTM cannot compute")
+        try:
+            if self._resets:
+                self.request.reset_state()
+            results = self.request.infer(list(inputs), share_inputs=True, share_outputs=True)
+        except Exception as error:  # OpenVINO raises RuntimeError, its Python part others
+            raise StageFailed(words(error)) from error
+        return list(results.to_tuple())
+
+
+def require_cpu(source: ModelSource, instead: str) -> None:
+    """Raise StartError, which ends with `instead`, for another device than a CPU."""
+    if source.device_type != "cpu":
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: OpenVINO runs it on device type cpu, "
+            f"not on {source.device_type}; {instead}"
+        )
+
+
+def to_properties(source: ModelSource) -> dict[str, Any]:
+    """What OpenVINO is asked for: of `Context`, `thread_num` and the CPU's `precision_mode`.
+
+    "origin" computes in float32, also where the processor would rather take bfloat16.
+    `config_file` is a JSON object of OpenVINO's own properties, such as
+    {"INFERENCE_PRECISION_HINT": "bf16"}.
+    """
+    options = Options(source)
+    precision = _PRECISIONS[options.take("precision_mode")]
+    properties = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
+    num_threads = options.take("thread_num")
+    if num_threads is not None:
+        properties["INFERENCE_NUM_THREADS"] = num_threads
+    properties.update(_own_properties(source, options.take("config_file")))
+    options.report_ignored()
+    return properties
+
+
+def _own_properties(source: ModelSource, path: str | None) -> dict[str, Any]:
+    """What the operator's file says of OpenVINO; nothing without a file."""
+    if path is None:
+        return {}
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise load_error(source, path, f"config_file is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise load_error(source, path, "config_file is no JSON object of OpenVINO's properties")
+    return found
+
+
+def to_request(source: ModelSource, path: str, model: Any, properties: dict[str, Any]) -> Any:
+    """`model` compiled.  Raises StartError naming `path`."""
+    import openvino
+
+    # A limit for the oneDNN of MindSpore, which the backend of MindSpore may have set: with AVX2
+    # OpenVINO's own normalisation ends the process.  It is read when something is compiled first.
+    limit = os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
+    try:
+        compiled = openvino.Core().compile_model(model, "CPU", properties)
+    except RuntimeError as error:
+        raise load_error(source, path, error) from error
+    finally:
+        if limit is not None:
+            os.environ["ONEDNN_MAX_CPU_ISA"] = limit
+    wanted = properties["INFERENCE_PRECISION_HINT"]
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    if used != wanted:
+        log.warning("Model file '%s' is computed in %s, this CPU has no %s", path, used, wanted)
+    return compiled.create_infer_request()
+
+
+def to_spec(name: str, port: Any) -> TensorSpec:
+    """An input or output of a model; dtype None if numpy has no such type."""
+    shape, kind = port.get_partial_shape(), port.get_element_type()
+    dims = None
+    if not shape.rank.is_dynamic:
+        dims = tuple(-1 if dim.is_dynamic else dim.get_length() for dim in shape)
+    name_of_kind = kind.get_type_name()
+    is_plain = name_of_kind == "boolean" or name_of_kind[:1] in "fiu" and kind.bitwidth >= 8
+    dtype = np.dtype(kind.to_dtype()) if is_plain else None
+    return TensorSpec(name, dtype, dims)

@@ -1,0 +1,114 @@
+"""scikit-learn models: skops files, and pickles and joblib files where the operator allows them."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import load_error, words
+from mindspore_serving.backends.tabular import (
+    PREDICTION,
+    PROBABILITIES,
+    TRANSFORMED,
+    Predictor,
+    TabularBackend,
+    features,
+)
+from mindspore_serving.core.dtype import TEXT
+from mindspore_serving.core.value import TensorSpec
+from mindspore_serving.errors import StartError
+
+_BY_NAME = (
+    "it chooses columns of a pandas DataFrame by their names, and requests carry rows of numbers: "
+    "train it on arrays with the numbers of the columns, or serve it as a Python model"
+)
+_PICKLE = (
+    "it is no skops file, and to load a pickle or joblib file runs any code that is in it: if you "
+    "trust who wrote it, declare the model with allow_pickle=True (serve: --allow-pickle); else "
+    "have it saved by skops.io.dump(model, 'model.skops')"
+)
+_TRUST = (
+    "if you trust who wrote it, declare the model with allow_pickle=True (serve: --allow-pickle); "
+    "trees can be exported as ONNX instead, by skl2onnx"
+)
+
+
+class SklearnBackend(TabularBackend):
+    """An estimator or pipeline: what has `predict` (and `predict_proba`), or else `transform`.
+
+    `prediction` is what `predict` returns, `probabilities` are in the order of `classes_`.
+    """
+
+    @classmethod
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            model = _loaded(source, path)
+        for one in said:
+            log.warning("Model file '%s': %s", path, words(one.message))
+        methods = [name for name in ("predict", "predict_proba") if hasattr(model, name)]
+        if "predict" in methods:
+            names = (PREDICTION, PROBABILITIES)[: len(methods)]
+        elif hasattr(model, "transform"):
+            methods, names = ["transform"], (TRANSFORMED,)
+        else:
+            kind = type(model).__name__
+            raise load_error(source, path, f"it is a {kind}, without predict and transform")
+
+        return Predictor(_input(model), names, lambda x: _called(model, methods, x))
+
+
+def _loaded(source: ModelSource, path: str) -> Any:
+    try:
+        if path.lower().endswith(".skops"):
+            return _trusted(source, path)
+        if not source.spec.allow_pickle:
+            raise load_error(source, path, _PICKLE)
+        import joblib
+
+        return joblib.load(path)
+    except ImportError as error:  # of the library that the model needs; skops itself is known
+        raise load_error(source, path, f"it needs a library: {error}") from error
+
+
+def _trusted(source: ModelSource, path: str) -> Any:
+    import skops.io
+
+    unknown = skops.io.get_untrusted_types(file=path)
+    if unknown and not source.spec.allow_pickle:
+        raise load_error(
+            source, path, f"it has types that skops does not trust: {', '.join(unknown)}; {_TRUST}"
+        )
+    return skops.io.load(path, trusted=unknown)
+
+
+def _input(model: Any) -> TensorSpec:
+    count = getattr(model, "n_features_in_", None)
+    if count is not None:
+        return features(count, "float64")
+    first = model.steps[0][1] if hasattr(model, "steps") else model
+    if hasattr(first, "build_analyzer"):  # the vectorisers of texts
+        return TensorSpec("x", TEXT, (-1,))
+    return TensorSpec("x", None, None)
+
+
+def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
+    with warnings.catch_warnings():
+        # of a model that was fitted on a DataFrame
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        try:
+            return [_dense(getattr(model, name)(x)) for name in methods]
+        except ValueError as error:
+            if "columns using strings" in str(error):
+                raise StartError(_BY_NAME) from error
+            raise
+
+
+def _dense(result: Any) -> Array:
+    """Of a sparse matrix its rows, of several targets one array (batch, targets, classes)."""
+    if hasattr(result, "toarray"):
+        result = result.toarray()
+    return np.stack(result, axis=1) if isinstance(result, list) else np.asarray(result)

@@ -1,0 +1,130 @@
+"""What models of rows have in common: one input `x`, a row of features or one text, and the outputs
+`prediction` and `probabilities`.
+
+Knows no format.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mindspore_serving import log
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import Options, check_files, load_error, words
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.errors import StageFailed, StartError
+
+PREDICTION, PROBABILITIES, TRANSFORMED = "prediction", "probabilities", "transformed"
+
+
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A loaded file: `predict` gets rows of `x` and returns an array for each of `outputs`."""
+
+    x: TensorSpec
+    outputs: tuple[str, ...]
+    predict: Callable[[Array], Sequence[Array]]
+
+
+class TabularBackend(ABC):
+    """One predictor per file, on a CPU."""
+
+    def __init__(self, predictors: list[Predictor], signature: tuple[Signature, ...]) -> None:
+        self._predictors = predictors
+        self._signature = signature
+
+    @classmethod
+    @abstractmethod
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
+        """Load `path`.  Raises StartError, or any Exception for what the file is not."""
+
+    @classmethod
+    def load(cls, source: ModelSource) -> "TabularBackend":
+        """Load every file and run it once, on a row of zeros or an empty text.
+
+        Of `Context`, `thread_num` is applied.  The default is 1: most batches are small, and other
+        workers want the cores too.
+        """
+        check_files(source)
+        options = Options(source)
+        num_threads = options.take("thread_num") or 1
+        options.report_ignored()
+        predictors = [_opened(cls, source, path, num_threads) for path in source.paths]
+        signature = [
+            _signature(source, path, predictor)
+            for path, predictor in zip(source.paths, predictors, strict=True)
+        ]
+        return cls(predictors, tuple(signature))
+
+    @property
+    def signature(self) -> tuple[Signature, ...]:
+        """One per file."""
+        return self._signature
+
+    def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
+        try:
+            return list(map(np.asarray, self._predictors[subgraph].predict(inputs[0])))
+        except Exception as error:  # of many kinds, by what the model is made of
+            raise StageFailed(words(error)) from error
+
+    def close(self) -> None:
+        self._predictors.clear()
+
+
+def features(count: int, dtype: str) -> TensorSpec:
+    """`x` of rows with `count` numbers."""
+    return TensorSpec("x", np.dtype(dtype), (-1, count))
+
+
+def to_classes(probabilities: Array) -> list[Array]:
+    """The prediction and the probabilities of all classes, of those of the one class or of all.
+
+    The prediction is the number of the likeliest class, int64.
+    """
+    if probabilities.ndim == 1:
+        probabilities = np.stack([1 - probabilities, probabilities], axis=1)
+    return [probabilities.argmax(axis=1), probabilities]
+
+
+def _opened(
+    backend: type[TabularBackend], source: ModelSource, path: str, num_threads: int
+) -> Predictor:
+    if source.device_type != "cpu":
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: models of format {source.spec.format} run on "
+            f"device type cpu, not on {source.device_type}"
+        )
+    try:
+        return backend.open_file(source, path, num_threads)
+    except StartError:
+        raise
+    except Exception as error:  # of many kinds, by what in the file is wrong
+        raise load_error(source, path, error) from error
+
+
+def _signature(source: ModelSource, path: str, predictor: Predictor) -> Signature:
+    """With the types and shapes of the outputs, if a run on zeros tells them."""
+    x = predictor.x
+    results: Sequence[Array | None] = [None] * len(predictor.outputs)
+    if x.shape is not None:
+        shape = [max(dim, 1) for dim in x.shape]
+        is_text = x.dtype == dtypes.TEXT
+        rows = np.full(shape, "", object) if is_text else np.zeros(shape, x.dtype)
+        try:
+            results = [np.asarray(result) for result in predictor.predict(rows)]
+        except StartError as error:
+            raise load_error(source, path, error) from error
+        except Exception as error:  # zeros may be no category of it
+            log.warning("Model file '%s' is not warmed up with zeros: %s", path, words(error))
+    outputs = zip(predictor.outputs, results, strict=True)
+    return Signature((x,), tuple(_output(name, result) for name, result in outputs))
+
+
+def _output(name: str, result: Array | None) -> TensorSpec:
+    if result is None:
+        return TensorSpec(name, None, None)
+    dtype = dtypes.TEXT if result.dtype.kind in "OU" else result.dtype
+    return TensorSpec(name, dtype, (-1, *result.shape[1:]))

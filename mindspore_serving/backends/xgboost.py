@@ -1,0 +1,64 @@
+"""XGBoost's own files: .json and .ubj of `save_model`.  Knows nothing of batches."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mindspore_serving.backends.base import Array, ModelSource
+from mindspore_serving.backends.source import load_error
+from mindspore_serving.backends.tabular import (
+    PREDICTION,
+    PROBABILITIES,
+    Predictor,
+    TabularBackend,
+    features,
+    to_classes,
+)
+from mindspore_serving.backends.ubjson import check_whole
+
+_CLASSES = ("binary:logistic", "multi:softprob", "multi:softmax")
+
+
+class XgboostBackend(TabularBackend):
+    """A booster.  NaN is a missing value.
+
+    Of a classifier (objective binary:logistic, multi:softprob, multi:softmax) `prediction` is the
+    number of the class; of others it is what the booster predicts.  After early stopping the trees
+    up to the best iteration count, as in XGBoost's own scikit-learn interface.
+    """
+
+    @classmethod
+    def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
+        import xgboost
+
+        if path.lower().endswith(".ubj"):
+            check_whole(source, path)
+        booster = xgboost.Booster(model_file=path)
+        booster.set_param({"nthread": num_threads})
+        config = json.loads(booster.save_config())["learner"]
+        objective = config["objective"]["name"]
+        if objective == "multi:softmax":
+            booster.set_param({"objective": "multi:softprob"})  # the same, with probabilities
+        if booster.num_features() == 0:
+            raise load_error(source, path, "it has no features: it was not trained")
+        is_linear = config["gradient_booster"]["name"] == "gblinear"
+        predict = partial(_predict_linear, booster) if is_linear else _tree_predictor(booster)
+        x = features(booster.num_features(), "float32")
+        if objective in _CLASSES:
+            names = (PREDICTION, PROBABILITIES)
+            return Predictor(x, names, lambda rows: to_classes(predict(rows)))
+        return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
+
+
+def _tree_predictor(booster: Any) -> Callable[[Array], Array]:
+    best = booster.attr("best_iteration")
+    trees = (0, 0 if best is None else int(best) + 1)  # 0: all
+    return partial(booster.inplace_predict, iteration_range=trees)
+
+
+def _predict_linear(booster: Any, rows: Array) -> Array:
+    import xgboost
+
+    result: Array = booster.predict(xgboost.DMatrix(rows, nthread=1))
+    return result

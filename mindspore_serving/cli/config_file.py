@@ -1,0 +1,158 @@
+"""Reads a configuration file of `serve`, with the line of everything that is wrong in it."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mindspore_serving.cli.config_fields import FIELDS, FILES, PATH, PER_SERVABLE, SERVABLES, Field
+from mindspore_serving.errors import InvalidInputs, StartError
+
+MAX_SIZE = 1 << 20  # bytes
+_KINDS = {"boolean": "true or false", "integer": "an integer", "number": "a number"}
+_KINDS |= {"string": "text (in quotes, if it looks like a number)", "array": "a list"}
+_KINDS |= {"object": "names with values", "scalar": "a number, true, false or text"}
+_TAGS = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
+_TAGS |= {"seq": "array", "map": "object"}
+
+
+class _Loader(yaml.SafeLoader):
+    """Gives numbers, truth values and text; a date is text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rows if not tag.endswith(":timestamp")]
+    for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(  # YAML 1.1 takes 1e3 for text
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), "-+0123456789"
+)
+
+
+def read(path: str) -> dict[str, Any]:
+    """The fields of `ServeSettings` that the YAML file `path` gives.  Raises StartError if it
+    cannot be read, InvalidInputs with the line for what is wrong in it."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_SIZE + 1)
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartError(f"the configuration file cannot be read: {error}") from None
+    if len(data) > MAX_SIZE:
+        raise InvalidInputs(f"{path} has more than {MAX_SIZE} bytes")
+    return _Reader(path).read(text)
+
+
+class _Reader:
+    """Of one file, which errors name."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._directory = os.path.dirname(os.path.abspath(path))
+
+    def read(self, text: str) -> dict[str, Any]:
+        try:
+            root = yaml.compose(text, _Loader)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            line = "" if mark is None else f", line {mark.line + 1}"
+            problem = getattr(error, "problem", None) or "it is no YAML"
+            raise InvalidInputs(f"{self._path}{line}: {problem}") from None
+        except RecursionError:
+            raise InvalidInputs(f"{self._path}: it is nested too deeply") from None
+        if root is None or _kind(root) == "null":
+            return {}
+        found: dict[str, Any] = {}
+        for name, key, value in self._items(root, [SERVABLES, *FIELDS]):
+            if name == SERVABLES:
+                entries = self._list(value, f"'{SERVABLES}'")
+                found[SERVABLES] = tuple(self._servable(one) for one in entries)
+            else:
+                found[name] = self._value(FIELDS[name], key, value)
+        return found
+
+    def _servable(self, node: yaml.Node) -> dict[str, Any]:
+        """Its path and its own settings."""
+        if _kind(node) == "string":
+            return {"paths": (self._absolute(node.value),)}
+        found: dict[str, Any] = {}
+        for name, key, value in self._items(node, [PATH, *PER_SERVABLE]):
+            if name == PATH:
+                found["paths"] = (self._absolute(self._scalar(value, "string", key.value)),)
+            else:
+                found[name] = self._value(FIELDS[name], key, value)
+        if "paths" not in found:
+            self._fail(node, f"a servable has no '{PATH}'")
+        return found
+
+    def _items(
+        self, node: yaml.Node, known: list[str]
+    ) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """(name, its node, the value's node) of a mapping."""
+        if not isinstance(node, yaml.MappingNode):
+            self._fail(node, f"expected {_KINDS['object']}")
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            if name not in known:
+                near = get_close_matches(name.replace("-", "_"), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+                self._fail(key, f"there is no option {name[:100]!r}{hint}")
+            if name in seen:
+                self._fail(key, f"{name!r} is there twice")
+            seen.add(name)
+            yield name, key, value
+
+    def _value(self, field: Field, key: yaml.Node, node: yaml.Node) -> Any:
+        name = str(key.value)
+        if field.kind == "array":
+            entries = self._list(node, repr(name))
+            return tuple(self._scalar(one, field.item, name) for one in entries)
+        if field.kind == "object":
+            return self._pairs(field, name, node)
+        value = self._scalar(node, field.kind, name)
+        if field.choices and value not in field.choices:
+            self._fail(node, f"{name!r} is {value!r}, expected one of {', '.join(field.choices)}")
+        return self._absolute(value) if name in FILES else value
+
+    def _pairs(self, field: Field, name: str, node: yaml.Node) -> tuple[Any, ...]:
+        """A mapping, as the command line gives it."""
+        if not isinstance(node, yaml.MappingNode):
+            self._fail(node, f"{name!r} should be {_KINDS['object']}")
+        found = []
+        for key, value in node.value:
+            given = self._scalar(value, field.item, f"{name}.{key.value}")
+            pair = str(key.value), given if isinstance(given, str) else json.dumps(given)
+            found.append(pair if name == "node_labels" else f"{pair[0]}={pair[1]}")
+        return tuple(found)
+
+    def _list(self, node: yaml.Node, name: str) -> list[yaml.Node]:
+        if not isinstance(node, yaml.SequenceNode):
+            self._fail(node, f"{name} should be {_KINDS['array']}")
+        return list(node.value)
+
+    def _scalar(self, node: yaml.Node, kind: str, name: str) -> Any:
+        given = _kind(node)
+        is_accepted = given == kind or (kind, given) == ("number", "integer")
+        if kind == "scalar":
+            is_accepted = given in ("boolean", "integer", "number", "string")
+        if not is_accepted:
+            shown = repr(node.value[:100]) if isinstance(node.value, str) else _KINDS[given]
+            self._fail(node, f"{name!r} is {shown}, expected {_KINDS[kind]}")
+        value = yaml.SafeLoader("").construct_object(node)
+        return float(value) if kind == "number" else value
+
+    def _absolute(self, path: str) -> str:
+        return os.path.join(self._directory, path)
+
+    def _fail(self, node: yaml.Node, text: str) -> Any:
+        raise InvalidInputs(f"{self._path}, line {node.start_mark.line + 1}: {text}")
+
+
+def _kind(node: yaml.Node) -> str:
+    return _TAGS.get(node.tag.rpartition(":")[2], "null")

@@ -1,0 +1,37 @@
+"""What `serve` can know to be missing before it takes a port or starts a process."""
+
+import os
+from importlib.util import find_spec
+
+from mindspore_serving import backends, extras
+from mindspore_serving.backends import formats
+from mindspore_serving.errors import StartError
+from mindspore_serving.servable import bare, repository
+from mindspore_serving.servable.loader import CONFIG_FILE
+
+_LIBRARIES = {"mindir": "mindspore"}  # of runtimes that are not called as their library
+_LANGUAGE = ("tokenizers", "jinja2")
+_DEFAULT = "openvino"
+
+
+def check_library(directory: str, name: str, runtime: str) -> None:
+    """Raises StartError if the library of a servable is missing, or which one it is is not clear.
+
+    `runtime` is that of language models, "" for the default.  What a servable_config.py needs is
+    not known before it runs.
+    """
+    path = os.path.join(directory, name)
+    if repository.is_language_model(path):
+        runtime = runtime or _DEFAULT
+        for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
+            _check(name, module)
+    elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        version = max(bare.versions(path), default=1)
+        spec = bare.find_bare_model(path, version, allow_pickle=True)
+        formats.require(backends.resolve(spec.format, spec.backend))
+
+
+def _check(servable: str, module: str) -> None:
+    if module != "toy" and find_spec(module) is None:
+        error = ModuleNotFoundError(name=module)
+        raise StartError(extras.missing(error, f"the language model {servable}"))

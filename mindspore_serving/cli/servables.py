@@ -1,0 +1,126 @@
+"""Which servables `serve` is to start, and what there is beside them, with the reason why not."""
+
+import os
+from typing import Any
+
+from mindspore_serving import server
+from mindspore_serving.cli.options import to_values
+from mindspore_serving.cli.preflight import check_library
+from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.servable import repository, version_policy
+from mindspore_serving.servable.discovery import discover
+from mindspore_serving.servable.repository import is_language_model
+from mindspore_serving.server.config import merge_config, to_deployment
+
+_SUPERVISION = (
+    "max_workers",
+    "min_workers",
+    "requests_per_worker",
+    "scale_down_delay",
+    "restart_policy",
+    "max_requests",
+    "heartbeat_timeout",
+    "stage_timeout",
+    "step_timeout",
+)
+
+
+def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+    """What is to be started, and why the rest is not: what is no model, or lacks its library.
+
+    Raises ServingError: there is nothing to be started, a setting is wrong, or with `strict` the
+    first reason.
+    """
+    configs, refused = _configs(settings)
+    found = []
+    for config in configs:
+        try:
+            check_library(config.servable_directory, config.servable_name, settings.runtime)
+        except StartError as error:
+            refused.append(f"{config.servable_name}: {error}")
+            if len(refused) == len(configs):
+                raise
+        else:
+            found.append(config)
+    if refused and settings.strict:
+        raise StartError(f"Not served, and --strict is given: {'; '.join(refused)}")
+    return found, refused
+
+
+def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
+    """One for each servable version found.  Raises ServingError: nothing there, or a wrong
+    setting."""
+    return _configs(settings)[0]
+
+
+def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment]:
+    return [to_deployment(config) for config in merge_config(configs)]
+
+
+def llm_options(settings: ServeSettings) -> dict[str, Any]:
+    """The options of language models.  Raises InvalidInputs for one without a value."""
+    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    return options | to_values("--llm-option", settings.llm_option)
+
+
+def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+    parts = [_configs_of(part) for part in settings.parts()]
+    configs = [config for own, _ in parts for config in own]
+    refused = [text for _, own in parts for text in own]
+    if not configs:
+        raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
+    first: dict[str, str] = {}
+    for config in configs:
+        name = config.alias or config.servable_name
+        where = os.path.join(config.servable_directory, config.servable_name)
+        if first.setdefault(name, where) != where:
+            raise InvalidInputs(
+                f"two servables have the name {name!r}: {first[name]} and {where}; give one "
+                "another 'name' in a configuration file"
+            )
+    return configs, refused
+
+
+def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
+    """Those of the paths of `settings`."""
+    at = [discover(path, allow_pickle=settings.allow_pickle) for path in settings.paths]
+    found = list(dict.fromkeys(place for one in at for place in one.places))
+    if settings.name and len(found) > 1:
+        raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    options = llm_options(settings)
+    workers = settings.num_parallel_workers
+    configs = [
+        server.ServableStartConfig(
+            directory,
+            name,
+            settings.device_ids or (None if workers or settings.max_workers else 0),
+            device_type=settings.device_type,
+            num_parallel_workers=workers,
+            max_batch_delay_ms=settings.max_batch_delay_ms,
+            preferred_batch_size=settings.preferred_batch_size,
+            version_number=version,
+            **{name: getattr(settings, name) for name in _SUPERVISION},
+            node_labels=dict(settings.node_labels),
+            alias=settings.name,
+            llm_options=options if is_language_model(os.path.join(directory, name)) else None,
+            allow_pickle=settings.allow_pickle,
+        )
+        for directory, name in found
+        for version in _versions(settings.versions, directory, name)
+    ]
+    return configs, [text for one in at for text in one.refused]
+
+
+def _versions(policy: str, directory: str, name: str) -> list[int]:
+    """The versions to serve; 0 of a servable without version directories."""
+    found = repository.versions(directory, name)
+    chosen = version_policy.choose(policy, found)
+    if found and not chosen:
+        raise InvalidInputs(
+            f"--versions {policy} leaves none of servable {name}, which has "
+            f"{', '.join(map(str, found))}"
+        )
+    return chosen or [0]

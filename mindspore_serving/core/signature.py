@@ -1,0 +1,67 @@
+"""What one instance has to hold and gets back: names, types and shapes, as far as they are known.
+
+Plain data that travels between processes and is shown to clients.  Of models as their files
+describe them, with a batch dimension, see `core.value`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import msgspec
+
+Shape: TypeAlias = tuple[int | None, ...]
+"""Sizes; None for one that is free."""
+
+
+class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
+    """An input or output of one instance.
+
+    `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if not even
+    the number of dimensions is known.  An input that `is_optional` has a default.
+    """
+
+    name: str
+    dtype: str | None = None
+    shape: Shape | None = None
+    is_optional: bool = False
+
+
+class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
+    """The inputs and outputs of a method, or of one graph of a model; no outputs if their number
+    is not known before a run."""
+
+    inputs: tuple[ValueSpec, ...] = ()
+    outputs: tuple[ValueSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServableSignature:
+    """A servable version, all versions of it that were loaded (ascending), and its methods by
+    name."""
+
+    name: str
+    version: int
+    versions: tuple[int, ...]
+    methods: Mapping[str, InstanceSignature]
+
+
+def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
+    """For JSON: {"name": "x", "dtype": "float32", "shape": [3, null]}; null is unknown or free."""
+    return [
+        {"name": spec.name, "dtype": spec.dtype, "shape": _to_list(spec.shape)}
+        | ({"optional": True} if spec.is_optional else {})
+        for spec in specs
+    ]
+
+
+def merge(specs: Iterable[ValueSpec]) -> ValueSpec:
+    """What all of `specs`, of one value, agree on, under the name of the first."""
+    first, *others = specs
+    dtype = first.dtype if all(other.dtype == first.dtype for other in others) else None
+    shape = first.shape if all(other.shape == first.shape for other in others) else None
+    return ValueSpec(first.name, dtype, shape, first.is_optional)
+
+
+def _to_list(shape: Shape | None) -> list[int | None] | None:
+    return None if shape is None else list(shape)

@@ -1,0 +1,64 @@
+"""The tasks of Hugging Face models that do not generate: what each takes and answers.
+
+A table; knows no model.  Several labels or tokens are one JSON text, as a value holds one text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mindspore_serving.core.value import Value
+
+OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling")
+_LABELS = ("label", "score", "labels", "scores")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Inputs and outputs of a stage, in order; a request may leave out those of `OPTIONAL`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """ "" is what a request that leaves out an input gives."""
+        return {name: "" for name in self.inputs if name in OPTIONAL}
+
+
+TASKS = {
+    "text-classification": Task(("text", "text_pair", "top_k", "truncate"), _LABELS),
+    "token-classification": Task(("text", "aggregation", "truncate"), ("entities",)),
+    "feature-extraction": Task(("text", "pooling", "truncate"), ("embedding",)),
+    "fill-mask": Task(("text", "top_k", "truncate"), ("text", "tokens", "scores")),
+    "image-classification": Task(("image", "top_k"), _LABELS),
+}
+HEADS = {  # how the name of an architecture ends, and the task of such a model
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForMaskedLM": "fill-mask",
+    "ForImageClassification": "image-classification",
+    "Model": "feature-extraction",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """A declared model: its directory, its task, and what runs it, "" for the first that can."""
+
+    path: str
+    task: str
+    runtime: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def split_architecture(name: str) -> tuple[str, str]:
+    """(family, head): "BertForMaskedLM" is ("Bert", "ForMaskedLM").  The head is "" for a name
+    that ends like none of `HEADS`."""
+    head = next((head for head in HEADS if name.endswith(head)), "")
+    return name.removesuffix(head), head
+
+
+def task_of(architecture: str) -> str:
+    """The task of a model by its head; "" if that is not served."""
+    return HEADS.get(split_architecture(architecture)[1], "")

@@ -1,0 +1,48 @@
+"""What the directory of a Hugging Face model without servable_config.py serves."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+from mindspore_serving.core.declaration import Declaration, LanguageSpec
+from mindspore_serving.core.tasks import TaskSpec, task_of
+from mindspore_serving.llm.checkpoint.model_files import find_config
+from mindspore_serving.llm.models import ARCHITECTURES, is_encoder
+from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
+from mindspore_serving.servable.hf_model import add_task_method
+from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
+from mindspore_serving.tasks.options import TaskOptions
+
+OWN = {field.name for field in fields(TaskOptions)}
+
+
+def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
+    """Give `declaration`, of a model and without methods, the one that its config.json is for.
+
+    A model that generates has `generate`; one of a task has `predict`.  An encoder that the
+    language protocols can embed with stays a language model as well.
+    """
+    directory = Path(spec.path)
+    config = find_config(directory)
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    task = task_of(name)
+    if not task or name in ARCHITECTURES:
+        add_generate(declaration)
+        return
+    runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime
+    if is_encoder(config) and spec.runtime in ENCODER_RUNTIMES:
+        if not (directory / "tokenizer.json").is_file():
+            add_generate(declaration)  # clients embed token ids
+            return
+        rest = {key: value for key, value in spec.options.items() if key not in OWN}
+        declaration.language = replace(spec, options=rest)
+        if not _fills_masks(directory, task):
+            task = "feature-extraction"
+    else:
+        declaration.language = None
+    add_task_method(declaration, TaskSpec(spec.path, task, runtime, spec.options))
+
+
+def _fills_masks(directory: Path, task: str) -> bool:
+    """A directory of sentence-transformers is for vectors, whatever its architecture."""
+    return task == "fill-mask" and not (directory / "modules.json").exists()

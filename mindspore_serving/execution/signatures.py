@@ -1,0 +1,88 @@
+"""What one instance is for a model and for a method, as far as the loaded models tell.
+
+An input of a method that goes straight to a model has the type and shape of the model's input, and
+an output that comes straight from a model those of its output.  What Python stages take and return
+is not known.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.batching import assemble
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core import signature as signatures
+from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
+from mindspore_serving.core.value import Signature, TensorSpec
+from mindspore_serving.ipc.messages import ModelReport
+
+
+def of_model(spec: ModelSpec, signature: Signature) -> InstanceSignature:
+    """One instance of a graph: `signature` without the batch dimension."""
+    inputs = [
+        _to_spec(tensor, assemble.instance_shape(spec, i, tensor))
+        for i, tensor in enumerate(signature.inputs)
+    ]
+    start = 1 if spec.with_batch_dim else 0
+    outputs = [
+        _to_spec(tensor, tensor.shape and tensor.shape[start:]) for tensor in signature.outputs
+    ]
+    return InstanceSignature(tuple(inputs), tuple(outputs))
+
+
+def of_method(method: Method, models: Mapping[str, ModelReport]) -> InstanceSignature:
+    """The inputs and outputs of `method`; what `models` do not tell of them is None."""
+    known = _inputs(method, models)
+    for stage in method.stages:
+        known.update(_outputs(stage, models))
+    return InstanceSignature(
+        tuple(_named(name, known.get(slot), method) for slot, name in enumerate(method.inputs)),
+        tuple(
+            _named(name, known.get(slot))
+            for name, slot in zip(method.outputs, method.returns, strict=True)
+        ),
+    )
+
+
+def dtypes_of(specs: Iterable[ValueSpec]) -> dict[str, "np.dtype[Any]"]:
+    """The types of the arrays among `specs`, by name."""
+    rows = {spec.name: dtypes.BY_NAME[spec.dtype] for spec in specs if spec.dtype is not None}
+    return {name: row.numpy for name, row in rows.items() if row.numpy is not None}
+
+
+def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
+    row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
+    sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
+    return ValueSpec(tensor.name, None if row is None else row.name, sizes)
+
+
+def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:
+    is_optional = method is not None and name in method.defaults
+    if spec is None:
+        return ValueSpec(name, is_optional=is_optional)
+    return ValueSpec(name, spec.dtype, spec.shape, is_optional)
+
+
+def _inputs(method: Method, models: Mapping[str, ModelReport]) -> dict[int, ValueSpec]:
+    """What models want of the slots that are inputs; where several take one, what they agree on."""
+    wanted: dict[int, list[ValueSpec]] = {}
+    for stage in method.stages:
+        for slot, spec in zip(stage.inputs, _graph(stage, models).inputs, strict=False):
+            if slot < len(method.inputs):
+                wanted.setdefault(slot, []).append(spec)
+    return {slot: signatures.merge(specs) for slot, specs in wanted.items()}
+
+
+def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[int, ValueSpec]]:
+    specs: Sequence[ValueSpec] = _graph(stage, models).outputs
+    if stage.kind is StageKind.LANGUAGE:
+        specs = [ValueSpec("", "str", ())] * len(stage.outputs)
+    return zip(stage.outputs, specs, strict=False)
+
+
+def _graph(stage: Stage, models: Mapping[str, ModelReport]) -> InstanceSignature:
+    report = models.get(stage.target) if stage.kind is StageKind.MODEL else None
+    return report.graphs[stage.subgraph] if report is not None else InstanceSignature()

@@ -1,0 +1,51 @@
+"""Requests that no route takes: a last slash too many, OPTIONS, a wrong method, an unknown path.
+
+What is wrong is answered in the form of the protocol that the path is of, see `refusals`.
+"""
+
+from collections.abc import Sequence
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mindspore_serving.errors import NoRoute, WrongVerb
+from mindspore_serving.frontends.refusals import refuse
+
+_VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+_MOST_SHOWN = 100  # characters of a path
+
+
+def without_slash(app: ASGIApp) -> ASGIApp:
+    """`app`, for which "/v1/models/" is "/v1/models"; the classic protocol reads its own paths."""
+
+    async def strip(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if path.endswith("/") and not path.startswith("/model/"):
+            scope = {**scope, "path": path.rstrip("/") or "/"}
+        await app(scope, receive, send)
+
+    return strip
+
+
+class Unrouted:
+    """The last route: answers for the paths of `routes` to other methods, and for other paths."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answer(scope)(scope, receive, send)
+
+    def _answer(self, scope: Scope) -> Response:
+        path, verb = scope["path"], scope["method"]
+        allowed = [one for one in _VERBS if self._takes({**scope, "method": one})]
+        if allowed and verb == "OPTIONS":
+            return Response(status_code=204, headers={"allow": ", ".join([*allowed, verb])})
+        if allowed:
+            text = f"the method is {verb}, expected {' or '.join(allowed)}"
+            return refuse(path, WrongVerb(text, allowed))
+        return refuse(path, NoRoute(f"there is no route {verb} {path[:_MOST_SHOWN]}"))
+
+    def _takes(self, scope: Scope) -> bool:
+        return any(route.matches(scope)[0] is Match.FULL for route in self._routes)

@@ -1,0 +1,87 @@
+"""POST .../generate and .../generate_stream of language models: a text in; a text, or its pieces as
+server-sent events, out."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving.errors import InvalidInputs, Unsupported
+from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.v2 import language
+from mindspore_serving.frontends.v2.errors import to_body, to_serving_error
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.language import TextRequest
+from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT, Model
+from mindspore_serving.wire.v2.outputs import OutputTensor
+
+Pieces: TypeAlias = "AsyncGenerator[list[OutputTensor], None]"
+
+
+async def generate(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+    """Raises ServingError, and ClientDisconnect."""
+    model, head, request = await _read(v2, http, name, max_body)
+    tensors = await while_there(http, language.generate(request))
+    return Response(_encode(head, tensors), media_type="application/json")
+
+
+async def generate_stream(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+    """Raises ServingError before the first piece; afterwards errors are events."""
+    _, head, request = await _read(v2, http, name, max_body, is_stream=True)
+    pieces = language.stream(request)
+    first = await while_there(http, _next(pieces))
+    return sse.EventStream(_events(head, first, pieces))
+
+
+async def _next(pieces: Pieces) -> list[OutputTensor] | None:
+    return await anext(pieces, None)
+
+
+async def _events(
+    head: dict[str, Any], tensors: list[OutputTensor] | None, pieces: Pieces
+) -> AsyncIterator[bytes]:
+    try:
+        async with aclosing(pieces):
+            while tensors is not None:
+                yield sse.event(_encode(head, tensors))
+                tensors = await _next(pieces)
+    except Exception as error:
+        yield sse.event(to_body(str(to_serving_error(error))))
+
+
+async def _read(
+    v2: V2, http: Request, name: tuple[str, int], max_body: int, *, is_stream: bool = False
+) -> tuple[Model, dict[str, Any], TextRequest]:
+    """The model, what stands in every answer, and the request to it."""
+    body = await read_body(http, min(max_body, v2.models.limits.max_body))
+    model = v2.models.find(*name)
+    if model.language is None:
+        raise Unsupported(f"'{model.name}' is no language model: call infer")
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
+    given = found.get("parameters") or {} if isinstance(found, dict) else None
+    if given is None or not isinstance(given, dict):
+        raise InvalidInputs(f"the body is no JSON object with '{TEXT_INPUT}'")
+    prompt = found.get(TEXT_INPUT)
+    if not isinstance(prompt, str):
+        raise InvalidInputs(f"'{TEXT_INPUT}' is missing, or no text")
+    options = {key: value for key, value in found.items() if key != "parameters"} | given
+    request = language.of_fields(model.language, options, terms_of(http), is_stream=is_stream)
+    head = {"model_name": model.name, "model_version": str(model.version)}
+    if isinstance(found.get("id"), str):
+        head["id"] = found["id"]
+    return model, head, request
+
+
+def _encode(head: dict[str, Any], tensors: list[OutputTensor]) -> bytes:
+    (tensor,) = tensors
+    texts = msgspec.json.decode(tensor.json_data)
+    return msgspec.json.encode({**head, TEXT_OUTPUT: texts[0] if len(texts) == 1 else texts})

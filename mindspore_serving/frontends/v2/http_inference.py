@@ -1,0 +1,111 @@
+"""POST .../infer: the body with its header, compressed or not, and the answer in the form that the
+client asked for."""
+
+import functools
+import zlib
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mindspore_serving.aio import FunctionThread
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.bodies import read_body, too_large
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.v2.inference import V2, Selected
+from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.wire.json_shape import SMALL
+from mindspore_serving.wire.v2 import json_body
+from mindspore_serving.wire.v2.request import InferRequest, ReadRegion
+
+HEADER_LENGTH = "inference-header-content-length"
+_FORMATS = {"gzip": 31, "deflate": 15}  # Content-Encoding -> zlib's number for it
+
+
+async def infer(v2: V2, http: Request, name: tuple[str, int], max_body: int) -> Response:
+    """Raises ServingError, and ClientDisconnect if the client leaves."""
+    body = await read_encoded(http, max_body)
+    model = v2.models.find(*name)
+    request = parse(model, body, http.headers.get(HEADER_LENGTH), v2.memory.read)
+    found = await while_there(http, v2.infer(model, request, terms_of(http)))
+    return await _respond(http, model, request, found)
+
+
+def parse(
+    model: Model, body: bytes | bytearray, length: str | None, read_region: ReadRegion
+) -> InferRequest:
+    """`length` is the header that says how much of the body is JSON.  Raises InvalidInputs."""
+    if length is None:
+        return json_body.parse(body, None, read_region)
+    if not (length.isascii() and length.isdigit() and len(length) <= 18):
+        raise InvalidInputs(f"{HEADER_LENGTH} is {length[:32]!r}, expected a number of bytes")
+    if int(length) == 0:
+        return json_body.parse_raw(body, model.signature.inputs)
+    return json_body.parse(body, int(length), read_region)
+
+
+def to_answer(model: Model, request: InferRequest, found: Selected) -> tuple[int | None, bytes]:
+    """The body of an answer, and how many bytes of it are JSON: None for all of them."""
+    head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.version)}
+    if request.id:
+        head["id"] = request.id
+    json, tail = json_body.answer(head, found)
+    is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
+    return (len(json), b"".join((json, *tail))) if is_binary else (None, json)
+
+
+async def read_encoded(http: Request, max_body: int) -> bytes:
+    """The body, decompressed.  Raises TooLarge before more than `max_body` bytes are there."""
+    body = await read_body(http, max_body)
+    encoding = http.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in _FORMATS:
+        raise InvalidInputs(f"content-encoding {encoding[:32]!r}, expected gzip or deflate")
+    return await _thread().run(_decompress, body, encoding, max_body)
+
+
+async def _respond(http: Request, model: Model, request: InferRequest, found: Selected) -> Response:
+    length, body = to_answer(model, request, found)
+    headers = {} if length is None else {HEADER_LENGTH: str(length)}
+    encoding = _accepted(http.headers.get("accept-encoding", ""))
+    if encoding:
+        headers["content-encoding"] = encoding
+        if len(body) <= SMALL:
+            body = _compress(body, encoding)
+        else:
+            body = await _thread().run(_compress, body, encoding)
+    media_type = "application/json" if length is None else "application/octet-stream"
+    return Response(body, 200, headers, media_type)
+
+
+def _accepted(header: str) -> str:
+    """Compression is used only where it is asked for alone, as clients of the protocol do: browsers
+    and libraries name it in every request."""
+    name = header.strip().lower()
+    return name if name in _FORMATS else ""
+
+
+def _decompress(body: bytes, encoding: str, most: int) -> bytes:
+    """Raises InvalidInputs, TooLarge."""
+    decoder = zlib.decompressobj(_FORMATS[encoding])
+    try:
+        found = decoder.decompress(body, most + 1)
+    except zlib.error as error:
+        raise InvalidInputs(f"the body is no {encoding}: {error}") from None
+    if len(found) > most:
+        raise too_large(most)
+    if not decoder.eof or decoder.unused_data:
+        raise InvalidInputs(f"the body is no whole {encoding}")
+    return found
+
+
+def _compress(body: bytes, encoding: str) -> bytes:
+    encoder = zlib.compressobj(wbits=_FORMATS[encoding])
+    return encoder.compress(body) + encoder.flush()
+
+
+@functools.cache
+def _thread() -> FunctionThread:
+    return FunctionThread("compression")

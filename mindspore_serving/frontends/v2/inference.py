@@ -1,0 +1,110 @@
+"""Inference of protocol v2 behind both transports: a parsed request in, the tensors of its answer
+out."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
+from mindspore_serving.frontends.replies import Replies, infer
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.v2 import language
+from mindspore_serving.frontends.v2.models import Model, Models
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.wire.v2 import outputs
+from mindspore_serving.wire.v2.outputs import OutputTensor
+from mindspore_serving.wire.v2.request import InferRequest, WantedOutput, check_fits
+
+Selected = Sequence[tuple[OutputTensor, WantedOutput]]
+_MICROSECONDS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class V2:
+    """The protocol of one server."""
+
+    site: Site
+    models: Models
+    memory: SharedMemory
+    limits: ServerLimits
+
+    async def infer(self, model: Model, request: InferRequest, terms: Terms) -> Selected:
+        """The one answer.  Raises ServingError."""
+        if model.language is not None:
+            generate = language.to_generate(model.language, request, terms, is_stream=False)
+            tensors = await language.generate(generate)
+            return self._select(request, tensors)
+        reply = await infer(self.site.inference, self._wrap(model, request, terms))
+        return self.finish(request, reply)
+
+    async def stream(
+        self, model: Model, request: InferRequest, terms: Terms
+    ) -> AsyncGenerator[Selected, None]:
+        """Each piece of the answer, just one for a model that does not stream.  Raises
+        ServingError; closing it ends the request."""
+        if model.language is not None:
+            generate = language.to_generate(model.language, request, terms, is_stream=None)
+            async for tensors in language.stream(generate):
+                yield self._select(request, tensors)
+            return
+        if not model.streams:
+            yield await self.infer(model, request, terms)
+            return
+        wrapped = self._wrap(model, request, terms)
+        wrapped.is_stream = True
+        with Replies(self.site.inference, wrapped, self.limits.stream_idle_timeout) as replies:
+            while (reply := await replies.next()) is not None:
+                if reply.failure is not None or reply.instances:
+                    yield self.finish(request, reply)
+
+    def finish(self, request: InferRequest, reply: Reply) -> Selected:
+        """What the answer shows; outputs that are wanted in shared memory are written there.
+        Raises ServingError."""
+        if reply.failure is not None:
+            raise reply.failure
+        for index, fault in enumerate(reply.faults or ()):
+            if fault is not None:
+                raise _of_instance(fault, index, len(reply.instances))
+        tensors = outputs.join(reply.instances, is_batched=request.body.is_batched)
+        return self._select(request, tensors)
+
+    def _select(self, request: InferRequest, tensors: Sequence[OutputTensor]) -> Selected:
+        selected = list(request.select(tensors))
+        for tensor, wanted in selected:
+            if wanted.region is not None:
+                check_fits(tensor, wanted.region)
+                self.memory.write(wanted.region, tensor.raw)
+        return selected
+
+    def _wrap(self, model: Model, request: InferRequest, terms: Terms) -> Request:
+        return Request(
+            model.servable,
+            model.method,
+            model.version,
+            request.codec,
+            request.body,
+            timeout=timeout_of(request, terms, self.limits),
+        )
+
+
+def timeout_of(request: InferRequest, terms: Terms, limits: ServerLimits) -> float:
+    """Seconds: the least of what the caller, the parameter and the server allow."""
+    given = request.parameters.get("timeout") or 0
+    if type(given) is not int or given < 0:
+        raise InvalidInputs(f"parameter timeout is {given!r}, expected microseconds")
+    seconds = [limits.request_timeout]
+    if given:
+        seconds.append(given * _MICROSECONDS)
+    if terms.timeout is not None:
+        seconds.append(terms.timeout)
+    return min(seconds)
+
+
+def _of_instance(fault: ServingError, index: int, count: int) -> ServingError:
+    if count == 1:
+        return fault
+    if type(fault) is StageFailed:
+        return StageFailed(f"instance {index} of {count}: {fault}")
+    return fault

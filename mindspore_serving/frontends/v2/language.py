@@ -1,0 +1,152 @@
+"""Language models by protocol v2: `text_input` in, `text_output` out, the names that Triton's vLLM
+backend has for them.  All at once or, in a stream, piece by piece."""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.core.llm_messages import Chunk, Generate, RequestRefused
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.frontends.language import Generation, ServedModel
+from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.v2.fields import FIELDS, read
+from mindspore_serving.frontends.v2.models import TEXT_INPUT, TEXT_OUTPUT
+from mindspore_serving.wire.v2.datatypes import BOOL, BYTES
+from mindspore_serving.wire.v2.outputs import OutputTensor, of_texts
+from mindspore_serving.wire.v2.request import InferRequest
+from mindspore_serving.wire.v2.values import elements
+
+_KINDS = {
+    TEXT_INPUT: BYTES,
+    "sampling_parameters": BYTES,
+    "stream": BOOL,
+    "exclude_input_in_output": BOOL,
+}
+_OWN = ("stream", "exclude_input_in_output")  # also taken from the parameters
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """`prefix` stands before each text of the answer."""
+
+    model: ServedModel
+    generate: Generate
+    terms: Terms
+    prefix: str
+
+
+def to_generate(
+    model: ServedModel, request: InferRequest, terms: Terms, *, is_stream: bool | None
+) -> TextRequest:
+    """`is_stream` is what the call is, None where the client may choose.  Raises InvalidInputs."""
+    inputs = _inputs(request)
+    sampling = _sampling(inputs.pop("sampling_parameters", None))
+    flags = {name: bool(inputs[name]) for name in _OWN if name in inputs}
+    options = {**request.parameters, **sampling, **flags, TEXT_INPUT: inputs[TEXT_INPUT]}
+    return of_fields(model, options, terms, is_stream=is_stream)
+
+
+def of_fields(
+    model: ServedModel, fields: Mapping[str, Any], terms: Terms, *, is_stream: bool | None
+) -> TextRequest:
+    """Of the prompt and sampling parameters by their names.  Raises InvalidInputs."""
+    streams, has_prompt = _choose(fields, is_stream)
+    prompt = str(fields[TEXT_INPUT])
+    given = read({name: value for name, value in fields.items() if value is not None})
+    FIELDS.refuse(given)
+    generate = Generate(
+        prompt=prompt,
+        params=FIELDS.params(given, model.card, dict(model.card.sampling)),
+        is_stream=streams,
+        adapter=model.adapter,
+    )
+    return TextRequest(model, generate, terms, prompt if has_prompt else "")
+
+
+async def generate(request: TextRequest) -> list[OutputTensor]:
+    """The whole answer: a text for each of `n`.  Raises ServingError."""
+    texts = [""] * request.generate.params.n
+    with request.model.generate(request.generate, request.terms) as generation:
+        async for chunk in _chunks(generation):
+            texts[chunk.index] += chunk.text
+    return [of_texts(TEXT_OUTPUT, [request.prefix + text for text in texts])]
+
+
+async def stream(request: TextRequest) -> AsyncGenerator[list[OutputTensor], None]:
+    """The pieces of the answer.  Raises ServingError."""
+    if not request.generate.is_stream:
+        yield await generate(request)
+        return
+    if request.generate.params.n != 1:
+        raise InvalidInputs("n is over 1, expected 1 in a stream")
+    with request.model.generate(request.generate, request.terms) as generation:
+        async for chunk in _chunks(generation):
+            if chunk.text:
+                yield [of_texts(TEXT_OUTPUT, [chunk.text])]
+
+
+async def _chunks(generation: Generation) -> AsyncIterator[Chunk]:
+    try:
+        await generation.begin()
+    except RequestRefused as error:
+        refused = error.refused
+        if refused.reason == "overloaded":
+            raise Overloaded(refused.text, refused.retry_after) from None
+        raise
+    async for event in generation:
+        if not isinstance(event, Chunk):
+            continue
+        if event.finish_reason == "error":
+            raise event.to_error()
+        if event.finish_reason == "abort":
+            raise ServingError("the model did not finish its answer")
+        yield event
+
+
+def _inputs(request: InferRequest) -> dict[str, Value]:
+    """The one element of each input."""
+    found: dict[str, Value] = {}
+    for tensor in request.body.inputs:
+        kind = _KINDS.get(tensor.name)
+        if kind is None:
+            raise InvalidInputs(
+                f"unexpected input '{tensor.name[:64]}' for a language model, expected: "
+                f"{', '.join(_KINDS)}"
+            )
+        values: Sequence[Value] = elements(tensor)
+        if tensor.datatype is not kind or len(values) != 1:
+            raise InvalidInputs(
+                f"input '{tensor.name}' is {tensor.datatype.name} {list(tensor.shape)}, expected "
+                f"{kind.name} with one element"
+            )
+        found[tensor.name] = values[0]
+    if not isinstance(found.get(TEXT_INPUT), str):
+        raise InvalidInputs(f"input '{TEXT_INPUT}' is missing, or no UTF-8")
+    return found
+
+
+def _sampling(text: object) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidInputs("input 'sampling_parameters' is no JSON object")
+    return found
+
+
+def _choose(fields: Mapping[str, Any], is_stream: bool | None) -> tuple[bool, bool]:
+    """Whether to stream, and whether the prompt is part of the answer: by default where it comes
+    all at once."""
+    for name in _OWN:
+        if not isinstance(fields.get(name), bool | None):
+            raise InvalidInputs(f"parameter {name} is {fields[name]!r}, expected true or false")
+    excludes = fields.get("exclude_input_in_output")
+    streams = bool(fields.get("stream")) if is_stream is None else is_stream
+    if streams and excludes is False:
+        raise InvalidInputs("exclude_input_in_output is false, expected true in a stream")
+    return streams, not streams and not excludes

@@ -1,0 +1,258 @@
+"""Servables as models of protocol v2: found by name, and described in its words.
+
+A model is a servable's default method: its only one, else `predict`; a language model is one by
+itself.  Other methods are models called NAME.METHOD.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving import __version__
+from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.service import Control, ServableReadiness
+from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
+from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
+from mindspore_serving.frontends.health import of_servable
+from mindspore_serving.frontends.language import LanguageModels, ServedModel
+from mindspore_serving.wire.tensor import MAX_INSTANCES
+from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
+
+DEFAULT = "predict"
+PLATFORM = "mindspore_serving"
+LANGUAGE_PLATFORM = "mindspore_serving_llm"
+EXTENSIONS = (
+    "binary_tensor_data",
+    "parameters",
+    "model_configuration",
+    "model_repository",
+    "statistics",
+    "logging",
+    "generate",
+)
+TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
+_GENERATE = InstanceSignature(
+    (
+        ValueSpec(TEXT_INPUT, "str", ()),
+        ValueSpec("stream", "bool", (), is_optional=True),
+        ValueSpec("sampling_parameters", "str", (), is_optional=True),
+        ValueSpec("exclude_input_in_output", "bool", (), is_optional=True),
+    ),
+    (ValueSpec(TEXT_OUTPUT, "str", ()),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A method under the `name` that the client gave, in the `version` that runs it; or, with
+    `language`, a language model."""
+
+    name: str
+    servable: str
+    version: int
+    method: str
+    signature: InstanceSignature
+    versions: tuple[int, ...]
+    streams: bool = False
+    language: ServedModel | None = None
+
+
+class Models:
+    """What is served now, by the names of protocol v2.  Used on the event loop's thread."""
+
+    def __init__(self, control: Control, language: LanguageModels) -> None:
+        self._control = control
+        self._language = language
+
+    @property
+    def limits(self) -> LanguageLimits:
+        """Of what requests to language models hold."""
+        return self._language.limits
+
+    def find(self, name: str, version: int = 0) -> Model:
+        """Raises NotFound, or ServableUnavailable while it loads."""
+        servable, method = name, ""
+        found = self._control.signature(name, version)
+        if found is None and "." in name:
+            servable, _, method = name.rpartition(".")
+            found = self._control.signature(servable, version)
+        if found is None:
+            raise self._missing(name, version)
+        if not method:
+            language = self._language_model(found)
+            if language is not None:
+                return Model(
+                    name,
+                    servable,
+                    found.version,
+                    "",
+                    _GENERATE,
+                    found.versions,
+                    streams=True,
+                    language=language,
+                )
+            method = _default_of(found)
+        if method not in found.methods:
+            raise _unknown(name)
+        streams = self._control.streams(servable, found.version, method) is True
+        signature = found.methods[method]
+        versions = found.versions
+        return Model(name, servable, found.version, method, signature, versions, streams)
+
+    def is_other(self, name: str) -> bool:
+        """Whether there is such a servable, and no language model has the name."""
+        if any(model.name == name for model in self._language.all()):
+            return False
+        return bool(of_servable(self._control, name))
+
+    def is_ready(self, name: str, version: int = 0) -> bool:
+        """Whether it takes requests.  Raises NotFound if there is no such model."""
+        states = self._states_of(name, version)
+        return any(one.is_ready for one in states)
+
+    def names(self) -> list[str]:
+        """Of all models that are deployed, each once."""
+        found = [
+            name
+            for one in self._control.readiness()
+            for name in self.names_of(one.name, one.version)
+        ]
+        return list(dict.fromkeys(found))
+
+    def names_of(self, servable: str, version: int) -> Iterator[str]:
+        """The models of a servable version: itself, and its methods but for the default."""
+        yield servable
+        found = self._control.signature(servable, version)
+        if found is None:
+            return
+        default = None if self._language_model(found) else _default_or_none(found)
+        for method in found.methods:
+            if method != default:
+                yield f"{servable}.{method}"
+
+    def metadata(self, model: Model) -> dict[str, Any]:
+        return {
+            "name": model.name,
+            "versions": [str(version) for version in model.versions],
+            "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
+            "inputs": [_to_tensor(spec) for spec in model.signature.inputs],
+            "outputs": [_to_tensor(spec) for spec in model.signature.outputs],
+        }
+
+    def config(self, model: Model) -> dict[str, Any]:
+        """The part of Triton's ModelConfig that means something here."""
+        return {
+            "name": model.name,
+            "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
+            "backend": PLATFORM,
+            "max_batch_size": 1 if model.language else MAX_INSTANCES,
+            "input": [_to_config(spec) for spec in model.signature.inputs],
+            "output": [_to_config(spec) for spec in model.signature.outputs],
+            "model_transaction_policy": {"decoupled": model.streams},
+        }
+
+    def statistics(self, name: str = "", version: int = 0) -> dict[str, Any]:
+        """Of one model, or of all that are loaded.  Raises NotFound."""
+        if name:
+            models = [self.find(name, version)]
+        else:
+            models = [
+                self.find(name, one.version)
+                for one in self._control.readiness()
+                if one.is_ready
+                for name in self.names_of(one.name, one.version)
+                if self._is_callable(name, one)
+            ]
+        return {"model_stats": [self._statistics_of(model) for model in models]}
+
+    def _statistics_of(self, model: Model) -> dict[str, Any]:
+        method = "@generate" if model.language else model.method
+        found = self._control.counts(model.servable, model.version, method)
+        return {
+            "name": model.name,
+            "version": str(model.version),
+            "last_inference": found.last_ms,
+            "inference_count": found.num_instances,
+            "execution_count": found.num_succeeded,
+            "inference_stats": {
+                "success": {"count": found.num_succeeded, "ns": found.succeeded_ns},
+                "fail": {"count": found.num_failed, "ns": found.failed_ns},
+            },
+        }
+
+    def _language_model(self, found: ServableSignature) -> ServedModel | None:
+        for model in self._language.all():
+            if model.name == found.name and model.card.can_generate:
+                return model
+        return None
+
+    def _is_callable(self, name: str, one: ServableReadiness) -> bool:
+        """Whether `name` is a method, not a servable that has several and no default."""
+        found = self._control.signature(name, one.version)
+        if found is None or self._language_model(found):
+            return True
+        return _default_or_none(found) is not None
+
+    def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
+        servable = name
+        if not of_servable(self._control, name) and "." in name:
+            servable = self.find(name, version).servable
+        found = of_servable(self._control, servable)
+        states = [one for one in found if not version or one.version == version]
+        if not states:
+            raise self._missing(name, version)
+        return states
+
+    def _missing(self, name: str, version: int) -> NotFound | ServableUnavailable:
+        for servable in (name, name.rpartition(".")[0]):
+            for one in of_servable(self._control, servable):
+                if not one.is_ready and version in (0, one.version):
+                    return ServableUnavailable(f"model '{name}' is not ready: {one.reason}")
+                if version:
+                    return NotFound(
+                        f"Request for unknown model: '{name[:256]}' version {version} is not found"
+                    )
+        return _unknown(name)
+
+
+def server_metadata(*, has_memory: bool) -> dict[str, Any]:
+    extensions = [*EXTENSIONS, *(["system_shared_memory"] if has_memory else [])]
+    return {"name": PLATFORM, "version": __version__, "extensions": extensions}
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
+
+
+def _default_or_none(found: ServableSignature) -> str | None:
+    if len(found.methods) == 1:
+        return next(iter(found.methods))
+    return DEFAULT if DEFAULT in found.methods else None
+
+
+def _default_of(found: ServableSignature) -> str:
+    method = _default_or_none(found)
+    if method is None:
+        names = ", ".join(f"{found.name}.{name}" for name in found.methods) or "none"
+        raise InvalidInputs(
+            f"servable '{found.name}' has several methods and none is '{DEFAULT}'; its models "
+            f"are: {names}"
+        )
+    return method
+
+
+def _to_tensor(spec: ValueSpec) -> dict[str, Any]:
+    """The first dimension counts instances; "" is a type that a Python stage decides."""
+    row = BY_DTYPE.get(spec.dtype or "")
+    return {"name": spec.name, "datatype": row.name if row else "", "shape": [-1, *_sizes(spec)]}
+
+
+def _to_config(spec: ValueSpec) -> dict[str, Any]:
+    row = BY_DTYPE.get(spec.dtype or "")
+    kind = "INVALID" if row is None else "STRING" if row is BY_NAME["BYTES"] else row.name
+    optional = {"optional": True} if spec.is_optional else {}
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": _sizes(spec), **optional}
+
+
+def _sizes(spec: ValueSpec) -> list[int]:
+    return [-1 if size is None else size for size in spec.shape or ()]

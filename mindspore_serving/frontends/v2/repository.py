@@ -1,0 +1,54 @@
+"""The model-repository extension: which models are there or could be, loading and unloading."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore_serving.core.service import ModelControl, ModelState
+from mindspore_serving.errors import Unsupported
+from mindspore_serving.frontends.v2.models import Models
+
+
+async def index(
+    repository: ModelControl | None, models: Models, *, only_ready: bool
+) -> list[dict[str, Any]]:
+    """A row for each version of a servable, and for each other method of one that is loaded."""
+    states = [] if repository is None else await repository.index()
+    return [
+        {
+            "name": name,
+            "version": str(one.version) if one.version else "",
+            "state": _state_of(one),
+            "reason": one.reason,
+        }
+        for one in states
+        if one.is_ready or not only_ready
+        for name in models.names_of(one.name, one.version)
+    ]
+
+
+async def load(repository: ModelControl | None, name: str, parameters: Mapping[str, Any]) -> None:
+    """Raises ServingError."""
+    given = [key for key in parameters if key == "config" or key.startswith("file:")]
+    if given:
+        raise Unsupported(
+            f"load of '{name[:256]}': parameter '{given[0][:64]}' is not available, models are "
+            "loaded as the operator has configured them"
+        )
+    await _checked(repository).load(name)
+
+
+async def unload(repository: ModelControl | None, name: str) -> None:
+    """Raises ServingError."""
+    await _checked(repository).unload(name)
+
+
+def _checked(repository: ModelControl | None) -> ModelControl:
+    if repository is None:
+        raise Unsupported("loading and unloading models is not available")
+    return repository
+
+
+def _state_of(state: ModelState) -> str:
+    if state.is_ready:
+        return "READY"
+    return "LOADING" if state.is_loading else "UNAVAILABLE"

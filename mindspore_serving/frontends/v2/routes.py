@@ -1,0 +1,209 @@
+"""The routes of protocol v2 over HTTP."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.v2 import generating, repository, settings
+from mindspore_serving.frontends.v2.errors import to_response
+from mindspore_serving.frontends.v2.http_inference import infer
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import server_metadata
+from mindspore_serving.wire.v2.request import to_version
+
+_MAX_SMALL = 1 << 20  # bytes of a body that holds settings
+
+Answer = Callable[[Request], Awaitable[Response]]
+Model = tuple[str, int]  # name and version
+
+
+def routes(v2: V2, max_body: int) -> list[BaseRoute]:
+    """All of them.  `max_body` is in bytes."""
+
+    async def infer_one(http: Request) -> Response:
+        return await infer(v2, http, model_of(http), max_body)
+
+    async def generate(http: Request) -> Response:
+        return await generating.generate(v2, http, model_of(http), max_body)
+
+    async def generate_stream(http: Request) -> Response:
+        return await generating.generate_stream(v2, http, model_of(http), max_body)
+
+    return [
+        *_server_routes(v2),
+        *_model_routes(v2),
+        *_at_model("/infer", {"POST": infer_one}),
+        *_at_model("/generate", {"POST": generate}),
+        *_at_model("/generate_stream", {"POST": generate_stream}),
+        *_repository_routes(v2),
+        *_memory_routes(v2),
+    ]
+
+
+def _server_routes(v2: V2) -> list[BaseRoute]:
+    async def metadata(_: Request) -> Response:
+        return _json(server_metadata(has_memory=v2.memory.is_enabled))
+
+    async def live(_: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(_: Request) -> Response:
+        is_ready = v2.site.control.is_ready
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def show_log(_: Request) -> Response:
+        return _json(settings.log_settings())
+
+    async def change_log(http: Request) -> Response:
+        return _json(settings.change_log_settings(await _object(http)))
+
+    async def show_trace(_: Request) -> Response:
+        return _json(settings.trace_settings())
+
+    async def change_trace(http: Request) -> Response:
+        return _json(settings.change_trace_settings(await _object(http)))
+
+    return [
+        route("/v2", {"GET": metadata}),
+        route("/v2/health/live", {"GET": live}),
+        route("/v2/health/ready", {"GET": ready}),
+        route("/v2/logging", {"GET": show_log, "POST": change_log}),
+        route("/v2/trace/setting", {"GET": show_trace, "POST": change_trace}),
+        route("/v2/models/{name}/trace/setting", {"GET": show_trace, "POST": change_trace}),
+    ]
+
+
+def _model_routes(v2: V2) -> list[BaseRoute]:
+    async def models(_: Request) -> Response:
+        return _json({"models": v2.models.names()})
+
+    async def metadata(http: Request) -> Response:
+        return _json(v2.models.metadata(v2.models.find(*model_of(http))))
+
+    async def config(http: Request) -> Response:
+        return _json(v2.models.config(v2.models.find(*model_of(http))))
+
+    async def ready(http: Request) -> Response:
+        name, version = model_of(http)
+        is_ready = v2.models.is_ready(name, version)
+        return _json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
+
+    async def statistics(http: Request) -> Response:
+        return _json(v2.models.statistics(*model_of(http)))
+
+    async def all_statistics(_: Request) -> Response:
+        return _json(v2.models.statistics())
+
+    return [
+        route("/v2/models", {"GET": models}),
+        route("/v2/models/stats", {"GET": all_statistics}),
+        *_at_model("", {"GET": metadata}),
+        *_at_model("/config", {"GET": config}),
+        *_at_model("/ready", {"GET": ready}),
+        *_at_model("/stats", {"GET": statistics}),
+    ]
+
+
+def _repository_routes(v2: V2) -> list[BaseRoute]:
+    source = v2.site.repository
+
+    async def index(http: Request) -> Response:
+        body = await _object(http)
+        only_ready = body.get("ready") is True
+        return _json(await repository.index(source, v2.models, only_ready=only_ready))
+
+    async def load_one(http: Request) -> Response:
+        body = await _object(http)
+        await repository.load(source, http.path_params["name"], body.get("parameters") or {})
+        return Response()
+
+    async def unload_one(http: Request) -> Response:
+        await repository.unload(source, http.path_params["name"])
+        return Response()
+
+    return [
+        route(f"/v2/repository{place}{path}", {"POST": answer})
+        for place in ("", "/{repository}")
+        for path, answer in (
+            ("/index", index),
+            ("/models/{name}/load", load_one),
+            ("/models/{name}/unload", unload_one),
+        )
+    ]
+
+
+def _memory_routes(v2: V2) -> list[BaseRoute]:
+    memory = v2.memory
+
+    async def status(http: Request) -> Response:
+        return _json(memory.status(http.path_params.get("region", "")))
+
+    async def register(http: Request) -> Response:
+        body = await _object(http)
+        key, numbers = body.get("key"), [body.get("offset", 0), body.get("byte_size")]
+        if not isinstance(key, str) or any(type(one) is not int for one in numbers):
+            raise InvalidInputs("expected key, a text, and byte_size and offset, numbers of bytes")
+        memory.register(http.path_params["region"], key, *numbers)
+        return Response()
+
+    async def unregister(http: Request) -> Response:
+        memory.unregister(http.path_params.get("region", ""))
+        return Response()
+
+    base = "/v2/systemsharedmemory"
+    return [
+        route(f"{base}/status", {"GET": status}),
+        route(f"{base}/region/{{region}}/status", {"GET": status}),
+        route(f"{base}/region/{{region}}/register", {"POST": register}),
+        route(f"{base}/region/{{region}}/unregister", {"POST": unregister}),
+        route(f"{base}/unregister", {"POST": unregister}),
+    ]
+
+
+def model_of(http: Request) -> Model:
+    """The model that a path names.  Raises InvalidInputs."""
+    return http.path_params["name"], to_version(http.path_params.get("version", ""))
+
+
+def _at_model(path: str, answers: dict[str, Answer]) -> list[BaseRoute]:
+    """The path below a model, with and without a version."""
+    return [
+        route(f"/v2/models/{{name}}{version}{path}", answers)
+        for version in ("", "/versions/{version}")
+    ]
+
+
+def route(path: str, answers: dict[str, Answer]) -> Route:
+    """A route with an answer for each of some verbs."""
+
+    async def endpoint(http: Request) -> Response:
+        try:
+            return await answers["GET" if http.method == "HEAD" else http.method](http)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return to_response(error)
+
+    return Route(path, endpoint, methods=[*answers])
+
+
+async def _object(http: Request) -> dict[str, Any]:
+    """The body, a JSON object; nothing at all is an empty one.  Raises InvalidInputs."""
+    body = await read_body(http, _MAX_SMALL)
+    try:
+        found = msgspec.json.decode(body) if body.strip() else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("parameters", {}), dict | None):
+        raise InvalidInputs("the body is no JSON object, or its parameters are none")
+    return found
+
+
+def _json(found: object, code: int = 200) -> Response:
+    return Response(msgspec.json.encode(found), code, media_type="application/json")

@@ -1,0 +1,168 @@
+"""GRPCInferenceService: protocol v2 over gRPC.  Calls that need a message are let in by a gate."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort
+from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.v2 import repository, settings
+from mindspore_serving.frontends.v2.errors import to_serving_error
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import server_metadata
+from mindspore_serving.frontends.v2.stream import Stream
+from mindspore_serving.proto import inference_pb2 as pb
+from mindspore_serving.wire.v2 import messages
+from mindspore_serving.wire.v2.messages import Target
+from mindspore_serving.wire.v2.request import to_version
+
+SERVICE = "inference.GRPCInferenceService"
+Method: TypeAlias = Callable[[Any], "Awaitable[dict[str, Any]]"]
+
+
+def handler(v2: V2, gate: CallGate) -> Any:
+    """The service, to be added to a server."""
+    service = Service(v2, gate)
+    methods = {
+        name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
+        for name, method in service.methods.items()
+    }
+    methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(service.infer)
+    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(Stream(v2, gate).answer)
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+class Service:
+    """The calls with one response to one request: `methods` give the fields of theirs."""
+
+    def __init__(self, v2: V2, gate: CallGate) -> None:
+        self._v2 = v2
+        self._gate = gate
+        self.methods: dict[str, Method] = {
+            "ServerLive": self._live,
+            "ServerReady": self._ready,
+            "ModelReady": self._model_ready,
+            "ServerMetadata": self._metadata,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            "SystemSharedMemoryStatus": self._memory_status,
+            "SystemSharedMemoryRegister": self._register,
+            "SystemSharedMemoryUnregister": self._unregister,
+            "TraceSetting": self._trace,
+            "LogSettings": self._log,
+        }
+
+    async def infer(self, _: object, context: Context) -> bytes:
+        """The response to ModelInfer."""
+        call = await self._gate.admit(context)
+        try:
+            message, raw = messages.read(call.body)
+            target = messages.target_of(message)
+            model = self._v2.models.find(target.model, target.version)
+            request = messages.parse(message, raw, self._v2.memory.read)
+            found = await self._v2.infer(model, request, Terms(call.timeout))
+            return messages.answer(Target(model.name, model.version), request.id, found)
+        except Exception as error:
+            await abort(context, to_serving_error(error))
+        finally:
+            call.leave()
+
+    def answer_with(
+        self, name: str, method: Method
+    ) -> Callable[[object, Context], Awaitable[bytes]]:
+        """The call `name`, which reads its request for `method`."""
+        request_kind: type[Message] = getattr(pb, f"{name}Request")
+        response_kind: type[Message] = getattr(pb, f"{name}Response")
+
+        async def answer(_: object, context: Context) -> bytes:
+            call = await self._gate.admit(context)
+            try:
+                fields = await method(_parse(request_kind, call))
+                response = json_format.ParseDict(fields, response_kind())
+                return bytes(response.SerializeToString())
+            except Exception as error:
+                await abort(context, to_serving_error(error))
+            finally:
+                call.leave()
+
+        return answer
+
+    async def _live(self, _: pb.ServerLiveRequest) -> dict[str, Any]:
+        return {"live": True}
+
+    async def _ready(self, _: pb.ServerReadyRequest) -> dict[str, Any]:
+        return {"ready": self._v2.site.control.is_ready}
+
+    async def _model_ready(self, request: pb.ModelReadyRequest) -> dict[str, Any]:
+        version = to_version(request.version)
+        return {"ready": self._v2.models.is_ready(request.name, version)}
+
+    async def _metadata(self, _: pb.ServerMetadataRequest) -> dict[str, Any]:
+        return server_metadata(has_memory=self._v2.memory.is_enabled)
+
+    async def _model_metadata(self, request: pb.ModelMetadataRequest) -> dict[str, Any]:
+        models = self._v2.models
+        return models.metadata(models.find(request.name, to_version(request.version)))
+
+    async def _model_config(self, request: pb.ModelConfigRequest) -> dict[str, Any]:
+        models = self._v2.models
+        return {"config": models.config(models.find(request.name, to_version(request.version)))}
+
+    async def _statistics(self, request: pb.ModelStatisticsRequest) -> dict[str, Any]:
+        return self._v2.models.statistics(request.name, to_version(request.version))
+
+    async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
+        source, models = self._v2.site.repository, self._v2.models
+        return {"models": await repository.index(source, models, only_ready=request.ready)}
+
+    async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
+        parameters = messages.to_parameters(request.parameters)
+        await repository.load(self._v2.site.repository, request.model_name, parameters)
+        return {}
+
+    async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
+        await repository.unload(self._v2.site.repository, request.model_name)
+        return {}
+
+    async def _memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> dict[str, Any]:
+        return {"regions": {one["name"]: one for one in self._v2.memory.status(request.name)}}
+
+    async def _register(self, request: pb.SystemSharedMemoryRegisterRequest) -> dict[str, Any]:
+        place = request.key, request.offset, request.byte_size
+        self._v2.memory.register(request.name, *place)
+        return {}
+
+    async def _unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> dict[str, Any]:
+        self._v2.memory.unregister(request.name)
+        return {}
+
+    async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:
+        changes = {name: list(one.value) or None for name, one in request.settings.items()}
+        found = settings.change_trace_settings(changes)
+        return {
+            "settings": {
+                name: {"value": value if isinstance(value, list) else [value]}
+                for name, value in found.items()
+            }
+        }
+
+    async def _log(self, request: pb.LogSettingsRequest) -> dict[str, Any]:
+        found = settings.change_log_settings(messages.to_parameters(request.settings))
+        fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+        return {"settings": {name: {fields[type(one)]: one} for name, one in found.items()}}
+
+
+def _parse(kind: type[Message], call: AdmittedCall) -> Message:
+    try:
+        return kind.FromString(call.body)
+    except DecodeError:
+        raise InvalidInputs(f"the request is no {kind.__name__}") from None

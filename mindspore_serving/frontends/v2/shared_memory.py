@@ -1,0 +1,134 @@
+"""Regions of POSIX shared memory that clients have registered, by name.
+
+A region is read and written as a file, never mapped: a client that truncates it later would
+otherwise end the server by SIGBUS.  Off unless the operator switches it on.
+"""
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
+from mindspore_serving.wire.v2.request import Region
+
+DIRECTORY = "/dev/shm"
+MAX_REGIONS = 256
+_KEY = re.compile(r"/?([A-Za-z0-9_][A-Za-z0-9_.-]{0,200})", re.ASCII)
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    key: str
+    offset: int
+    size: int
+    file: int
+
+
+class SharedMemory:
+    """The registered regions of one server, of at most `most` bytes in a tensor."""
+
+    def __init__(self, *, is_enabled: bool = False, directory: str = DIRECTORY) -> None:
+        self.is_enabled = is_enabled
+        self._directory = directory
+        self._regions: dict[str, _Registered] = {}
+
+    def register(self, name: str, key: str, offset: int, size: int) -> None:
+        """Name `size` bytes at `offset` of the object `key`.  Raises InvalidInputs, Forbidden if it
+        is off, Overloaded for too many."""
+        self._check_enabled()
+        found = _KEY.fullmatch(key)
+        if not _NAME.fullmatch(name) or found is None:
+            raise InvalidInputs(
+                f"shared memory '{name[:64]}' with key '{key[:64]}': expected a name, and a key of "
+                "letters, digits and _ . - that is one file of /dev/shm"
+            )
+        if name in self._regions:
+            raise InvalidInputs(f"shared memory region '{name}' already in manager")
+        if len(self._regions) >= MAX_REGIONS:
+            raise Overloaded(f"{MAX_REGIONS} regions of shared memory are registered already")
+        if offset < 0 or size <= 0 or offset + size >= 1 << 63:
+            raise InvalidInputs(f"offset {offset} and byte_size {size} are no part of a file")
+        file = self._open(found[1])
+        if os.fstat(file).st_size < offset + size:
+            os.close(file)
+            raise InvalidInputs(
+                f"the object of key '{key}' has fewer than {offset + size} bytes, which is the end "
+                f"of region '{name}'"
+            )
+        self._regions[name] = _Registered(key, offset, size, file)
+
+    def unregister(self, name: str = "") -> None:
+        """Forget one region, or all; one that is not there is nothing new to a client."""
+        self._check_enabled()
+        for one in [name] if name else list(self._regions):
+            found = self._regions.pop(one, None)
+            if found is not None:
+                os.close(found.file)
+
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """Of one region, or all.  Raises NotFound."""
+        self._check_enabled()
+        if name and name not in self._regions:
+            raise NotFound(f"Unable to find system shared memory region: '{name[:256]}'")
+        return [
+            {"name": one, "key": found.key, "offset": found.offset, "byte_size": found.size}
+            for one, found in self._regions.items()
+            if name in ("", one)
+        ]
+
+    def read(self, region: Region) -> bytes:
+        """A copy.  Raises InvalidInputs."""
+        found, start = self._find(region)
+        data = os.pread(found.file, region.size, start)
+        if len(data) != region.size:
+            raise InvalidInputs(f"shared memory region '{region.name}' has been made smaller")
+        return data
+
+    def write(self, region: Region, pieces: list[memoryview]) -> None:
+        """Raises InvalidInputs."""
+        found, start = self._find(region)
+        for piece in pieces:
+            start += os.pwrite(found.file, piece, start)
+
+    def close(self) -> None:
+        for found in self._regions.values():
+            os.close(found.file)
+        self._regions.clear()
+
+    def _check_enabled(self) -> None:
+        if not self.is_enabled:
+            raise Forbidden(
+                "shared memory of clients is off: --client-shared-memory, or client_shared_memory "
+                "of start_grpc_server and start_restful_server, switches it on"
+            )
+
+    def _find(self, region: Region) -> tuple[_Registered, int]:
+        """The region, and where in its file the part begins."""
+        self._check_enabled()
+        found = self._regions.get(region.name)
+        if found is None:
+            raise InvalidInputs(
+                f"Unable to find shared memory region: '{region.name[:256]}' is not registered"
+            )
+        if region.offset + region.size > found.size:
+            raise InvalidInputs(
+                f"bytes {region.offset} to {region.offset + region.size} are not in shared memory "
+                f"region '{region.name}', which has {found.size}"
+            )
+        return found, found.offset + region.offset
+
+    def _open(self, name: str) -> int:
+        try:
+            file = os.open(os.path.join(self._directory, name), _FLAGS)
+        except OSError as error:
+            raise InvalidInputs(
+                f"Unable to open shared memory region of key '{name}': {error.strerror}"
+            ) from None
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise InvalidInputs(f"key '{name}' is no shared memory")
+        return file

@@ -1,0 +1,127 @@
+"""ModelStreamInfer: requests of one call run at the same time, and their responses are matched by
+ids.  The error of one request is a response and ends no other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends.grpc_calls import CallGate, abort
+from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.v2.errors import to_serving_error
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import Model
+from mindspore_serving.wire.v2 import messages
+from mindspore_serving.wire.v2.messages import Target
+from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
+
+MAX_CALLS = 256  # of a server at once: each may hold a message that still comes
+MAX_REQUESTS = 128  # of one call that are not answered; further ones are not read
+_MAX_UNSENT = 64  # responses
+
+
+class Stream:
+    """The calls of one server."""
+
+    def __init__(self, v2: V2, gate: CallGate) -> None:
+        self._v2 = v2
+        self._gate = gate
+        self._num_calls = 0
+
+    async def answer(self, _: object, context: Context) -> AsyncIterator[bytes]:
+        """The responses to one call, until the client has sent all and each is answered."""
+        try:
+            holder = self._gate.hold(context)
+        except ServingError as error:
+            await abort(context, error)
+        self._num_calls += 1
+        call = _Call(self._v2, self._gate, context)
+        try:
+            if self._num_calls > MAX_CALLS:
+                await abort(context, Overloaded(f"{MAX_CALLS} streams are open already"))
+            async for response in call.responses():
+                yield response
+        finally:
+            self._num_calls -= 1
+            call.close()
+            if holder is not None:
+                holder.release()
+
+
+class _Call:
+    """One call: a task reads, a task for each request answers."""
+
+    def __init__(self, v2: V2, gate: CallGate, context: Context) -> None:
+        self._v2 = v2
+        self._gate = gate
+        self._context = context
+        self._responses: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_UNSENT)
+        self._room = asyncio.Semaphore(MAX_REQUESTS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reader = asyncio.create_task(self._read())
+
+    async def responses(self) -> AsyncIterator[bytes]:
+        while (response := await self._next()) is not None:
+            yield response
+
+    async def _next(self) -> bytes | None:
+        """None behind the last.  Raises what reading has raised."""
+        getting = asyncio.ensure_future(self._responses.get())
+        await asyncio.wait((getting, self._reader), return_when=asyncio.FIRST_COMPLETED)
+        if not getting.done() and self._reader.exception() is None:
+            await asyncio.wait((getting,))  # the end was put before the reader ended
+        if not getting.done():
+            getting.cancel()
+            self._reader.result()
+        return await getting
+
+    def close(self) -> None:
+        """Nobody waits for responses any more."""
+        for task in (self._reader, *self._tasks):
+            task.cancel()
+
+    async def _read(self) -> None:
+        """Until the client has sent all, and everything is answered."""
+        while True:
+            await self._room.acquire()
+            body = await self._context.read()
+            if not isinstance(body, bytes):
+                break
+            task = asyncio.create_task(self._answer(body))
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._responses.put(None)
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._room.release()
+
+    async def _answer(self, body: bytes) -> None:
+        """Never raises for anything about the request."""
+        request_id = ""
+        try:
+            with self._gate.holding(len(body)):
+                message, raw = messages.read(body)
+                request_id = message.id
+                target = messages.target_of(message)
+                model = self._v2.models.find(target.model, target.version)
+                await self._stream(model, messages.parse(message, raw, self._v2.memory.read))
+        except Exception as error:
+            text = str(to_serving_error(error))
+            await self._responses.put(messages.failure(text, request_id))
+
+    async def _stream(self, model: Model, request: InferRequest) -> None:
+        target = Target(model.name, model.version)
+        is_decoupled, wants_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
+        terms = Terms(self._gate.timeout_of(self._context))
+        async with aclosing(self._v2.stream(model, request, terms)) as answers:
+            async for found in answers:
+                flags = {FINAL: not is_decoupled} if wants_final else None
+                response = messages.answer(target, request.id, found, flags)
+                await self._responses.put(messages.piece(response))
+        if is_decoupled and wants_final:
+            response = messages.answer(target, request.id, (), {FINAL: True})
+            await self._responses.put(messages.piece(response))

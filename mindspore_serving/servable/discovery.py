@@ -1,0 +1,87 @@
+"""The servables at a path of the command line, and what there is not served."""
+
+import os
+from dataclasses import dataclass
+
+from mindspore_serving import errors
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.servable import bare
+from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.loader import CONFIG_FILE
+from mindspore_serving.servable.model_files import SUFFIXES, find_models
+from mindspore_serving.servable.repository import MODEL_CONFIG, is_language_model, is_servable
+
+_BESIDE = "lies beside directories of servables: give its own path to serve it"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`places` are the servables, as (directory, name); `refused` says of the rest why not."""
+
+    places: list[tuple[str, str]]
+    refused: list[str]
+
+
+def discover(path: str, *, allow_pickle: bool = False) -> Found:
+    """The servables at `path`: itself one, or those in it, by name.
+
+    Raises StartError if there is none, InvalidInputs if `path` has a name that cannot be served.
+    """
+    path = os.path.abspath(path)
+    if not os.path.exists(path):
+        near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
+        raise StartError(f"There is no file or directory '{path}'{near}")
+    is_one = is_servable(path, allow_pickle=allow_pickle)
+    holds_models = os.path.isdir(path) and (not is_one or _has_files_beside(path))
+    found = _inside(path, allow_pickle=allow_pickle) if holds_models else Found([], [])
+    if found.places:
+        return found
+    if is_one:
+        directory, name = os.path.split(path)
+        return Found([(directory, check_servable_name("servable_name", name))], [])
+    raise StartError(_nothing(path, found.refused, allow_pickle=allow_pickle))
+
+
+def _has_files_beside(path: str) -> bool:
+    """Whether it is a servable by a model file directly in it alone, so may hold others too."""
+    has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
+    return not has_config and not bare.versions(path)
+
+
+def _inside(directory: str, *, allow_pickle: bool) -> Found:
+    found = Found([], [])
+    for name in _names(directory):
+        path = os.path.join(directory, name)
+        if not os.path.isdir(path):
+            continue
+        if not is_servable(path, allow_pickle=allow_pickle):
+            found.refused.append(f"{name}: {bare.why_not(path, allow_pickle=allow_pickle)}")
+        else:
+            _add(found, directory, name)
+    for file in find_models(directory, allow_pickle=allow_pickle):
+        if "/" not in file.name:
+            found.refused.append(f"{file.name} {file.why_not or _BESIDE}")
+    return found
+
+
+def _add(found: Found, directory: str, name: str) -> None:
+    try:
+        found.places.append((directory, check_servable_name("servable_name", name)))
+    except InvalidInputs as error:
+        found.refused.append(f"{name}: {error}")
+
+
+def _names(directory: str) -> list[str]:
+    if not os.path.isdir(directory):
+        return []
+    return sorted(name for name in os.listdir(directory) if name[0] not in "._")
+
+
+def _nothing(path: str, refused: list[str], *, allow_pickle: bool) -> str:
+    if os.path.isfile(path):
+        return bare.why_not(path, allow_pickle=allow_pickle)
+    return (
+        f"There is no servable in '{path}': neither it nor a directory in it has a "
+        f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or one model file such as net.onnx "
+        f"or 1/model.onnx ({SUFFIXES}){''.join(f'; {text}' for text in refused)}"
+    )

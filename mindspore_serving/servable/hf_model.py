@@ -1,0 +1,120 @@
+"""`declare_hf_model` records a Hugging Face model that does not generate; a worker loads it."""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.graph import Method, Stage, StageKind
+from mindspore_serving.core.tasks import HEADS, OPTIONAL, TASKS, TaskSpec, task_of
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.check import check_str
+from mindspore_serving.servable.tracing import MethodBuilder, current
+
+
+@dataclass(frozen=True, slots=True)
+class HFModel:
+    """A declared model: a stage for `add_stage`.  Made by `declare_hf_model`."""
+
+    path: str
+
+
+def declare_hf_model(
+    path: str, *, task: str | None = None, runtime: str = "", **options: Any
+) -> HFModel:
+    """Declare a Hugging Face model in servable_config.py; every worker that has models loads it.
+
+    As a stage it takes the first inputs of its task, as many as wanted, and gives the first
+    outputs; an input that is not there, or is "", has its default:
+
+        model = register.declare_hf_model("sst2", truncate=True)
+
+        @register.register_method(output_names=["label", "score"])
+        def classify(review):
+            text = register.add_stage(clean, review, outputs_count=1)
+            return register.add_stage(model, text, outputs_count=2)
+
+    | task | inputs | outputs |
+    |---|---|---|
+    | text-classification | text, text_pair, top_k, truncate | label, score, labels, scores |
+    | token-classification | text, aggregation, truncate | entities |
+    | feature-extraction | text, pooling, truncate | embedding |
+    | fill-mask | text, top_k, truncate | text, tokens, scores |
+    | image-classification | image, top_k | label, score, labels, scores |
+
+    Args:
+        path: the model's directory; relative to the servable's directory.
+        task: None: what the architecture in config.json is for.  "feature-extraction" can be taken
+            with any other head as well, which is left out.
+        runtime: what computes: "openvino" or "torch" for texts of the BERT family, "transformers"
+            for all; "" takes openvino where it can.
+        options: those of `TaskOptions` (`top_k`, `truncate`, `max_image_bytes`,
+            `max_image_pixels`), and of `EngineConfig` such as `max_model_len`, `num_threads`,
+            `max_num_seqs` (instances of a batch) and `max_num_batched_tokens` (tokens of one).
+
+    Raises RuntimeError for a wrong argument, a directory that says no task, a model that is
+    declared already, and outside a servable_config.py.
+    """
+    declaration = current("declare_hf_model")
+    check_str("path", path)
+    if task is not None and task not in TASKS:
+        raise InvalidInputs(f"task is {task!r}, expected one of {', '.join(TASKS)}")
+    caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
+    where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
+    if where in declaration.tasks:
+        raise InvalidInputs(f"the model {path!r} has already been declared")
+    architecture = read_architecture(where)
+    found = task or task_of(architecture)
+    if not found:
+        raise InvalidInputs(
+            f"{os.path.join(where, 'config.json')} names architecture {architecture!r}, expected "
+            f"one that ends with {', '.join(HEADS)}"
+        )
+    declaration.tasks[where] = TaskSpec(where, found, runtime, options)
+    return HFModel(where)
+
+
+def read_architecture(directory: str) -> str:
+    """The first that config.json names; "" if it names none or cannot be read."""
+    try:
+        config = json.loads((Path(directory) / "config.json").read_text("utf-8"))
+        return str(config["architectures"][0])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return ""
+
+
+def task_stage(
+    builder: MethodBuilder,
+    model: HFModel,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    tag: str | None,
+) -> Stage:
+    """Raises InvalidInputs: a model that is not declared, too many or too few inputs or outputs."""
+    spec = builder.declaration.tasks.get(model.path)
+    if spec is None:
+        raise builder.failure(f"{model} is not declared in this servable_config.py")
+    task = TASKS[spec.task]
+    if not 1 <= len(inputs) <= len(task.inputs) or not 1 <= len(outputs) <= len(task.outputs):
+        raise builder.failure(
+            f"{spec.task} takes {', '.join(task.inputs)} and gives {', '.join(task.outputs)}, the "
+            f"first of them; add_stage was given {len(inputs)} input(s) and {len(outputs)} "
+            "output(s)"
+        )
+    return Stage(StageKind.TASK, spec.path, inputs, outputs, tag or f"Model of {spec.task}")
+
+
+def add_task_method(declaration: Declaration, spec: TaskSpec) -> None:
+    """Declare the model of `spec`, with the method `predict` that has all inputs and outputs."""
+    task = TASKS[spec.task]
+    inputs = tuple(range(len(task.inputs)))
+    outputs = tuple(range(len(inputs), len(inputs) + len(task.outputs)))
+    stage = Stage(StageKind.TASK, spec.path, inputs, outputs, f"Model of {spec.task}")
+    declaration.tasks[spec.path] = spec
+    defaults = {name: "" for name in task.inputs if name in OPTIONAL}
+    declaration.methods["predict"] = Method(
+        "predict", task.inputs, task.outputs, (stage,), outputs, defaults=defaults
+    )

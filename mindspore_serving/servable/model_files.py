@@ -1,0 +1,108 @@
+"""Which format a model file is of, by its name and its first bytes; loads none.
+
+What is not served is named, with the reason and what to do.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+_HEAD = 4096  # bytes that tell files of one suffix apart
+_SUFFIXES = {
+    ".mindir": "mindir",
+    ".onnx": "onnx",
+    ".pt2": "pytorch",
+    ".pt": "pytorch",
+    ".pth": "pytorch",
+    ".xml": "openvino",
+    ".pb": "openvino",
+    ".tflite": "openvino",
+    ".pdmodel": "openvino",
+    ".skops": "sklearn",
+    ".ubj": "xgboost",
+}
+SUFFIXES = ", ".join((*_SUFFIXES, ".json (XGBoost)", ".txt (LightGBM)", ".gguf"))
+SAVED_MODEL = "saved_model.pb"  # the directory that holds it is the model
+_CONTENTS = (  # suffix, what its head matches, format
+    (".xml", re.compile(rb"<net\b"), "openvino"),
+    (".json", re.compile(rb'\A\s*\{\s*"(learner"\s*:\s*\{|version"\s*:\s*\[)'), "xgboost"),
+    (".json", re.compile(rb'\A\s*\{\s*"base_code"'), ""),
+    (".txt", re.compile(rb"\Atree\r?\n"), "lightgbm"),
+)
+_PICKLES = (".pkl", ".pickle", ".joblib", ".sav")
+PICKLE_TEXT = (
+    "is a pickle: to load it runs any code that is in it.  If you trust who wrote it, allow it: "
+    "serve --allow-pickle, or declare_model(..., allow_pickle=True); scikit-learn models can be "
+    "saved without code by skops.io.dump(model, 'model.skops')"
+)
+_NOT_SERVED = {
+    ".json": "is of Paddle 3: write .pdmodel by FLAGS_enable_pir_api=0, or export ONNX",
+    ".om": "is an offline model of Ascend, which is not run here: export the model as MindIR",
+    ".ms": "is of MindSpore Lite: convert the model's source to MindIR or ONNX instead",
+    ".ckpt": "is a checkpoint, weights without their network: export MindIR by mindspore.export",
+    ".safetensors": "is weights without their network: give the directory that has its config.json",
+    ".h5": "is of Keras: write a SavedModel by model.export(directory)",
+    ".keras": "is of Keras: write a SavedModel by model.export(directory)",
+    ".mlmodel": "is of Core ML: export the model as ONNX",
+    ".engine": "is built by TensorRT for one GPU: serve the ONNX file that it was made of",
+    ".pmml": "is PMML: export the model as ONNX",
+    ".cbm": "is of CatBoost: save it by model.save_model('model.onnx', format='onnx')",
+    ".pdiparams": "is weights of Paddle without their network, which is in a .pdmodel file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file that holds a model: its `format` as in declare_model, or why it is not served."""
+
+    name: str
+    format: str = ""
+    why_not: str = ""
+
+
+def recognize(path: str, *, allow_pickle: bool = False) -> ModelFile | None:
+    """What the file at `path` is; None if it is nothing that belongs to a model's format."""
+    name = os.path.basename(path)
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in _PICKLES:
+        return ModelFile(name, "sklearn") if allow_pickle else ModelFile(name, "", PICKLE_TEXT)
+    model_format = _format(path, suffix)
+    if model_format is None:
+        return None
+    return ModelFile(name, model_format, "" if model_format else _NOT_SERVED[suffix])
+
+
+def find_models(directory: str, *, allow_pickle: bool = False) -> list[ModelFile]:
+    """The files in `directory` that hold models, served or not, by name; paths are relative to it.
+
+    A TensorFlow SavedModel is its file saved_model.pb, in `directory` or in one directory below.
+    """
+    found = []
+    for entry in sorted(os.scandir(directory), key=lambda one: one.name):
+        if entry.name.startswith("."):
+            continue
+        if entry.name == SAVED_MODEL:
+            return [ModelFile(SAVED_MODEL, "openvino")]  # what lies beside it belongs to it
+        if entry.is_file():
+            file = recognize(entry.path, allow_pickle=allow_pickle)
+            found += [file] if file is not None else []
+        elif os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
+            found.append(ModelFile(f"{entry.name}/{SAVED_MODEL}", "openvino"))
+    return found
+
+
+def _format(path: str, suffix: str) -> str | None:
+    """ "" if models of the kind are not served; None if it is no model file."""
+    tests = [(pattern, kind) for own, pattern, kind in _CONTENTS if own == suffix]
+    if tests:
+        head = _head(path)
+        return next((kind for pattern, kind in tests if pattern.search(head)), None)
+    return _SUFFIXES.get(suffix, "" if suffix in _NOT_SERVED else None)
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_HEAD)
+    except OSError:
+        return b""

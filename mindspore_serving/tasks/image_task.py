@@ -1,0 +1,121 @@
+"""Image classification: pictures to batches of pixels, and logits to labels.
+
+The directory's own image processor resizes and normalises.  Knows no format of files.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving import log
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
+from mindspore_serving.llm.checkpoint.model_files import read_json
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.tasks.images import decode_image
+from mindspore_serving.tasks.labels import Labels, read_labels
+from mindspore_serving.tasks.options import TaskOptions, named, read_int
+from mindspore_serving.tasks.transformers_model import WORDS, compute, import_libraries, open_model
+
+Pixels: TypeAlias = "npt.NDArray[np.float32]"
+Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
+
+TASK = "image-classification"
+MAX_BATCH = 16  # images of a pass, whose pixels are in memory together
+PROCESSOR = "preprocessor_config.json"
+
+
+class ImageTask:
+    """A classifier of images with its processor.  Used by one thread."""
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        labels: Labels,
+        settings: tuple[TaskOptions, EngineConfig],
+    ) -> None:
+        self._model = model
+        self._processor = processor
+        self._labels = labels
+        self._options, config = settings
+        self.batch_size = min(config.max_num_seqs, MAX_BATCH)
+
+    @classmethod
+    def open(cls, directory: Path, settings: tuple[TaskOptions, EngineConfig]) -> "ImageTask":
+        """Raises StartError: no library, no or a broken processor, a model that cannot be loaded,
+        labels that do not fit it."""
+        options, config = settings
+        processor = _open_processor(directory)
+        model = open_model(directory, TASK, config)
+        try:
+            pixels = _pixels(processor, np.zeros((64, 64, 3), np.uint8))
+            (logits,) = compute(model, {"pixel_values": pixels[None]}, "logits")
+        except ServingError as error:
+            raise StartError(f"{directory} cannot be used for {TASK}: {error}") from error
+        labels = read_labels(read_json(directory / "config.json"), len(logits))
+        return cls(model, processor, labels, (options, config))
+
+    def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
+        """One outcome for each row of inputs, in order; a failing one fails alone."""
+        outcomes: list[Outcome] = [StageFailed("not answered")] * len(rows)
+        groups: dict[tuple[int, ...], list[tuple[int, Pixels, int]]] = {}
+        for place, row in enumerate(rows):
+            try:
+                pixels, top_k = self._read(row)
+                groups.setdefault(pixels.shape, []).append((place, pixels, top_k))
+            except ServingError as error:
+                outcomes[place] = error
+        for group in groups.values():
+            for (place, _, top_k), logits in zip(group, self._compute(group), strict=True):
+                is_error = isinstance(logits, ServingError)
+                outcomes[place] = logits if is_error else self._labels.answer(logits, top_k)
+        return outcomes
+
+    def close(self) -> None:
+        self._model = self._processor = None
+
+    def _compute(self, group: Sequence[tuple[int, Pixels, int]]) -> Sequence[Any]:
+        batch = np.stack([pixels for _, pixels, _ in group])
+        try:
+            return list(compute(self._model, {"pixel_values": batch}, "logits"))
+        except ServingError as error:
+            log.error("a batch of %d images failed: %s", len(group), error)
+            return [StageFailed(str(error))] * len(group)
+
+    def _read(self, row: Sequence[Value]) -> tuple[Pixels, int]:
+        given = named(TASK, row)
+        top_k = read_int(given, "top_k", self._options.top_k)
+        return _pixels(self._processor, decode_image(given.get("image"), self._options)), top_k
+
+
+def _open_processor(directory: Path) -> Any:
+    if not (directory / PROCESSOR).is_file():
+        raise StartError(f"{directory} has no {PROCESSOR}, by which images are resized")
+    transformers, _ = import_libraries()
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise StartError(
+            "images need pillow, which is not installed: pip install pillow"
+        ) from error
+    try:
+        return transformers.AutoImageProcessor.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except Exception as error:  # the library has no errors of its own
+        text = " ".join(str(error).split())[:WORDS]
+        raise StartError(f"{directory / PROCESSOR} cannot be used: {text}") from error
+
+
+def _pixels(processor: Any, image: Any) -> Pixels:
+    """float32 [channels, height, width].  Raises InvalidInputs for an image it cannot take."""
+    try:
+        found: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
+    except Exception as error:  # the library has no errors of its own
+        text = " ".join(str(error).split())[:WORDS]
+        raise InvalidInputs(f"image cannot be prepared: {text}") from error
+    return np.ascontiguousarray(found, np.float32)

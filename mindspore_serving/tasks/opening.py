@@ -1,0 +1,117 @@
+"""Opens the model of a task: which runtime takes it, its tokenizer, its labels."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from mindspore_serving import log
+from mindspore_serving.core.tasks import TASKS, TaskSpec, split_architecture, task_of
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models import has_encoder
+from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
+from mindspore_serving.llm.step import EncoderRunner
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+from mindspore_serving.tasks.answering import (
+    Ask,
+    ask_for_entities,
+    ask_for_fills,
+    ask_for_labels,
+    ask_for_vector,
+)
+from mindspore_serving.tasks.labels import read_labels
+from mindspore_serving.tasks.options import TaskOptions, split_options
+from mindspore_serving.tasks.text_model import EncoderTextModel, TextModel
+from mindspore_serving.tasks.text_task import Outcome, TextTask
+
+TRANSFORMERS = "transformers"
+RUNTIMES = (*ENCODER_RUNTIMES, TRANSFORMERS)
+
+
+class OpenTask(Protocol):
+    """A model that is loaded.  Used by one thread."""
+
+    batch_size: int
+
+    def run(self, rows: Any) -> list[Outcome]:
+        """One outcome for each row of inputs, in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
+    """The model in `spec.path`, loaded; its encoder is `runner` if that has been opened already.
+
+    Raises StartError: an option, a runtime or a head that is not served, a file that is missing,
+    broken or contradicts another.
+    """
+    directory = Path(spec.path)
+    if not directory.is_dir():
+        raise StartError(f"path is {spec.path!r}, expected a model's directory")
+    config = read_json(directory / CONFIG)
+    _check_task(config, spec)
+    try:
+        settings = split_options(spec.options)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
+    if spec.task == "image-classification":
+        from mindspore_serving.tasks.image_task import ImageTask
+
+        if spec.runtime not in ("", TRANSFORMERS):
+            raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
+        return ImageTask.open(directory, settings)
+    tokenizer = Tokenizer.open(directory)
+    model = _open_text_model(spec, config, settings[1], runner)
+    try:
+        ask = _make_ask(spec.task, config, model, tokenizer, settings[0])
+    except BaseException:
+        model.close()
+        raise
+    return TextTask(spec.task, model, tokenizer, ask, settings)
+
+
+def _check_task(config: dict[str, Any], spec: TaskSpec) -> None:
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    found = task_of(name)
+    if spec.task not in TASKS:
+        raise StartError(f"task is {spec.task!r}, expected one of {', '.join(TASKS)}")
+    if not found or (spec.task != found and spec.task != "feature-extraction"):
+        what = f"which is of {found}" if found else "whose head is not served"
+        raise StartError(
+            f"config.json has architectures {names!r}, {what}; expected one for {spec.task}"
+        )
+
+
+def _open_text_model(
+    spec: TaskSpec, config: dict[str, Any], engine: EngineConfig, runner: EncoderRunner | None
+) -> TextModel:
+    from mindspore_serving.tasks.transformers_model import TransformersTextModel
+
+    directory, runtime = Path(spec.path), spec.runtime
+    if runner is not None:
+        return EncoderTextModel(spec.task, runner, Checkpoint.open(directory))
+    if runtime not in ("", *RUNTIMES):
+        raise StartError(f"runtime is {runtime!r}, expected one of {', '.join(RUNTIMES)}")
+    if has_encoder(config) and runtime != TRANSFORMERS:
+        return EncoderTextModel.open(directory, spec.task, runtime or "openvino", engine)
+    if runtime not in ("", TRANSFORMERS):
+        family = split_architecture(config["architectures"][0])[0]
+        raise StartError(f"runtime is {runtime!r}, but {family} models need {TRANSFORMERS}")
+    log.info("%s is run by transformers", directory.name)
+    return TransformersTextModel.open(directory, spec.task, engine)
+
+
+def _make_ask(
+    task: str, config: dict[str, Any], model: TextModel, tokenizer: Tokenizer, options: TaskOptions
+) -> Ask:
+    if task == "feature-extraction":
+        return ask_for_vector(model.pooling)
+    if task == "fill-mask":
+        return ask_for_fills(tokenizer, options.top_k)
+    labels = read_labels(config, model.num_outputs)
+    if task == "token-classification":
+        return ask_for_entities(labels)
+    return ask_for_labels(labels, options.top_k)

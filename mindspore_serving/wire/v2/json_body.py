@@ -1,0 +1,174 @@
+"""Bodies of POST .../infer: a JSON object, with or without the bytes of tensors behind it."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from mindspore_serving.core.signature import ValueSpec
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BYTES
+from mindspore_serving.wire.v2.outputs import OutputTensor
+from mindspore_serving.wire.v2.request import (
+    InferRequest,
+    Parameter,
+    ReadRegion,
+    WantedOutput,
+    make_input,
+    make_output,
+    make_request,
+    region_of,
+    region_parameters,
+)
+from mindspore_serving.wire.v2.tensors import Buffer, Form, InputTensor
+
+_Parameters = dict[str, Parameter | None]
+_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[_Int]
+    datatype: str
+    parameters: _Parameters = {}
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: _Parameters = {}
+
+
+class _Body(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: _Parameters = {}
+    outputs: list[_Output] | None = None
+
+
+_body = msgspec.json.Decoder(_Body)
+_encoder = msgspec.json.Encoder()
+
+
+def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> InferRequest:
+    """The request that `body` is; its first `header_length` bytes are JSON, None for all of them.
+
+    Raises InvalidInputs naming what is wrong.
+    """
+    view = memoryview(body)
+    if header_length is not None and not 0 <= header_length <= len(view):
+        raise InvalidInputs(f"unexpected size for request JSON: {header_length} of {len(view)}")
+    found = _decode(view if header_length is None else view[:header_length])
+    tail = view[len(view) if header_length is None else header_length :]
+    inputs, place = [], 0
+    for one in found.inputs:
+        size = one.parameters.get("binary_data_size")
+        if size is None:
+            data = _data_of(one, read_region)
+        elif header_length is None:
+            raise InvalidInputs(
+                f"input '{one.name[:64]}' has binary_data_size, which needs the header "
+                "Inference-Header-Content-Length"
+            )
+        else:
+            data = "raw", _binary(one, tail, place, size)
+            place += len(data[1])
+        inputs.append(make_input(one.name, one.datatype, one.shape, one.parameters, data))
+    if place != len(tail):
+        raise InvalidInputs(f"unexpected additional input data: {len(tail) - place} bytes")
+    is_binary = found.parameters.get("binary_data_output") is True
+    outputs = [
+        make_output(one.name, one.parameters, is_binary=one.parameters.get("binary_data") is True)
+        for one in found.outputs or ()
+    ]
+    return make_request(found.id, found.parameters, inputs, outputs, is_binary=is_binary)
+
+
+def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:
+    """A request whose whole body is the one input of a method, of one instance.
+
+    Raises InvalidInputs if there are several, or its type or shape is not known well enough.
+    """
+    needed = [one for one in inputs if not one.is_optional]
+    spec = needed[0] if len(needed) == 1 else None
+    row = None if spec is None or spec.dtype is None else BY_DTYPE.get(spec.dtype)
+    if spec is None or row is None:
+        raise InvalidInputs(
+            "a body without JSON (Inference-Header-Content-Length: 0) is for models with one input "
+            "of a known type"
+        )
+    if row is BYTES:
+        data = len(body).to_bytes(4, "little") + bytes(body)
+        tensor = InputTensor(spec.name, row, (1,), "raw", data, spec.dtype or "")
+    else:
+        shape = _infer_shape(spec, len(body) // row.size)
+        tensor = InputTensor(spec.name, row, (1, *shape), "raw", body)
+    return make_request("", {}, [tensor], (), is_binary=True)
+
+
+def answer(
+    head: dict[str, Any], selected: Sequence[tuple[OutputTensor, WantedOutput]]
+) -> tuple[bytes, list[memoryview]]:
+    """The JSON of an answer that begins with `head`, and what stands behind it, if anything."""
+    outputs, tail = [], []
+    for tensor, wanted in selected:
+        shown: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+        }
+        if wanted.region is not None:
+            shown["parameters"] = region_parameters(wanted.region, tensor.num_bytes)
+        elif wanted.is_binary:
+            shown["parameters"] = {"binary_data_size": tensor.num_bytes}
+            tail += tensor.raw
+        else:
+            shown["data"] = msgspec.Raw(tensor.json_data)
+        outputs.append(shown)
+    return _encoder.encode({**head, "outputs": outputs}), tail
+
+
+def _decode(text: memoryview) -> _Body:
+    try:
+        return _body.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
+    except RecursionError:
+        raise InvalidInputs("the request JSON is nested too deeply") from None
+
+
+def _data_of(one: _Input, read_region: ReadRegion) -> tuple[Form, Buffer]:
+    region = region_of(one.name, one.parameters)
+    if region is not None:
+        if one.data is not msgspec.UNSET:
+            raise InvalidInputs(f"input '{one.name[:64]}' has data and shared memory")
+        return "raw", read_region(region)
+    if one.data is msgspec.UNSET:
+        raise InvalidInputs(f"input '{one.name[:64]}' has no data")
+    return "json", memoryview(one.data)
+
+
+def _binary(one: _Input, tail: memoryview, place: int, size: object) -> memoryview:
+    if type(size) is not int or size < 0:
+        raise InvalidInputs(f"input '{one.name[:64]}' has binary_data_size {size!r}")
+    if one.data is not msgspec.UNSET:
+        raise InvalidInputs(f"input '{one.name[:64]}' has data and binary_data_size")
+    if place + size > len(tail):
+        missing = place + size - len(tail)
+        raise InvalidInputs(
+            f"unexpected size for input '{one.name[:64]}', expecting {missing} additional bytes"
+        )
+    return tail[place : place + size]
+
+
+def _infer_shape(spec: ValueSpec, count: int) -> tuple[int, ...]:
+    """The shape of `count` elements.  Raises InvalidInputs unless one size at most is free."""
+    known = 1
+    for size in spec.shape or ():
+        known *= 1 if size is None else size
+    num_free = len([size for size in spec.shape or () if size is None])
+    if spec.shape is None or num_free > 1:
+        raise InvalidInputs(
+            f"input '{spec.name}' has no shape that follows from the size of a body without JSON"
+        )
+    return tuple(count // max(1, known) if size is None else size for size in spec.shape)

@@ -1,0 +1,157 @@
+"""Outputs of protocol v2: each instance's by the worker, put together to tensors by the master.
+
+An instance is: uint32 size of the header | msgpack header | raw data, JSON text or both of each
+output.  JSON text has the elements in C order, without a bracket around them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mindspore_serving.core.value import Instance, Value
+from mindspore_serving.errors import StageFailed
+from mindspore_serving.wire import tensor as values
+from mindspore_serving.wire.v2 import datatypes
+from mindspore_serving.wire.v2.tensors import LENGTH
+
+ABSENT = -1
+
+
+class Output(msgspec.Struct, array_like=True, frozen=True):
+    """An output in the header of an instance; a size is ABSENT for a form that is not there."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    raw_size: int
+    json_size: int
+
+
+_json = msgspec.json.Encoder()
+_encode_header = msgspec.msgpack.Encoder().encode
+_decode_header = msgspec.msgpack.Decoder(list[Output]).decode
+
+
+# --------------------------------------------------------------------- worker
+
+
+def encode_raw(outputs: Instance) -> bytes:
+    """As `encode`, with raw data only."""
+    return encode(outputs, has_json=False)
+
+
+def encode_json(outputs: Instance) -> bytes:
+    """As `encode`, with JSON text only."""
+    return encode(outputs, has_raw=False)
+
+
+def encode(outputs: Instance, *, has_raw: bool = True, has_json: bool = True) -> bytes:
+    """The outputs of one instance.  Raises StageFailed for a value that cannot be sent."""
+    header, data = [], []
+    for name, value in outputs.items():
+        row = datatypes.of(value)
+        raw = _to_raw(value) if has_raw else None
+        text = _to_json(name, value) if has_json else None
+        sizes = [ABSENT if one is None else _size(one) for one in (raw, text)]
+        header.append(Output(name, row.name, values.shape_of(value), *sizes))
+        data += [one for one in (raw, text) if one is not None]
+    encoded = _encode_header(header)
+    return b"".join((LENGTH.pack(len(encoded)), encoded, *data))
+
+
+def _to_raw(value: Value) -> Any:
+    if isinstance(value, np.ndarray):
+        return value if value.flags.c_contiguous else value.tobytes()
+    text = values.from_text(value)
+    return LENGTH.pack(len(text)) + text
+
+
+def _to_json(name: str, value: Value) -> bytes:
+    if isinstance(value, np.ndarray):
+        return _json.encode(value.ravel().tolist())[1:-1]
+    try:
+        return _json.encode(values.from_text(value).decode())
+    except UnicodeDecodeError:
+        raise StageFailed(
+            f"output '{name}' has bytes that are no text, which JSON cannot hold: ask for it with "
+            "the parameter binary_data: true"
+        ) from None
+
+
+def _size(data: Any) -> int:
+    return data.nbytes if isinstance(data, np.ndarray) else len(data)
+
+
+# --------------------------------------------------------------------- master
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """An output of all instances; `raw` and `json` have a piece for each, in order."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    raw: list[memoryview] = field(default_factory=list)
+    json: list[memoryview] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.raw))
+
+    @property
+    def json_data(self) -> bytes:
+        """A flat JSON list."""
+        return b"[%b]" % b",".join(piece for piece in self.json if piece)
+
+
+def join(instances: Sequence[bytes], *, is_batched: bool) -> list[OutputTensor]:
+    """The tensors of encoded instances.  Raises StageFailed if they do not have the same outputs,
+    types and shapes."""
+    first, start = _read_header(instances[0])
+    count = (len(instances),) if is_batched else ()
+    tensors = [OutputTensor(one.name, one.datatype, count + one.shape) for one in first]
+    kinds = [one[:3] for one in map(_fields, first)]
+    head = instances[0][:start]
+    for instance in instances:
+        outputs, place = (first, start) if instance[:start] == head else _read_header(instance)
+        if outputs is not first and [one[:3] for one in map(_fields, outputs)] != kinds:
+            raise _unlike(first, outputs)
+        view = memoryview(instance)
+        for tensor, output in zip(tensors, outputs, strict=True):
+            for pieces, size in ((tensor.raw, output.raw_size), (tensor.json, output.json_size)):
+                if size != ABSENT:
+                    pieces.append(view[place : place + size])
+                    place += size
+    return tensors
+
+
+def _read_header(instance: bytes) -> tuple[list[Output], int]:
+    (size,) = LENGTH.unpack_from(instance)
+    start = LENGTH.size + size
+    return _decode_header(memoryview(instance)[LENGTH.size : start]), start
+
+
+def _fields(output: Output) -> tuple[Any, ...]:
+    return msgspec.structs.astuple(output)
+
+
+def _unlike(first: Sequence[Output], other: Sequence[Output]) -> StageFailed:
+    shapes = [
+        ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in outputs)
+        for outputs in (first, other)
+    ]
+    return StageFailed(
+        "the instances of the answer cannot be one tensor, they are not alike: "
+        f"{shapes[0]} and {shapes[1]}; ask for one at a time"
+    )
+
+
+def of_texts(name: str, texts: Sequence[str]) -> OutputTensor:
+    """A tensor of BYTES that is made here: [number of texts]."""
+    raw = [memoryview(_to_raw(text)) for text in texts]
+    json = [memoryview(_json.encode(text)) for text in texts]
+    return OutputTensor(name, datatypes.BYTES.name, (len(texts),), raw, json)

@@ -1,0 +1,264 @@
+"""The inputs of a request: tensors whose first dimension counts instances, in views of the bytes
+that came, and how the master cuts them without reading values.
+
+What a worker gets is one chunk: uint32 size of the header | msgpack header | data of each input.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, overload
+
+import msgspec
+import numpy as np
+
+from mindspore_serving.errors import InvalidInputs, TooLarge
+from mindspore_serving.wire.tensor import MAX_ELEMENTS, MAX_INSTANCES, MAX_RANK
+from mindspore_serving.wire.v2.datatypes import BYTES, Datatype
+
+Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
+Buffer: TypeAlias = "bytes | bytearray | memoryview"
+
+MAX_INPUTS = 1024
+LENGTH = struct.Struct("<I")
+_COMMA = ord(",")
+_list_of_raw = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def count_elements(shape: Sequence[int]) -> int | None:
+    """How many elements `shape` holds; None if it is no shape, or holds too many."""
+    if len(shape) > MAX_RANK or any(size < 0 for size in shape):
+        return None
+    if 0 in shape:
+        return 0
+    count = 1
+    for size in shape:
+        count *= size
+        if count > MAX_ELEMENTS:
+            return None
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class InputTensor:
+    """One input.  `data` are its elements in `form`; `content_type` is "str" or "bytes" for BYTES
+    that are to be one of them, else "".  Size and shape fit each other if it is raw."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    form: Form
+    data: Buffer
+    content_type: str = ""
+
+    def __post_init__(self) -> None:
+        count = count_elements(self.shape)
+        if count is None:
+            shape = list(self.shape[: MAX_RANK + 1])
+            raise InvalidInputs(
+                f"input '{self.name[:64]}' has shape {shape}, expected at most {MAX_RANK} "
+                "dimensions, no negative ones, and at most 2^31 - 1 elements"
+            )
+        size, given = count * self.datatype.size, len(self.data)
+        if self.form == "raw" and size != given and self.datatype is not BYTES:
+            raise InvalidInputs(
+                f"input '{self.name[:64]}' has {given} bytes, expected {size}: shape "
+                f"{list(self.shape)} of {self.datatype.name}"
+            )
+        if count > given:  # each takes a byte at least, in every form
+            raise InvalidInputs(
+                f"input '{self.name[:64]}' has {given} bytes, too few for shape {list(self.shape)}"
+            )
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True):
+    """An input in the header of a chunk: `shape` is that of one instance."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    form: Form
+    content_type: str
+    size: int
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    num_instances: int
+    parts: tuple[Part, ...]
+
+
+Cutter: TypeAlias = Callable[[int, int], Buffer]  # the data of instances `start` to `stop`
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Header).decode
+
+
+class TensorBody:
+    """The tensors of one request, and how many instances they are."""
+
+    __slots__ = ("_cutters", "inputs", "is_batched", "num_instances")
+
+    def __init__(self, inputs: Sequence[InputTensor], *, is_batched: bool = True) -> None:
+        """Raises InvalidInputs if the inputs do not have the same number of instances."""
+        _check_names(inputs)
+        self.inputs = inputs
+        self.is_batched = is_batched
+        self.num_instances = _count_instances(inputs) if is_batched else 1
+        self._cutters: list[Cutter] = []
+
+    def chunk(self, start: int, stop: int) -> bytes:
+        """Instances `start` to `stop` for a worker.  Raises InvalidInputs for an input whose data
+        are not those of its shape."""
+        data = [tensor.data for tensor in self.inputs]
+        if start or stop != self.num_instances:
+            self._cutters = self._cutters or [_cutter(tensor) for tensor in self.inputs]
+            data = [cut(start, stop) for cut in self._cutters]
+        first = 1 if self.is_batched else 0
+        parts = [
+            Part(one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size)
+            for one, size in zip(self.inputs, map(len, data), strict=True)
+        ]
+        header = _encode(Header(stop - start, tuple(parts)))
+        return b"".join((LENGTH.pack(len(header)), header, *data))
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether instances can be found without reading values."""
+        return self.num_instances > 1 and all(
+            one.form == "raw" or (one.form == "json" and _per_instance(one)) for one in self.inputs
+        )
+
+
+class Rows(Sequence[bytes]):
+    """A chunk for each instance of a body, made when it is asked for: a slice is one chunk."""
+
+    def __init__(self, body: TensorBody) -> None:
+        self._body = body
+
+    def __len__(self) -> int:
+        return self._body.num_instances
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(place, slice):
+            start, stop, _ = place.indices(len(self))
+            return (self._body.chunk(start, stop),)
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return self._body.chunk(place, place + 1)
+
+
+def split(body: TensorBody) -> Sequence[bytes]:
+    """A chunk per instance, or one for all where that takes reading values."""
+    return Rows(body) if body.can_be_cut else whole(body)
+
+
+def whole(body: TensorBody) -> tuple[bytes]:
+    return (body.chunk(0, body.num_instances),)
+
+
+def read_chunk(chunk: Buffer) -> tuple[Header, memoryview]:
+    """The header of a chunk, and the data behind it.  Raises InvalidInputs."""
+    view = memoryview(chunk)
+    try:
+        (size,) = LENGTH.unpack_from(view)
+        end = LENGTH.size + size
+        header = _decode(view[LENGTH.size : end])
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
+    data = view[end:]
+    if sum(part.size for part in header.parts) != len(data):
+        raise InvalidInputs("the chunk of tensors is not whole")
+    return header, data
+
+
+# --------------------------------------------------------------------- instances
+
+
+def _check_names(inputs: Sequence[InputTensor]) -> None:
+    if len(inputs) > MAX_INPUTS:
+        raise TooLarge(f"{len(inputs)} inputs, expected at most {MAX_INPUTS}")
+    names = {one.name for one in inputs}
+    if len(names) < len(inputs):
+        raise InvalidInputs("two inputs have the same name")
+
+
+def _count_instances(inputs: Sequence[InputTensor]) -> int:
+    counts = {tensor.shape[:1] for tensor in inputs}
+    if len(counts) == 1:
+        (dimensions,) = counts
+        if dimensions and dimensions[0] > MAX_INSTANCES:
+            raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
+        if dimensions and dimensions[0]:
+            return dimensions[0]
+    shapes = ", ".join(f"{one.name[:64]} {list(one.shape)}" for one in inputs[:8])
+    raise InvalidInputs(
+        "the first dimension of every input is the number of instances, at least 1 and the same "
+        "for all (or send the parameter batched: false for one instance); given: "
+        f"{shapes or 'none'}"
+    )
+
+
+def _cutter(tensor: InputTensor) -> Cutter:
+    """Raises InvalidInputs."""
+    count, data = tensor.shape[0], memoryview(tensor.data)
+    size = len(data) // count
+    if tensor.form == "json":
+        return _json_cutter(tensor)
+    if tensor.datatype is not BYTES:
+        return lambda start, stop: data[start * size : stop * size]
+    ends = _ends_of_texts(tensor)
+    return lambda start, stop: data[ends[start] : ends[stop]]
+
+
+def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
+    """Where each instance of raw BYTES ends, behind a 0."""
+    data, place, ends = tensor.data, 0, [0]
+    for _ in range(tensor.shape[0]):
+        for _ in range(_per_instance(tensor)):
+            if place + LENGTH.size > len(data):
+                raise _other_elements(tensor)
+            place += LENGTH.size + LENGTH.unpack_from(data, place)[0]
+        ends.append(place)
+    if place != len(data):
+        raise _other_elements(tensor)
+    return ends
+
+
+def _json_cutter(tensor: InputTensor) -> Cutter:
+    """Of numbers, flat or in lists of lists, each but the last has a comma behind it."""
+    text, per_instance = bytes(tensor.data), _per_instance(tensor)
+    if tensor.datatype is BYTES:
+        items = _texts(tensor)
+        return lambda start, stop: b"[%b]" % b",".join(items[start:stop])
+    commas = np.flatnonzero(np.frombuffer(text, np.uint8) == _COMMA)
+    is_list = text[:1] == b"[" and text[-1:] == b"]"
+    if not is_list or len(commas) != per_instance * tensor.shape[0] - 1:
+        raise _other_elements(tensor)
+    ends = [0, *commas[per_instance - 1 :: per_instance].tolist(), len(text) - 1]
+    return lambda start, stop: b"[%b]" % text[ends[start] + 1 : ends[stop]]
+
+
+def _texts(tensor: InputTensor) -> list[bytes]:
+    try:
+        items = [bytes(item) for item in _list_of_raw.decode(tensor.data)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = tensor.name[:64]
+        raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None
+    if len(items) != tensor.shape[0]:
+        raise _other_elements(tensor)
+    return items
+
+
+def _per_instance(tensor: InputTensor) -> int:
+    return (count_elements(tensor.shape) or 0) // tensor.shape[0]
+
+
+def _other_elements(tensor: InputTensor) -> InvalidInputs:
+    return InvalidInputs(
+        f"the data of input '{tensor.name[:64]}' do not have the {count_elements(tensor.shape)} "
+        f"elements of its shape {list(tensor.shape)}"
+    )

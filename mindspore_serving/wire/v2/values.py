@@ -1,0 +1,215 @@
+"""The worker's reading of protocol v2: chunks of tensors to instances."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from mindspore_serving.core.graph import Method
+from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.proto import inference_pb2 as pb
+from mindspore_serving.wire import tensor as values
+from mindspore_serving.wire.tensor import Array
+from mindspore_serving.wire.v2 import datatypes
+from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
+from mindspore_serving.wire.v2.tensors import (
+    LENGTH,
+    Buffer,
+    InputTensor,
+    Part,
+    count_elements,
+    read_chunk,
+)
+
+_any = msgspec.json.Decoder()
+
+
+def decode(chunks: Sequence[Buffer], method: Method, servable_label: str) -> list[Instance]:
+    """The inputs of `method` in every instance; other inputs are refused.
+
+    Arrays are writable.  Raises InvalidInputs naming the input that is wrong.
+    """
+    return [one for chunk in chunks for one in _decode_chunk(chunk, method, servable_label)]
+
+
+def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instance]:
+    header, data = read_chunk(chunk)
+    unknown = [part.name for part in header.parts if part.name not in method.inputs]
+    if unknown:
+        raise InvalidInputs(
+            f"unexpected input '{unknown[0][:64]}' for {label}, expected: "
+            f"{', '.join(method.inputs)}"
+        )
+    columns: dict[str, Sequence[Value]] = {}
+    place = 0
+    for part in header.parts:
+        end = place + part.size
+        try:
+            columns[part.name] = _read(part, data[place:end], header.num_instances)
+        except InvalidInputs as error:
+            raise values.bad_input(part.name[:64], error) from None
+        place = end
+    for name in method.inputs:
+        if name not in columns:
+            if name not in method.defaults:
+                raise values.missing_input(name, method, label)
+            columns[name] = [method.defaults[name]] * header.num_instances
+    names = tuple(columns)
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(names, row, strict=True))
+
+
+def _read(part: Part, data: memoryview, count: int) -> Sequence[Value]:
+    """The values of `count` instances."""
+    row = datatypes.datatype_of(part.datatype)
+    per_instance = count_elements(part.shape)
+    if per_instance is None:
+        raise InvalidInputs(f"shape {list(part.shape)} cannot be used")
+    total = per_instance * count
+    if row is BYTES:
+        if part.shape not in ((), (1,)):
+            raise InvalidInputs(
+                f"BYTES of shape {list(part.shape)} in an instance, expected one text: [] or [1]"
+            )
+        return [_to_text(one, part) for one in _texts(part, data, total)]
+    array = _array(part, data, row, total)
+    return _split(array, part.shape, count)
+
+
+def _split(array: Array, shape: tuple[int, ...], count: int) -> Sequence[Value]:
+    if count == 1:
+        return [array.reshape(shape)]
+    if not shape:  # iterating would give numpy scalars
+        return [one.reshape(()) for one in array.reshape(count, 1)]
+    return list(array.reshape(count, *shape))
+
+
+def _array(part: Part, data: memoryview, row: Datatype, total: int) -> Array:
+    """A writable array of its own, flat."""
+    if part.form == "json":
+        return _from_numbers(_flat(data, total), row)
+    if part.form == "typed":
+        return _from_typed(_contents(data), row, total)
+    if len(data) != total * row.size:
+        raise InvalidInputs(f"{len(data)} bytes, expected {total * row.size}")
+    if row is BF16:  # the upper half of a float32
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    if row is BOOL:  # any byte but 0 is true; numpy would keep, say, a 2 as it is
+        return np.frombuffer(data, np.uint8).astype(np.bool_)
+    return np.frombuffer(bytearray(data), row.numpy)
+
+
+def _from_numbers(flat: list[Any], row: Datatype) -> Array:
+    kinds = set(map(type, flat))
+    dtype: np.dtype[Any] = row.numpy or np.dtype("<f4")
+    accepted: set[type] = {bool} if row is BOOL else {int}
+    if dtype.kind == "f":
+        accepted.add(float)
+    if not kinds <= accepted:
+        names = sorted(kind.__name__ for kind in kinds - accepted)
+        raise InvalidInputs(f"data of {row.name} have elements of type {', '.join(names)}")
+    if dtype.kind in "iu" and flat:
+        limits = np.iinfo(dtype)
+        if min(flat) < limits.min or max(flat) > limits.max:
+            raise InvalidInputs(f"data have a number that is out of the range of {row.name}")
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, dtype)
+    except OverflowError:
+        raise InvalidInputs(f"data have a number that is out of the range of {row.name}") from None
+    if dtype.kind == "f" and not np.isfinite(array).all():  # JSON has no infinities
+        raise InvalidInputs(f"data have a number that is out of the range of {row.name}")
+    return array
+
+
+def _from_typed(contents: pb.InferTensorContents, row: Datatype, total: int) -> Array:
+    if row.numpy is None or not row.contents:
+        raise InvalidInputs(f"{row.name} has no field in contents, send raw_input_contents")
+    found = getattr(contents, row.contents)
+    _check_count(len(found), total)
+    if row.numpy.itemsize < 4 and row.numpy.kind in "iu":  # wider in protobuf
+        return _from_numbers(list(found), row)
+    return np.array(found, row.numpy)
+
+
+def _texts(part: Part, data: memoryview, total: int) -> list[Any]:
+    if part.form == "json":
+        return _flat(data, total)
+    if part.form == "typed":
+        found: list[Any] = list(_contents(data).bytes_contents)
+        _check_count(len(found), total)
+        return found
+    found, place = [], 0
+    while place < len(data) and len(found) < total:
+        try:
+            (size,) = LENGTH.unpack_from(data, place)
+        except struct.error:
+            break
+        place += LENGTH.size
+        found.append(bytes(data[place : place + size]))
+        place += size
+    _check_count(len(found), total)
+    if place != len(data):
+        raise InvalidInputs(f"the lengths of {total} elements do not add up to {len(data)} bytes")
+    return found
+
+
+def _to_text(element: Any, part: Part) -> Value:
+    """A text, unless `content_type` says bytes, or the bytes are none in UTF-8."""
+    if not isinstance(element, str | bytes):
+        raise InvalidInputs(f"data of BYTES have an element of type {type(element).__name__}")
+    is_boxed = bool(part.shape)
+    if part.content_type == "bytes":
+        data = element if isinstance(element, bytes) else element.encode()
+        return BoxedBytes(data) if is_boxed else data
+    if isinstance(element, bytes):
+        try:
+            element = element.decode()
+        except UnicodeDecodeError as error:
+            if part.content_type == "str":
+                raise InvalidInputs(f"it is not UTF-8: {error}") from None
+            return BoxedBytes(element) if is_boxed else element
+    return BoxedStr(element) if is_boxed else element
+
+
+def _flat(data: memoryview, total: int) -> list[Any]:
+    """The elements of a JSON list, which may have lists in it."""
+    try:
+        flat = _any.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"data are no JSON that can be read: {error}") from None
+    if type(flat) is not list:
+        raise InvalidInputs("data are no JSON list")
+    while flat and type(flat[0]) is list:
+        if set(map(type, flat)) != {list}:
+            raise InvalidInputs("data have a list beside an element")
+        flat = [element for one in flat for element in one]
+    _check_count(len(flat), total)
+    return flat
+
+
+def _contents(data: memoryview) -> pb.InferTensorContents:
+    try:
+        return pb.InferTensorContents.FromString(bytes(data))
+    except DecodeError:
+        raise InvalidInputs("contents cannot be read") from None
+
+
+def _check_count(given: int, expected: int) -> None:
+    if given != expected:
+        raise InvalidInputs(f"data have {given} elements, expected {expected}")
+
+
+def elements(tensor: InputTensor) -> Sequence[Value]:
+    """All elements of a small tensor: texts or scalar arrays.  Raises InvalidInputs naming it."""
+    count = count_elements(tensor.shape) or 0
+    kind = tensor.datatype.name
+    part = Part(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
+    try:
+        return _read(part, memoryview(tensor.data), count)
+    except InvalidInputs as error:
+        raise values.bad_input(tensor.name[:64], error) from None

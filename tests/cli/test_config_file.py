@@ -1,0 +1,245 @@
+"""Configuration files of `serve`: what they say, and how errors are reported."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+
+from mindspore_serving.cli import config, config_file, main
+from mindspore_serving.cli.config_fields import FIELDS, FILES, PER_SERVABLE, schema
+from mindspore_serving.cli.servables import to_configs
+from mindspore_serving.cli.settings import ConfigSettings, ServeSettings
+from mindspore_serving.errors import InvalidInputs, StartError
+from tests.cli.conftest import write_words
+from tests.e2e.harness import ROOT
+
+FULL = """
+host: 0.0.0.0
+http_port: 1700
+no_grpc: true
+shutdown_timeout: 20
+device_ids: [0, 1]
+api_key: ["secret-key", 'another "key"']
+api_key_file: keys.txt
+limit: {head_timeout: 10, max_header_fields: 50}
+node_labels: {zone: a, disk: ssd}
+restart_policy: limited
+llm_option:
+  kv_cache_memory: 2e9
+  enable_prefix_caching: false
+servables:
+  - models/first
+  - path: /models/second
+    name: two
+    num_parallel_workers: 3
+    max_batch_delay_ms: 2
+    versions: all
+"""
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(text):
+        path = tmp_path / "server.yaml"
+        path.write_text(text)
+        return config_file.read(str(path))
+
+    return write_and_read
+
+
+def test_a_file_has_the_options_of_serve_and_settings_of_servables(read, tmp_path):
+    assert read(FULL) == {
+        "host": "0.0.0.0",
+        "http_port": 1700,
+        "no_grpc": True,
+        "shutdown_timeout": 20.0,
+        "device_ids": (0, 1),
+        "api_key": ("secret-key", 'another "key"'),
+        "api_key_file": str(tmp_path / "keys.txt"),
+        "limit": ("head_timeout=10", "max_header_fields=50"),
+        "node_labels": (("zone", "a"), ("disk", "ssd")),
+        "restart_policy": "limited",
+        "llm_option": ("kv_cache_memory=2000000000.0", "enable_prefix_caching=false"),
+        "servables": (
+            {"paths": (str(tmp_path / "models/first"),)},
+            {
+                "paths": ("/models/second",),
+                "name": "two",
+                "num_parallel_workers": 3,
+                "max_batch_delay_ms": 2.0,
+                "versions": "all",
+            },
+        ),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "---"])
+def test_an_empty_file_gives_nothing(read, text):
+    assert read(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (
+            "host: a\nhtpp_port: 1",
+            "line 2: there is no option 'htpp_port'; did you mean 'http_port'?",
+        ),
+        ("http-port: 1", "line 1: there is no option 'http-port'; did you mean 'http_port'?"),
+        ("colour: red", "line 1: there is no option 'colour'; there are servables, host,"),
+        ("config: other.yaml", "line 1: there is no option 'config'"),
+        ("paths: [models]", "line 1: there is no option 'paths'"),
+        ("host: a\nhost: b", "line 2: 'host' is there twice"),
+        ("http_port: many", "line 1: 'http_port' is 'many', expected an integer"),
+        ("http_port: 1.5", "line 1: 'http_port' is '1.5', expected an integer"),
+        ("http_port: [1]", "line 1: 'http_port' is a list, expected an integer"),
+        ("http_port:", "line 1: 'http_port' is '', expected an integer"),
+        ("no_grpc: 1", "line 1: 'no_grpc' is '1', expected true or false"),
+        ("name: 12", "line 1: 'name' is '12', expected text"),
+        ("poll: yes", "line 1: 'poll' is 'yes', expected a number"),
+        ("api_key: secret", "line 1: 'api_key' should be a list"),
+        ("device_ids: [0, a]", "line 1: 'device_ids' is 'a', expected an integer"),
+        ("limit: [head_timeout]", "line 1: 'limit' should be names with values"),
+        (
+            "limit:\n  head_timeout: [1]",
+            "line 2: 'limit.head_timeout' is a list",
+        ),
+        ("restart_policy: never ever", "line 1: 'restart_policy' is 'never ever', expected one of"),
+        ("servables: models", "line 1: 'servables' should be a list"),
+        ("servables:\n  - name: a", "line 2: a servable has no 'path'"),
+        (
+            "servables:\n  - path: a\n    host: b",
+            "line 3: there is no option 'host'; there are",
+        ),
+        ("servables:\n  - path: 1", "line 2: 'path' is '1', expected text"),
+        ("servables:\n  - [a]", "line 2: expected names with values"),
+        ("- host", "line 1: expected names with values"),
+        ("host: [", "line 1: "),
+        ("host: *unknown", "line 1: found undefined alias"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("host: !!python/object:os.system a", "line 1: 'host' is 'a', expected text"),
+        ("host: \t- a", "line 1: "),
+    ],
+)
+def test_what_is_wrong_is_reported_with_its_line(read, text, error):
+    with pytest.raises(InvalidInputs) as caught:
+        read(text)
+    assert error in str(caught.value)
+    assert "server.yaml" in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_a_start_error(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("missing", "binary"):
+        with pytest.raises(StartError, match="configuration file cannot be read"):
+            config_file.read(str(tmp_path / name))
+
+
+def test_a_file_that_is_far_too_large_is_refused(read):
+    with pytest.raises(InvalidInputs, match="more than 1048576 bytes"):
+        read("#" * (1 << 20) + "\n")
+
+
+# --- what serve makes of it ---------------------------------------------------------------------
+
+
+def test_servables_have_settings_of_their_own(read, tmp_path):
+    for name in ("one", "two"):
+        write_words(tmp_path / name)
+    settings = ServeSettings(
+        paths=(),
+        **read(
+            "max_requests: 7\n"
+            "servables:\n"
+            "  - one\n"
+            "  - {path: two/words, name: other, num_parallel_workers: 2, max_requests: 3}"
+        ),
+    )
+    first, second = to_configs(settings)
+    assert (first.alias, first.max_requests, first.num_parallel_workers) == ("", 7, 0)
+    assert (second.alias, second.max_requests, second.num_parallel_workers) == ("other", 3, 2)
+
+
+def test_two_servables_of_one_name_are_refused(read, tmp_path):
+    for name in ("one", "two"):
+        write_words(tmp_path / name)
+    settings = ServeSettings(paths=(), **read("servables: [one, two]"))
+    with pytest.raises(InvalidInputs, match="two servables have the name 'words'.*another 'name'"):
+        to_configs(settings)
+
+
+def shown(capsys, *words):
+    """What `config` prints for these words of the command line."""
+    assert main(["config", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_options_of_the_command_line_come_before_the_file(read, tmp_path, capsys):
+    read(FULL)
+    path = str(tmp_path / "server.yaml")
+    found = yaml.safe_load(shown(capsys, "--config", path, "--http-port", "1800", "more"))
+    assert (found["http_port"], found["host"], found["no_grpc"]) == (1800, "0.0.0.0", True)
+    assert [one["path"].rpartition("/")[2] for one in found["servables"]] == [
+        "more",
+        "first",
+        "second",
+    ]
+
+
+def test_what_is_shown_is_a_file_with_the_same_meaning_but_for_keys(read, tmp_path, capsys):
+    given = read(FULL)
+    text = shown(capsys, "--config", str(tmp_path / "server.yaml"))
+    assert "secret" not in text
+    again = ServeSettings(paths=(), **read(text))
+    assert again == ServeSettings(paths=(), **given | {"api_key": (config.HIDDEN_KEY,) * 2})
+
+
+def test_a_wrong_file_ends_the_command_with_one_line(read, tmp_path, capsys):
+    with pytest.raises(InvalidInputs):
+        read("hots: a")
+    assert main(["serve", "--config", str(tmp_path / "server.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("mindspore-serving: ")
+    assert "did you mean 'host'?" in error
+
+
+def test_serve_needs_a_path_or_a_file(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["serve"])
+    assert caught.value.code == 2
+    assert "PATH, or --config" in capsys.readouterr().err
+
+
+# --- the schema ---------------------------------------------------------------------------------
+
+
+def test_every_option_of_serve_is_in_the_table():
+    defaults = ServeSettings(paths=())
+    assert set(PER_SERVABLE) <= set(FIELDS)
+    assert set(FILES) <= set(FIELDS)
+    assert all(hasattr(defaults, name) for name in FIELDS)
+
+
+def test_the_schema_accepts_what_the_reader_accepts(read):
+    read(FULL)
+    jsonschema.validate(yaml.safe_load(FULL), schema())
+    everything = config.effective(ConfigSettings(paths=("models",)))
+    jsonschema.validate(everything, schema())
+
+
+@pytest.mark.parametrize(
+    "text", ["htpp_port: 1", "http_port: many", "servables: [{name: a}]", "restart_policy: x"]
+)
+def test_the_schema_refuses_what_the_reader_refuses(read, text):
+    with pytest.raises(InvalidInputs):
+        read(text)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(text), schema())
+
+
+def test_the_published_schema_is_this_one(capsys):
+    published = (ROOT / "docs" / "server.schema.json").read_text()
+    assert shown(capsys, "--schema") == published, "mindspore-serving config --schema makes it"
+    assert json.loads(published) == schema()

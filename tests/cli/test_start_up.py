@@ -1,0 +1,137 @@
+"""What `serve` says before it listens, and when it does."""
+
+import http.client
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving.cli import main, preflight
+from tests.cli.commands import SERVING, Command, run
+from tests.cli.conftest import WORDS, write_words
+from tests.ports import free_port
+from tests.waiting import PATIENCE, eventually
+
+READY = "Ctrl-C stops"
+
+
+def slow(directory: Path) -> None:
+    """The servable "words", which waits for the file "go" when it is loaded."""
+    wait = (
+        "import os, time\n"
+        f"open({str(directory / 'begun')!r}, 'w').close()\n"
+        f"while not os.path.exists({str(directory / 'go')!r}):\n    time.sleep(0.01)\n"
+    )
+    write_words(directory)
+    (directory / "words" / "servable_config.py").write_text(wait + WORDS)
+
+
+def post(port: str, path: str) -> tuple[int, Any]:
+    with closing(http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)) as one:
+        one.request("POST", path, json.dumps({"instances": [{"x": 1}]}))
+        answer = one.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_with_wait_it_listens_when_all_is_loaded(tmp_path: Path) -> None:
+    slow(tmp_path)
+    port = str(free_port())
+    words = [*SERVING, "serve", "words", "--wait", "--http-port", port, "--no-grpc"]
+    with Command(words, tmp_path) as command:
+        eventually((tmp_path / "begun").exists)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE)
+        (tmp_path / "go").touch()
+        command.says(READY)
+        text = command.text
+        assert text.index("words  version 1 loaded") < text.index("listening on")
+        assert post(port, "/model/words:double") == (200, {"instances": [{"y": 2}]})
+        assert post(port, "/model/nothing:double")[0] == 404
+        assert post(port, "/model/words:nothing")[0] == 404
+
+
+def test_with_wait_a_port_in_use_is_told_before_any_model_is_loaded(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for options in (["--http-port", port, "--no-grpc"], ["--grpc-port", port, "--no-http"]):
+            done = run([*SERVING, "serve", "words", "--wait", *options], tmp_path)
+            assert done.returncode == 1
+            assert f"127.0.0.1:{port} failed" in done.stderr
+            assert "loaded" not in done.stdout
+
+
+def test_statuses_are_the_default_and_can_be_turned_off(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    port = str(free_port())
+    words = [*SERVING, "serve", "words", "--http-port", port, "--no-grpc"]
+    with Command([*words, "--no-http-status-codes"], tmp_path) as command:
+        command.says(READY)
+        status, body = post(port, "/model/nothing:double")
+        assert (status, [*body]) == (200, ["error_msg"])
+
+
+def test_an_error_of_a_start_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "servable_config.py").write_text("raise ValueError('no such luck')\n")
+    done = run([*SERVING, "serve", ".", "--http-port", str(free_port()), "--no-grpc"], tmp_path)
+    assert done.stderr.startswith(
+        "mindspore-serving: Fail to start workers: servable broken, device 0: "
+    )
+    assert "no such luck" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not {*"{}<>"} & {*done.stderr}
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_what_a_language_model_lacks_is_told_before_a_port_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talk").mkdir()
+    (tmp_path / "talk" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert main(["serve", str(tmp_path / "talk"), "--no-grpc"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == (
+        "mindspore-serving: the language model talk needs tokenizers, which is not installed; "
+        "install it with: pip install 'mindspore-serving[llm]'\n"
+    )
+
+
+def test_what_a_bare_model_lacks_is_told_before_a_port_is_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mindspore_serving.backends import formats
+
+    row = formats.FORMATS["onnx"]
+    missing = formats.Format(row.target, "no_such_library", row.extra)
+    monkeypatch.setitem(formats.FORMATS, "onnx", missing)
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.onnx").touch()
+    assert main(["serve", str(tmp_path / "net"), "--no-grpc"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "pip install 'mindspore-serving[onnx]'" in shown.err
+
+
+def test_choices_are_shown_as_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, shown in (
+        ("serve", ["{always,limited,never}", "{Ascend,GPU,CPU}", "{int8,int4}", "{r21,bare}"]),
+        ("quantize", ["{int8,int4,float16}"]),
+        ("bench", ["{chat,completions,tgi,classic}"]),
+    ):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        text = capsys.readouterr().out
+        assert [one for one in shown if one not in text] == []
+        assert "checkpoint" in text or command == "bench"

@@ -1,0 +1,159 @@
+"""Ordinary numbers, over both protocols, to models that want one type; and what is refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+
+SOURCE = """
+from mindspore_serving.core.value import Signature, TensorSpec
+
+def declare(dtype):
+    def triple(x):
+        return (x.astype("f8") * 3).astype(dtype)
+
+    triple.__name__ = f"triple_{dtype}"
+    spec = lambda name: TensorSpec(name, np.dtype(dtype), (-1, 2))
+    triple.signature = Signature((spec("x"),), (spec("y"),))
+    return register.declare_model(triple, model_format="Python")
+
+def register_model(model, name):
+    def method(x):
+        return register.add_stage(model, x, outputs_count=1)
+    method.__name__ = name
+    register.register_method(output_names=["y"])(method)
+
+models = {dtype: declare(dtype) for dtype in ("float32", "float16", "int32", "int64", "uint8")}
+for dtype, model in models.items():
+    register_model(model, dtype)
+
+def get_owner(x):
+    return os.environ.get("SERVING_DEVICE_ID", "none")
+
+@register.register_method(output_names=["y", "dtype", "owner"])
+def seen(x):
+    y = register.add_stage(models["int64"], x, outputs_count=1)
+    dtype = register.add_stage(lambda x: str(x.dtype), x, outputs_count=1)
+    return y, dtype, register.add_stage(get_owner, x, outputs_count=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    directory: Path = tmp_path_factory.mktemp("numbers")
+    write_servable(directory, "triple", SOURCE)
+    options = {"device_type": "cpu", "device_ids": 0, "num_parallel_workers": 2}
+    with serving(directory, config(directory, "triple", **options)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", [1, 2]),
+        ("float32", [1, 0.5]),
+        ("float16", [1, 0.25]),
+        ("int32", [5.0, 2]),
+        ("int64", [2**40, -1]),
+        ("uint8", [0, 85]),
+    ],
+)
+def test_json_numbers_become_what_the_model_wants(calls: Calls, method: str, x: Any) -> None:
+    assert calls.post("triple", method, [{"x": x}]) == {"instances": [{"y": [3 * n for n in x]}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "x", "text"),
+    [
+        ("int32", [5.5, 1], "float32 [2] given, int32 [2] wanted: an array of float32 is not cast"),
+        ("uint8", [256, 1], "int32 [2] given, uint8 [2] wanted: 256 is out of the range of uint8"),
+        ("int32", [2**31, 1], "int64 [2] given, int32 [2] wanted: 2147483648 is out of the range"),
+        ("float16", [1e5, 1], "float32 [2] given, float16 [2] wanted: 100000.0 is out of the"),
+        ("float32", [True, False], "bool [2] given, float32 [2] wanted: an array of bool is not"),
+        ("float32", [1, 2, 3], "float32 [3] given, float32 [2] wanted"),
+        ("float32", "text", "a str given, float32 [2] wanted"),
+    ],
+)
+def test_what_would_be_lost_fails_its_instance_alone(
+    calls: Calls, method: str, x: Any, text: str
+) -> None:
+    good, bad = calls.post("triple", method, [{"x": [1, 2]}, {"x": x}])["instances"]
+    assert good == {"y": [3, 6]}
+    assert f"; input 'x': {text}" in bad["error_msg"]
+    assert bad["error_msg"].endswith(" (instance 1, counted from 0)")
+
+
+def test_what_cannot_be_read_is_named_with_its_instance(calls: Calls) -> None:
+    reply = calls.post("triple", "float32", [{"x": [1, 2]}] * 40 + [{"x": None}])
+    assert reply["error_msg"].endswith("not supported (input x) (instance 40, counted from 0)")
+
+
+def test_every_worker_knows_the_types(calls: Calls) -> None:
+    owners: set[str] = set()
+
+    def ask() -> bool:
+        rows = calls.post("triple", "seen", [{"x": [1.0, k]} for k in range(64)])["instances"]
+        assert [row["y"] for row in rows] == [[3, 3 * k] for k in range(64)]
+        assert {row["dtype"] for row in rows} == {"int64"}
+        owners.update(row["owner"] for row in rows)
+        return owners == {"0", "none"}
+
+    eventually(ask)
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", [1, 2]),
+        ("float32", [0.5, 2]),
+        ("float32", np.array([0.1, 2.0])),
+        ("float16", (1, 2.5)),
+        ("int64", np.array([1, 2], np.int32)),
+        ("uint8", [1, 2]),
+    ],
+)
+def test_the_client_s_lists_and_wider_arrays_become_what_the_model_wants(
+    calls: Calls, method: str, x: Any
+) -> None:
+    (answer,) = calls.client("triple", method).infer({"x": x})
+    expected = (np.array(x, method).astype("f8") * 3).astype(method)
+    np.testing.assert_array_equal(answer["y"], expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("float32", np.array([1, 2], np.int32)),
+        ("float32", [2**24 + 1, 0]),
+        ("int32", [5.0, 1.0]),
+        ("uint8", [256, 0]),
+        ("float32", np.array([1e39, 0])),
+    ],
+)
+def test_arrays_are_not_cast_where_something_would_be_lost(
+    calls: Calls, method: str, x: Any
+) -> None:
+    good = {"x": np.array([1, 2], method)}
+    first, bad = calls.client("triple", method).infer([good, {"x": x}])
+    assert first["y"].tolist() == [3, 6]
+    wanted = {"float32": "Float32", "int32": "Int32", "uint8": "Uint8"}[method]
+    assert f"not match the data type kMSI_{wanted} defined in model" in bad["error"]
+    assert bad["error"].endswith("(instance 1, counted from 0)")
+
+
+def test_servables_lists_the_types_and_shapes(calls: Calls) -> None:
+    ((row,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
+    method = row["methods"]["float32"]
+    assert method["input_specs"] == [{"name": "x", "dtype": "float32", "shape": [2]}]
+    assert method["output_specs"] == [{"name": "y", "dtype": "float32", "shape": [2]}]
+    names = row["methods"]["seen"]["output_specs"]
+    assert [(one["name"], one["dtype"]) for one in names] == [
+        ("y", "int64"),
+        ("dtype", None),
+        ("owner", None),
+    ]

@@ -1,0 +1,83 @@
+"""Settings of protocol v2: levels of the log, and no traces."""
+
+import pytest
+
+from mindspore_serving import log
+from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.v2 import settings
+
+
+@pytest.fixture(autouse=True)
+def from_warnings():
+    before = log.get_level()
+    log.set_level("2")
+    yield
+    log.set_level(before)
+
+
+def test_the_levels_are_shown():
+    assert settings.log_settings() == {
+        "log_file": "",
+        "log_info": False,
+        "log_warning": True,
+        "log_error": True,
+        "log_verbose_level": 0,
+        "log_format": "default",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({}, "2"),
+        ({"log_info": True}, "1"),
+        ({"log_info": True, "log_verbose_level": 1}, "0"),
+        ({"log_warning": False}, "3"),
+        ({"log_warning": False, "log_error": False}, "4"),
+        ({"log_file": "", "log_format": "default"}, "2"),
+    ],
+)
+def test_a_level_has_all_above_it(changes, level):
+    assert settings.change_log_settings(changes) == settings.log_settings()
+    assert log.get_level() == level
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"log_error": False}, "logs all above it"),
+        ({"log_verbose_level": 1}, "logs all above it"),
+        ({"log_info": 1}, "expected bool"),
+        ({"log_verbose_level": -1}, "expected int"),
+        ({"log_verbose_level": True}, "expected int"),
+        ({"log_file": "/tmp/file"}, "cannot be changed"),
+        ({"log_format": "ISO8601"}, "cannot be changed"),
+        ({"log_colour": True}, "unknown"),
+        ({"log_info": True, "log_file": "x"}, "cannot be changed"),
+    ],
+)
+def test_what_means_nothing_here_is_refused_and_changes_nothing(changes, problem):
+    with pytest.raises(InvalidInputs, match=problem):
+        settings.change_log_settings(changes)
+    assert log.get_level() == "2"
+
+
+def test_lines_are_logged_from_the_level_on(capsys):
+    log.set_level("1")
+    log.info("this is shown")
+    log.set_level("2")
+    log.info("this is not")
+    shown = capsys.readouterr().err
+    assert "this is shown" in shown
+    assert "this is not" not in shown
+
+
+@pytest.mark.parametrize("changes", [{}, {"trace_level": ["OFF"]}, {"trace_rate": None}])
+def test_traces_are_off(changes):
+    assert settings.change_trace_settings(changes)["trace_level"] == ["OFF"]
+
+
+@pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_speed": "1"}])
+def test_traces_cannot_be_switched_on(changes):
+    with pytest.raises(InvalidInputs):
+        settings.change_trace_settings(changes)

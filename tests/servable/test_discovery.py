@@ -1,0 +1,215 @@
+"""What is found at a path, by its content, and what is said of the rest."""
+
+import os
+
+import pytest
+
+from mindspore_serving.core.declaration import ModelSpec
+from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.servable import bare, repository
+from mindspore_serving.servable.discovery import discover
+
+METHOD = """
+@register.register_method("y")
+def same(x):
+    return x
+"""
+NO_MODEL = "from mindspore_serving.server import distributed, register\n"
+HEADS = {
+    "forest.json": b'{"learner":{"attributes":{}}}',
+    "inference.json": b'{"base_code":{"magic":"pir"}}',
+    "boosted.txt": b"tree\nversion=v4\n",
+    "net.xml": b'<?xml version="1.0"?>\n<net name="m" version="11">',
+}
+
+
+def make(servable, version=0):
+    return repository.make_declaration(servable.directory, servable.name, version)
+
+
+def refused(servable, version=0):
+    with pytest.raises(StartError) as caught:
+        make(servable, version)
+    return str(caught.value)
+
+
+def write(servable, *files):
+    """Files whose content is what their names promise."""
+    for file in files:
+        servable.add(file)
+        content = HEADS.get(os.path.basename(file), b"model")
+        (servable.path / file).write_bytes(content)
+    return servable
+
+
+def of(directory, *names):
+    return [(str(directory), name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("file", "model_format"),
+    [
+        ("model.mindir", "mindir"),
+        ("model.onnx", "onnx"),
+        ("model.pt2", "pytorch"),
+        ("model.pt", "pytorch"),
+        ("My Net.V2.ONNX", "onnx"),
+        ("net.tflite", "openvino"),
+        ("net.pdmodel", "openvino"),
+        ("frozen.pb", "openvino"),
+        ("net.xml", "openvino"),
+        ("forest.json", "xgboost"),
+        ("forest.ubj", "xgboost"),
+        ("boosted.txt", "lightgbm"),
+        ("pipeline.skops", "sklearn"),
+    ],
+)
+@pytest.mark.parametrize("place", ["1/", ""])
+def test_a_directory_with_one_model_file_is_a_servable(servable, file, model_format, place):
+    write(servable, f"{place}{file}", f"{place}labels.txt", f"{place}config.json")
+    declaration, version = make(servable)
+    assert version == 1
+    assert declaration.methods == {}
+    inside = file if place else f"../{file}"
+    assert declaration.models == {file: ModelSpec(file, model_format, (inside,))}
+    (path,) = repository.model_paths(servable.directory, "tiny", 1, declaration.models[file])
+    assert path == str(servable.path / place / file)
+
+
+@pytest.mark.parametrize("file", ["net.onnx", "forest.json", "net.v2.mindir"])
+def test_a_model_file_is_a_servable(make_servable, tmp_path, file):
+    write(make_servable("models"), file)
+    directory = str(tmp_path / "models")
+    declaration, version = repository.make_declaration(directory, file)
+    assert version == 1
+    (spec,) = declaration.models.values()
+    assert spec.key == file
+    assert repository.model_paths(directory, file, 1, spec) == (os.path.join(directory, file),)
+    assert discover(os.path.join(directory, file)).places == of(directory, file)
+    assert bare.file_alias(directory, file) == file.rpartition(".")[0]
+
+
+def test_a_saved_model_is_its_directory_and_what_lies_beside_belongs_to_it(make_servable):
+    inner, outer = make_servable("inner"), make_servable("outer")
+    write(inner, "1/net/saved_model.pb", "1/net/fingerprint.pb", "1/net/variables/data")
+    write(outer, "1/saved_model.pb", "1/keras_metadata.pb", "1/variables/data")
+    assert list(make(inner)[0].models) == ["net/saved_model.pb"]
+    assert list(make(outer)[0].models) == ["saved_model.pb"]
+
+
+def test_the_version_of_a_bare_model_is_chosen_like_any_other(servable):
+    servable.add("1/model.onnx", "2/model.onnx")
+    assert make(servable)[1] == 2
+    assert make(servable, 1)[1] == 1
+    assert "specified version number: 3" in refused(servable, 3)
+
+
+def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
+    servable.add("1/model.onnx", "2/notes.txt")
+    text = refused(servable)
+    assert "version 2 of" in text
+    assert "has no model file (.mindir, .onnx, " in text
+    assert text.endswith("it has notes.txt")
+
+
+def test_two_bare_models_in_one_version_are_refused(servable):
+    servable.add("1/model.onnx", "1/model.pt2")
+    assert "There is more than one model in" in refused(servable)
+
+
+def test_a_servable_config_wins_over_a_bare_model(servable):
+    servable.write(METHOD, NO_MODEL).add("1/model.onnx", "net.onnx")
+    assert make(servable)[0].models == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("model.pkl", "1/model.pkl is a pickle: to load it runs any code .* --allow-pickle"),
+        ("forest.joblib", "skops.io.dump"),
+        ("net.ckpt", "1/net.ckpt is a checkpoint, weights without .* mindspore.export"),
+        ("net.om", "export the model as MindIR"),
+        ("model.h5", "Keras"),
+        ("inference.json", "1/inference.json is of Paddle 3: write .pdmodel"),
+        ("notes.md", "no model file .* it has notes.md"),
+        ("config.json", "no model file .* it has config.json"),
+        ("page.xml", "no model file"),
+    ],
+)
+def test_what_is_not_served_is_named_with_the_reason_and_what_to_do(servable, file, words):
+    write(servable, f"1/{file}")
+    with pytest.raises(StartError, match=words):
+        make(servable)
+    with pytest.raises(StartError, match=words.replace("1/", "tiny: 1/")):
+        discover(servable.directory)
+
+
+def test_a_pickle_is_a_model_where_the_operator_allows_it(servable):
+    servable.add("1/model.pkl")
+    place = (servable.directory, servable.name)
+    declaration, _ = repository.make_declaration(*place, allow_pickle=True)
+    expected = ModelSpec("model.pkl", "sklearn", ("model.pkl",), allow_pickle=True)
+    assert list(declaration.models.values()) == [expected]
+    assert discover(servable.directory, allow_pickle=True).places == of(*place)
+
+
+def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
+    make_servable("b").write(METHOD)
+    make_servable("a").add("1/model.onnx")
+    make_servable("c").add("1/weights.bin")
+    make_servable("d").add("net.onnx")
+    make_servable(".hidden").add("1/model.onnx")
+    (tmp_path / "file").write_text("")
+    found = discover(str(tmp_path))
+    assert found.places == of(tmp_path, "a", "b", "d")
+    (text,) = found.refused
+    assert text.startswith("c: ")
+    assert text.endswith("it has weights.bin")
+
+
+def test_discover_names_model_files_beside_directories_of_servables(make_servable, tmp_path):
+    make_servable("a").add("1/model.onnx")
+    (tmp_path / "net.onnx").write_bytes(b"model")
+    (tmp_path / "old.pkl").write_bytes(b"model")
+    first, second = discover(str(tmp_path)).refused
+    assert first.startswith("net.onnx lies beside directories of servables: give its own path")
+    assert second.startswith("old.pkl is a pickle")
+
+
+def test_discover_takes_a_servable_itself(servable, make_servable):
+    servable.write(METHOD)
+    make_servable("bare").add("3/model.pt2")
+    make_servable("direct").add("net.mindir", "net_variables/data_0")
+    for name in ("tiny", "bare", "direct"):
+        path = os.path.join(servable.directory, name)
+        assert discover(path + "/").places == of(servable.directory, name)
+
+
+def test_discover_says_what_it_looked_for(tmp_path):
+    with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py, a"):
+        discover(str(tmp_path))
+    with pytest.raises(StartError, match="There is no file or directory"):
+        discover(str(tmp_path / "none"))
+
+
+def test_discover_proposes_a_path_of_nearly_the_name(make_servable, tmp_path):
+    make_servable("resnet50").add("1/model.onnx")
+    with pytest.raises(StartError, match="did you mean 'resnet50'?"):
+        discover(str(tmp_path / "resnet-50"))
+
+
+def test_discover_refuses_a_name_that_cannot_be_served(make_servable, tmp_path):
+    make_servable("my model").add("1/model.onnx")
+    with pytest.raises(StartError, match="'my model'"):
+        discover(str(tmp_path))
+    with pytest.raises(InvalidInputs, match="'my model'"):
+        discover(str(tmp_path / "my model"))
+    make_servable("good").add("1/model.onnx")
+    assert discover(str(tmp_path)).places == of(tmp_path, "good")
+
+
+def test_a_path_that_leaves_the_servable_is_refused(servable):
+    servable.write("", NO_MODEL + "register.declare_model('../../net.onnx', 'ONNX')\n" + METHOD)
+    servable.add("1/a")
+    (servable.path.parent / "net.onnx").write_bytes(b"model")
+    assert "should be a path inside the servable's directory" in refused(servable)
