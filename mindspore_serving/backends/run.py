@@ -9,13 +9,12 @@ from typing import TypeAlias
 from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.batching.assemble import (
     Results,
-    Row,
     assemble,
-    check_instance,
     graph_batch_size,
     group,
     split,
 )
+from mindspore_serving.batching.fitting import Row, check_instance
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, WorkerUnavailable

@@ -108,7 +108,10 @@ def _called(model: Any, methods: Sequence[str], x: Array) -> list[Array]:
 
 
 def _dense(result: Any) -> Array:
-    """Of a sparse matrix its rows, of several targets one array (batch, targets, classes)."""
+    """Of a sparse matrix its rows, of several targets one array (batch, targets, classes), of
+    objects that are numbers the numbers."""
     if hasattr(result, "toarray"):
         result = result.toarray()
-    return np.stack(result, axis=1) if isinstance(result, list) else np.asarray(result)
+    array = np.stack(result, axis=1) if isinstance(result, list) else np.asarray(result)
+    is_text = array.dtype != object or not array.size or isinstance(array.flat[0], str)
+    return array if is_text else np.array(array.tolist())

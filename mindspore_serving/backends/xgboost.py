@@ -24,8 +24,9 @@ class XgboostBackend(TabularBackend):
     """A booster.  NaN is a missing value.
 
     Of a classifier (objective binary:logistic, multi:softprob, multi:softmax) `prediction` is the
-    number of the class; of others it is what the booster predicts.  After early stopping the trees
-    up to the best iteration count, as in XGBoost's own scikit-learn interface.
+    number of the class; of others, and of several labels, it is what the booster predicts.  After
+    early stopping the trees up to the best iteration count, as in XGBoost's own scikit-learn
+    interface.
     """
 
     @classmethod
@@ -45,7 +46,8 @@ class XgboostBackend(TabularBackend):
         is_linear = config["gradient_booster"]["name"] == "gblinear"
         predict = partial(_predict_linear, booster) if is_linear else _tree_predictor(booster)
         x = features(booster.num_features(), "float32")
-        if objective in _CLASSES:
+        has_labels = int(config["learner_model_param"]["num_target"]) > 1  # each with a probability
+        if objective in _CLASSES and not has_labels:
             names = (PREDICTION, PROBABILITIES)
             return Predictor(x, names, lambda rows: to_classes(predict(rows)))
         return Predictor(x, (PREDICTION,), lambda rows: [predict(rows)])
@@ -60,5 +62,6 @@ def _tree_predictor(booster: Any) -> Callable[[Array], Array]:
 def _predict_linear(booster: Any, rows: Array) -> Array:
     import xgboost
 
-    result: Array = booster.predict(xgboost.DMatrix(rows, nthread=1))
+    matrix = xgboost.DMatrix(rows, feature_names=booster.feature_names, nthread=1)
+    result: Array = booster.predict(matrix)
     return result

@@ -4,23 +4,18 @@ Pure numpy: runs nothing.  An *instance* has the model's shape without the batch
 is one (`with_batch_dim`, `without_batch_dim_inputs`).
 """
 
-import math
 from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.batching.texts import fit_text, is_text, to_text
-from mindspore_serving.core import casting
-from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.batching.fitting import Row, is_batched
+from mindspore_serving.batching.texts import is_text, to_text
 from mindspore_serving.core.declaration import ModelSpec
-from mindspore_serving.core.dtype import TEXT
-from mindspore_serving.core.value import Signature, TensorSpec, Value, to_argument
-from mindspore_serving.errors import InvalidInputs, InvalidTensor, StageFailed, StartError
+from mindspore_serving.core.value import Signature, TensorSpec, Value
+from mindspore_serving.errors import StageFailed, StartError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Row: TypeAlias = "tuple[Array, ...]"
-"""One instance: its arrays, one per input."""
 Results: TypeAlias = "tuple[Value, ...]"
 """What one instance gets: an array or text per output."""
 
@@ -43,34 +38,8 @@ def graph_batch_size(spec: ModelSpec, signature: Signature) -> int:
     """`batch_size` of one graph whose shapes are known to agree."""
     if not spec.with_batch_dim:
         return 1
-    batched = [tensor for i, tensor in enumerate(signature.inputs) if _is_batched(spec, i)]
+    batched = [tensor for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     return max((_first_dim(tensor) for tensor in batched), default=0)
-
-
-def check_instance(spec: ModelSpec, signature: Signature, instance: Sequence[Value]) -> Row:
-    """The arrays of `instance` in the shapes the model wants.
-
-    An array of another type is cast where `casting.cast` does, one of the right size but another
-    shape is reshaped.  Where the model leaves dimensions open, rank and known dimensions must fit
-    instead.  Raises InvalidInputs.
-    """
-    given, wanted = len(instance), len(signature.inputs)
-    if given != wanted:
-        relation = f"{given} {'less' if given < wanted else 'greater'}"
-        raise InvalidInputs(f"Given model inputs size {relation} than model inputs size {wanted}")
-    return tuple(
-        (fit_text if tensor.dtype == TEXT else _fit)(
-            i, value, tensor, instance_shape(spec, i, tensor)
-        )
-        for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
-    )
-
-
-def instance_shape(spec: ModelSpec, index: int, tensor: TensorSpec) -> tuple[int, ...] | None:
-    """The shape that input `index` has in one instance; None if unknown."""
-    if tensor.shape is None:
-        return None
-    return tensor.shape[1:] if _is_batched(spec, index) else tensor.shape
 
 
 def group(spec: ModelSpec, rows: Sequence[Row]) -> list[list[int]]:
@@ -97,7 +66,7 @@ def assemble(spec: ModelSpec, rows: Sequence[Row], size: int) -> list[Array]:
     if not spec.with_batch_dim:
         return list(rows[0])
     return [
-        _stack([row[i] for row in rows], size or len(rows)) if _is_batched(spec, i) else array
+        _stack([row[i] for row in rows], size or len(rows)) if is_batched(spec, i) else array
         for i, array in enumerate(rows[0])
     ]
 
@@ -138,7 +107,7 @@ def _graph_batch_size(spec: ModelSpec, signature: Signature, subgraph: int) -> i
     if not spec.with_batch_dim:
         return 1
     size = 0
-    inputs = [(i, tensor) for i, tensor in enumerate(signature.inputs) if _is_batched(spec, i)]
+    inputs = [(i, tensor) for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     if not inputs:
         raise StartError(
             f"No model input has a batch dimension, declare with_batch_dim=False, {where}"
@@ -174,76 +143,9 @@ def _first_dim(tensor: TensorSpec) -> int:
     return max(tensor.shape[0], 0) if tensor.shape else 0
 
 
-def _is_batched(spec: ModelSpec, index: int) -> bool:
-    return spec.with_batch_dim and index not in spec.without_batch_dim_inputs
-
-
-def _fit(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
-    if isinstance(value, str) or (isinstance(value, bytes) and tensor.dtype is not None):
-        raise InvalidTensor(_type_text(index, value, tensor, shape))
-    array = np.asarray(to_argument(value))
-    if tensor.dtype is not None and array.dtype != tensor.dtype:
-        try:
-            array = casting.cast(array, tensor.dtype)
-        except InvalidInputs as error:
-            raise InvalidTensor(f"{_type_text(index, value, tensor, shape)}: {error}") from None
-    if shape is None or array.shape == shape:
-        return np.ascontiguousarray(array) if array.ndim else array
-    if all(dim >= 0 for dim in shape):
-        _check_size(index, array, tensor, shape)
-        return np.ascontiguousarray(array).reshape(shape)
-    _check_open_shape(index, array, tensor, shape)
-    return np.ascontiguousarray(array)
-
-
-def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
-    if tensor.dtype is None:
-        given, wanted, what = array.size, math.prod(shape), "element count"
-    else:
-        given, wanted, what = array.nbytes, math.prod(shape) * tensor.dtype.itemsize, "size"
-    if given != wanted:
-        raise InvalidTensor(
-            f"Given model input {index} {what} {given} not match the {what} {wanted} defined in "
-            f"model{_both(array, tensor, shape)}"
-        )
-
-
-def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
-    fits = len(shape) == array.ndim and all(
-        want in (-1, have) for want, have in zip(shape, array.shape, strict=False)
-    )
-    if not fits:
-        raise InvalidTensor(
-            f"Given model input {index} shape {list(array.shape)} not match the shape "
-            f"{list(shape)} defined in model, where -1 is any size{_both(array, tensor, shape)}"
-        )
-
-
-def _type_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
-    given = dtypes.of(value)
-    name = given.kind if given is not None else str(getattr(value, "dtype", type(value)))
-    if tensor.dtype is None:
-        return f"Given model input {index} data type {name}, but a model takes arrays only"
-    wanted = dtypes.BY_SPEC[tensor.dtype].kind
-    return (
-        f"Given model input {index} data type {name} not match the data type {wanted} "
-        f"defined in model{_both(value, tensor, shape)}"
-    )
-
-
-def _both(value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
-    """What was given and what is wanted, in the words of users."""
-    if isinstance(value, np.ndarray):
-        given = f"{value.dtype} {list(value.shape)}"
-    else:
-        given = f"a {type(value).__name__}"
-    wanted = "any shape" if shape is None else list(shape)
-    return f"; input '{tensor.name}': {given} given, {tensor.dtype or 'any type'} {wanted} wanted"
-
-
 def _key(spec: ModelSpec, row: Row) -> Hashable:
     shapes = tuple((array.dtype.char, array.shape) for array in row)
-    shared = tuple(array.tobytes() for i, array in enumerate(row) if not _is_batched(spec, i))
+    shared = tuple(array.tobytes() for i, array in enumerate(row) if not is_batched(spec, i))
     return shapes, shared
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import TensorSpec, Value
-from mindspore_serving.errors import InvalidInputs, StageFailed
+from mindspore_serving.errors import InvalidTensor, StageFailed
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -17,12 +17,12 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 def fit_text(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:
     """The text `value` as an array of shape (), or of ones if the model wants dimensions.
 
-    Raises InvalidInputs if it is no text.
+    Raises InvalidTensor if it is no text.
     """
     if not isinstance(value, str):
         given = dtypes.of(value)
         name = given.kind if given is not None else str(type(value))
-        raise InvalidInputs(
+        raise InvalidTensor(
             f"Given model input {index} data type {name} not match the data type "
             f"{dtypes.STR.kind} defined in model: input '{tensor.name}' is one text"
         )

@@ -12,7 +12,13 @@ from importlib import import_module
 from pathlib import Path
 
 from mindspore_serving import __version__, extras
-from mindspore_serving.cli.node_settings import StatusSettings, WorkerSettings
+from mindspore_serving.cli.node_settings import (
+    LoadSettings,
+    ModelsSettings,
+    StatusSettings,
+    UnloadSettings,
+    WorkerSettings,
+)
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     BenchSettings,
@@ -114,6 +120,9 @@ finish what they have, and the server places them elsewhere.
 """
 
 
+_MODELS = ("load", "unload", "models")  # are one module
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); returns the exit status."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
@@ -158,7 +167,8 @@ def _run(command: str, settings: object) -> int:
         sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
         print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
-    status: int = import_module(f"{__name__}.{command}").run(settings)
+    module, function = ("models", command) if command in _MODELS else (command, "run")
+    status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
     return status
 
 
@@ -180,6 +190,14 @@ def _parser() -> argparse.ArgumentParser:
         ("convert", "write a MindIR file as OpenVINO IR", _CONVERT, ConvertSettings),
         ("worker", "run workers on this machine for a server elsewhere", _WORKER, WorkerSettings),
         ("status", "show which workers run, and where", "", StatusSettings),
+        ("models", "show which models a server has, and could load", "", ModelsSettings),
+        (
+            "load",
+            "have a server with --allow-loading load a servable",
+            "",
+            LoadSettings,
+        ),
+        ("unload", "have such a server unload a servable", "", UnloadSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

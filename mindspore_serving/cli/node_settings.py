@@ -1,8 +1,8 @@
-"""The settings of the subcommands for several machines."""
+"""The settings of the subcommands for running servers and their machines."""
 
 from dataclasses import dataclass
 
-from mindspore_serving.cli.options import ids, option, pairs
+from mindspore_serving.cli.options import ids, option, pairs, positional
 from mindspore_serving.cli.settings import HTTP_PORT, Access
 
 
@@ -55,3 +55,36 @@ class StatusSettings(Access):
         f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
     json: bool = option(False, "as JSON, with all that is known")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings(Access):
+    """`mindspore-serving load`."""
+
+    name: str = positional("the servable", metavar="NAME")
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    reload: bool = option(False, "load it anew also if nothing has changed")
+    timeout: float = option(600.0, "seconds to wait until it is loaded", metavar="SECONDS")
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadSettings(Access):
+    """`mindspore-serving unload`."""
+
+    name: str = positional("the servable", metavar="NAME")
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    timeout: float = option(120.0, "seconds to wait until it has ended", metavar="SECONDS")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsSettings(Access):
+    """`mindspore-serving models`."""
+
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    json: bool = option(False, "as JSON")

@@ -14,10 +14,10 @@ _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 
 
-def check_library(directory: str, name: str, runtime: str) -> None:
+def check_library(directory: str, name: str, runtime: str | None) -> None:
     """Raises StartError if the library of a servable is missing, or which one it is is not clear.
 
-    `runtime` is that of language models, "" for the default.  What a servable_config.py needs is
+    `runtime` is that of language models, None for the default.  What a servable_config.py needs is
     not known before it runs.
     """
     path = os.path.join(directory, name)

@@ -30,23 +30,13 @@ _SUPERVISION = (
 def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
     """What is to be started, and why the rest is not: what is no model, or lacks its library.
 
-    Raises ServingError: there is nothing to be started, a setting is wrong, or with `strict` the
-    first reason.
+    Raises ServingError: there is nothing to be started, a setting is wrong, or with `strict`
+    anything is not.
     """
     configs, refused = _configs(settings)
-    found = []
-    for config in configs:
-        try:
-            check_library(config.servable_directory, config.servable_name, settings.runtime)
-        except StartError as error:
-            refused.append(f"{config.servable_name}: {error}")
-            if len(refused) == len(configs):
-                raise
-        else:
-            found.append(config)
     if refused and settings.strict:
         raise StartError(f"Not served, and --strict is given: {'; '.join(refused)}")
-    return found, refused
+    return configs, refused
 
 
 def to_configs(settings: ServeSettings) -> list[server.ServableStartConfig]:
@@ -70,6 +60,8 @@ def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig],
     parts = [_configs_of(part) for part in settings.parts()]
     configs = [config for own, _ in parts for config in own]
     refused = [text for _, own in parts for text in own]
+    if not configs and refused:
+        raise StartError("; ".join(refused))
     if not configs:
         raise InvalidInputs("nothing is to be served: give a PATH, or 'servables' in --config")
     first: dict[str, str] = {}
@@ -90,6 +82,13 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
     found = list(dict.fromkeys(place for one in at for place in one.places))
     if settings.name and len(found) > 1:
         raise InvalidInputs(f"--name is for one servable, {len(found)} were found")
+    refused = [text for one in at for text in one.refused]
+    for place in list(found):
+        try:
+            check_library(*place, settings.runtime)
+        except StartError as error:
+            refused.append(f"{place[1]}: {error}")
+            found.remove(place)
     options = llm_options(settings)
     workers = settings.num_parallel_workers
     configs = [
@@ -111,7 +110,7 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
         for directory, name in found
         for version in _versions(settings.versions, directory, name)
     ]
-    return configs, [text for one in at for text in one.refused]
+    return configs, refused
 
 
 def _versions(policy: str, directory: str, name: str) -> list[int]:

@@ -15,7 +15,7 @@ from mindspore_serving.cli.options import (
 )
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
-RUNTIMES = ("openvino", "torch", "mindspore", "mindir")
+RUNTIMES = ("openvino", "torch", "mindspore", "mindir", "transformers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +162,13 @@ class ServeSettings:
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
-    runtime: str = option(
-        "", "language models: what computes (default: openvino)", choices=RUNTIMES
+    runtime: str | None = option(
+        None,
+        "language models: what computes (default: openvino); others: docs/hugging_face.md",
+        choices=RUNTIMES,
     )
-    quantization: str = option(
-        "", "language models: weights of fewer bits", choices=("int8", "int4")
+    quantization: str | None = option(
+        None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
     llm_serving_form: str = option(

@@ -140,6 +140,11 @@ class Control(Protocol):
         """Whether everything that was deployed can be called."""
         ...
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether what is to be served first is not all loaded, or nothing was deployed yet."""
+        ...
+
     def readiness(self) -> Sequence[ServableReadiness]:
         """Each servable version that was deployed, also one that is loading or has failed; all are
         unready while the server stops.  The server is alive if this is answered at all."""

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspore_serving.core.signature import InstanceSignature, Shape, ValueSpec
 from mindspore_serving.core.value import Value
 
 OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling")
-_LABELS = ("label", "score", "labels", "scores")
+_TEXT, _NUMBER = ("str", ()), ("float32", ())
+_LABELS = {"label": _TEXT, "score": _NUMBER, "labels": _TEXT, "scores": ("float32", (None,))}
+_INPUTS = {"image": ("bytes", ()), "top_k": ("int32", ()), "truncate": ("bool", ())}  # else texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,7 @@ class Task:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    signature: InstanceSignature
 
     @property
     def defaults(self) -> dict[str, Value]:
@@ -26,12 +30,23 @@ class Task:
         return {name: "" for name in self.inputs if name in OPTIONAL}
 
 
+def _task(inputs: str, outputs: Mapping[str, tuple[str, Shape | None]]) -> Task:
+    """`inputs` with spaces between them, `outputs` with their types and shapes."""
+    names = tuple(inputs.split())
+    specs = [ValueSpec(name, *_INPUTS.get(name, _TEXT), name in OPTIONAL) for name in names]
+    results = [ValueSpec(name, *spec) for name, spec in outputs.items()]
+    return Task(names, tuple(outputs), InstanceSignature(tuple(specs), tuple(results)))
+
+
 TASKS = {
-    "text-classification": Task(("text", "text_pair", "top_k", "truncate"), _LABELS),
-    "token-classification": Task(("text", "aggregation", "truncate"), ("entities",)),
-    "feature-extraction": Task(("text", "pooling", "truncate"), ("embedding",)),
-    "fill-mask": Task(("text", "top_k", "truncate"), ("text", "tokens", "scores")),
-    "image-classification": Task(("image", "top_k"), _LABELS),
+    "text-classification": _task("text text_pair top_k truncate", _LABELS),
+    "token-classification": _task("text aggregation truncate", {"entities": _TEXT}),
+    "feature-extraction": _task("text pooling truncate", {"embedding": ("float32", None)}),
+    "fill-mask": _task(
+        "text top_k truncate",
+        {"text": _TEXT, "tokens": _TEXT, "scores": ("float32", (None, None))},
+    ),
+    "image-classification": _task("image top_k", _LABELS),
 }
 HEADS = {  # how the name of an architecture ends, and the task of such a model
     "ForSequenceClassification": "text-classification",

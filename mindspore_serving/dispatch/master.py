@@ -62,6 +62,7 @@ class Master:
         new = [self._new(deployment) for deployment in deployments]
         self._deployed += new
         failed = await workers.start(new, is_strict=is_strict)
+        self.control.is_starting = False
         await self._end(list(failed), 0.0)
         return [(one.deployment, error) for one, error in failed.items()]
 
@@ -84,6 +85,7 @@ class Master:
         except BaseException:
             await asyncio.shield(self._end(coming, 0.0))
             raise
+        self.control.is_starting = False
         for one in coming:
             self.registry.promote(one.deployment)
         self._beside = [one for one in self._beside if one not in hidden]

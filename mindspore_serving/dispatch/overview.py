@@ -19,6 +19,7 @@ class Overview:
     the master changes."""
 
     def __init__(self, registry: Registry, deployed: Sequence[Deployed]) -> None:
+        self.is_starting = True  # until what is deployed first runs
         self.is_ending = False  # the server stops, or is about to
         self._registry = registry
         self._deployed = deployed

@@ -12,6 +12,7 @@ from mindspore_serving.backends import run as model_run
 from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
+from mindspore_serving.core.tasks import TASKS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
 from mindspore_serving.ipc.messages import MethodReport, ModelReport
@@ -60,6 +61,14 @@ class Host:
                 for name in METHODS
             ]
         return reports
+
+    def reports(self) -> dict[str, ModelReport]:
+        """What is known of the models of stages, by key, and of those of tasks, by path."""
+        tasks = {
+            path: ModelReport(0, [TASKS[spec.task].signature])
+            for path, spec in self.declaration.tasks.items()
+        }
+        return {**self.models, **tasks}
 
     def run_model(
         self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]

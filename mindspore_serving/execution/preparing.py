@@ -22,7 +22,7 @@ LOOP_BATCH = 16  # most calls in a row of a function that takes one instance
 def make_program(host: Host, method: Method, remote: RemoteCaller | None) -> Program:
     label = f"servable {host.declaration.name}, method {method.name}"
     stages = [_prepare(host, method, stage, remote) for stage in method.stages]
-    signature = signatures.of_method(method, host.models)
+    signature = signatures.of_method(method, host.reports())
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return Program(method, label, stages, signature)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.batching import assemble
+from mindspore_serving.batching import fitting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.declaration import ModelSpec
@@ -23,7 +23,7 @@ from mindspore_serving.ipc.messages import ModelReport
 def of_model(spec: ModelSpec, signature: Signature) -> InstanceSignature:
     """One instance of a graph: `signature` without the batch dimension."""
     inputs = [
-        _to_spec(tensor, assemble.instance_shape(spec, i, tensor))
+        _to_spec(tensor, fitting.instance_shape(spec, i, tensor))
         for i, tensor in enumerate(signature.inputs)
     ]
     start = 1 if spec.with_batch_dim else 0
@@ -84,5 +84,6 @@ def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[
 
 
 def _graph(stage: Stage, models: Mapping[str, ModelReport]) -> InstanceSignature:
-    report = models.get(stage.target) if stage.kind is StageKind.MODEL else None
+    has_report = stage.kind in (StageKind.MODEL, StageKind.TASK)
+    report = models.get(stage.target) if has_report else None
     return report.graphs[stage.subgraph] if report is not None else InstanceSignature()

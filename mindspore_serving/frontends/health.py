@@ -55,16 +55,18 @@ def of_servable(control: Control, name: str) -> list[ServableReadiness]:
     return [one for one in control.readiness() if one.name == name]
 
 
-def still_loading(control: Control) -> ServableUnavailable | None:
-    """Why what is served now is not all that will be; None if it is."""
-    found = control.readiness()
-    shares = [1.0 if one.loaded is None else one.loaded for one in found]
-    if not found and not control.is_ready:
+def still_loading(control: Control, name: str = "") -> ServableUnavailable | None:
+    """Why what is served now is not all that was to be served first, or why the servable `name` is
+    not there yet; None if nothing more is expected."""
+    found = [one for one in control.readiness() if control.is_starting or one.name == name]
+    if control.is_starting and not found:
         return ServableUnavailable("no servable is started yet", LOOK_AGAIN)
     if all(one.loaded is None for one in found):
         return None
+    shares = [1.0 if one.loaded is None else one.loaded for one in found]
     share = f"{sum(shares) / len(shares):.0%}".replace("%", " %")
-    return ServableUnavailable(f"the server is still loading, {share}", LOOK_AGAIN)
+    what = "the server" if control.is_starting else name
+    return ServableUnavailable(f"{what} is still loading, {share}", LOOK_AGAIN)
 
 
 def _show(found: Sequence[ServableReadiness], *, is_ready: bool) -> Response:

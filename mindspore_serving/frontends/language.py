@@ -248,7 +248,7 @@ class LanguageModels:
             for model in models:
                 if model.card.can_embed if embeds else model.card.can_generate:
                     return model
-        missing = still_loading(self._control)
+        missing = still_loading(self._control, name or "")
         if missing is not None:
             raise missing
         names = ", ".join(model.name for model in models) or "none"

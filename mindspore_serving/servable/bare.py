@@ -40,10 +40,14 @@ def is_bare(root: str, *, allow_pickle: bool = False) -> bool:
 def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> ModelSpec:
     """The model of one version of `root`; of a file, and of files beside each other, that is 1.
 
-    Raises StartError if there is none, or several, as nothing says which is meant.
+    Of several, that with the name "model" is meant.  Raises StartError if there is none, or several
+    without it.
     """
     places = dict(_places(root, allow_pickle=allow_pickle))
     found = [file for file in places.get(version, []) if file.format]
+    if len(found) > 1:
+        named = [file for file in found if os.path.splitext(file.name)[0] == "model"]
+        found = named if len(named) == 1 else found
     if len(found) > 1:
         names = ", ".join(file.name for file in found)
         raise StartError(

@@ -83,6 +83,18 @@ def as_int_tuple(
     return check_int_tuple(name, value, minimum, maximum)
 
 
+def as_instances(name: str, value: object, kind: type[_T]) -> tuple[_T, ...]:
+    """A `kind`, or a tuple or list of some, not empty, as a tuple."""
+    items = tuple(value) if isinstance(value, _LISTS) else (value,)
+    others = [item for item in items if not isinstance(item, kind)]
+    if others or not items:
+        raise InvalidInputs(
+            f"Parameter '{name}' should be {kind.__name__}, list or tuple of {kind.__name__}, but "
+            f"actually {type(others[0] if others else value)}"
+        )
+    return items
+
+
 def as_str_tuple(name: str, value: object) -> tuple[str, ...]:
     """A str, or a tuple or list of different strs, none empty, as a tuple of one or more."""
     if isinstance(value, str):

@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.tasks import HEADS, OPTIONAL, TASKS, TaskSpec, task_of
+from mindspore_serving.core.tasks import HEADS, TASKS, TaskSpec, task_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.tracing import MethodBuilder, current
@@ -44,6 +44,8 @@ def declare_hf_model(
     | feature-extraction | text, pooling, truncate | embedding |
     | fill-mask | text, top_k, truncate | text, tokens, scores |
     | image-classification | image, top_k | label, score, labels, scores |
+
+    If it is the only model and no method is registered, there is `predict` with all of these.
 
     Args:
         path: the model's directory; relative to the servable's directory.
@@ -114,7 +116,6 @@ def add_task_method(declaration: Declaration, spec: TaskSpec) -> None:
     outputs = tuple(range(len(inputs), len(inputs) + len(task.outputs)))
     stage = Stage(StageKind.TASK, spec.path, inputs, outputs, f"Model of {spec.task}")
     declaration.tasks[spec.path] = spec
-    defaults = {name: "" for name in task.inputs if name in OPTIONAL}
     declaration.methods["predict"] = Method(
-        "predict", task.inputs, task.outputs, (stage,), outputs, defaults=defaults
+        "predict", task.inputs, task.outputs, (stage,), outputs, defaults=task.defaults
     )

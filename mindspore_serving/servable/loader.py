@@ -14,6 +14,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.tracing import declaring
 
 CONFIG_FILE = "servable_config.py"
@@ -49,6 +50,8 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
                 f"import {servable_name}.servable_config failed, {error} "
                 f"({type(error).__name__}{_where(error, path)})"
             ) from error
+    if not declaration.methods and declaration.language is None and len(declaration.tasks) == 1:
+        add_task_method(declaration, *declaration.tasks.values())
     if not declaration.methods and declaration.language is None:
         raise StartError(
             f"There is no method registered for servable '{servable_name}', decorate a function "

@@ -84,8 +84,9 @@ class ServableStartConfig:
             without its ending.
         allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
             runs any code in it.
-        llm_options: For a language model (a directory with config.json and *.safetensors, or a GGUF
-            file): the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime".
+        llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
+            the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a
+            model that does not generate also those of `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -186,24 +187,6 @@ class ServableStartConfig:
     @property
     def max_batch_delay_ms(self) -> float:
         return self._deployment.batching.max_wait * 1000
-
-
-def to_config_list(
-    configs: "ServableStartConfig | Sequence[ServableStartConfig]",
-) -> list[ServableStartConfig]:
-    """The argument of `start_servables` as a list.  Raises InvalidInputs for anything else."""
-    if isinstance(configs, ServableStartConfig):
-        return [configs]
-    wrong: Any = configs
-    if isinstance(configs, tuple | list) and configs:
-        others = [one for one in configs if not isinstance(one, ServableStartConfig)]
-        if not others:
-            return list(configs)
-        wrong = others[0]
-    raise InvalidInputs(
-        "Parameter 'servable_configs' should be ServableStartConfig, list or tuple of "
-        f"ServableStartConfig, but actually {type(wrong)}"
-    )
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

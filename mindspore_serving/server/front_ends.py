@@ -1,4 +1,4 @@
-"""The arguments of `start_grpc_server` and `start_restful_server`, checked.  Starts nothing."""
+"""The arguments of the functions that start servables and servers, checked.  Starts nothing."""
 
 import os
 from collections.abc import Sequence

@@ -21,10 +21,14 @@ from mindspore_serving.servable import check
 from mindspore_serving.server.config import (
     ServableStartConfig,
     merge_config,
-    to_config_list,
     to_deployment,
 )
-from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions, HttpOptions, to_names
+from mindspore_serving.server.front_ends import (
+    ApiKeys,
+    FrontEndOptions,
+    HttpOptions,
+    to_names,
+)
 from mindspore_serving.server.lifetime import Lifetime
 from mindspore_serving.server.showing import Loading, say, say_ready
 from mindspore_serving.server.ssl_config import SSLConfig
@@ -59,7 +63,7 @@ def start_servables(
         RuntimeError: an argument is wrong, servables run already, or a worker could not start;
             then nothing is left running, and the text says which worker and why.
     """
-    configs = to_config_list(servable_configs)
+    configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
     def wanted() -> list[Deployment]:

@@ -21,8 +21,8 @@ from mindspore_serving.tasks.text_model import TextModel
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 
 MAX_BATCH = 32  # texts that a stage has at once: requests that come meanwhile wait for all of them
-MAX_CHARACTERS = 1 << 20  # of a text that is to be cut
 PER_TOKEN = 64  # characters: no token is longer, so a longer text cannot fit
+PER_TOKEN_CUT = 256  # of a text that is to be cut: what is behind is not looked at
 
 
 class TextTask:
@@ -83,25 +83,40 @@ class TextTask:
 
     def _tokenize(self, text: str, pair: str | None, truncates: bool) -> TokenizedInput:
         longest = self._model.max_length
-        most = MAX_CHARACTERS if truncates else PER_TOKEN * longest
+        most = (PER_TOKEN_CUT if truncates else PER_TOKEN) * longest
         given = len(text) + len(pair or "")
-        if given > most:
-            raise InvalidInputs(
-                f"the text has {given:,} characters, more than {most:,}; the model takes "
-                f"{longest} tokens"
-            )
-        tokens = self._tokenizer.encode_whole(text, pair, longest if truncates else None)
+        is_cut = truncates and pair is None and given > most
+        if is_cut:
+            text = text[:most]  # far behind the last token that is left
+        elif given > most:
+            raise _too_long(given, "characters", longest, truncates=truncates)
+        try:
+            tokens = self._tokenizer.encode_whole(text, pair, longest if truncates else None)
+        except Exception as error:  # the library raises plain Exception
+            raise InvalidInputs(f"the text cannot be cut into tokens: {error}") from error
+        if is_cut and len(tokens.ids) < longest:
+            raise _too_long(given, "characters", longest, truncates=truncates)
         if len(tokens.ids) > longest:
-            raise InvalidInputs(
-                f"the text has {len(tokens.ids)} tokens, the model takes {longest}; set truncate "
-                "to true to have it cut"
-            )
-        if not tokens.ids:
-            raise InvalidInputs("the text has no tokens")
-        if max(tokens.ids) >= self._model.vocab_size:
-            raise InvalidInputs(
-                f"the text has token {max(tokens.ids)} of tokenizer.json, but the model has "
-                f"{self._model.vocab_size}"
-            )
+            raise _too_long(len(tokens.ids), "tokens", longest, truncates=truncates)
+        self._check_tokens(tokens)
         last = self._model.num_types - 1  # families without types have pairs all the same
         return replace(tokens, types=[min(kind, last) for kind in tokens.types])
+
+    def _check_tokens(self, tokens: TokenizedInput) -> None:
+        most = self._model.vocab_size
+        if not tokens.ids:
+            raise InvalidInputs("the text has no tokens")
+        if max(tokens.ids) >= most:
+            text = (
+                f"the text has token {max(tokens.ids)} of tokenizer.json, but the model has {most}"
+            )
+            raise InvalidInputs(text)
+
+
+def _too_long(count: int, what: str, longest: int, *, truncates: bool) -> InvalidInputs:
+    if truncates:
+        return InvalidInputs(
+            f"the text has {count:,} {what}, expected at most {PER_TOKEN_CUT * longest:,}"
+        )
+    text = f"the text has {count:,} {what}, the model takes {longest:,} tokens"
+    return InvalidInputs(f"{text}; set truncate to true to have it cut")

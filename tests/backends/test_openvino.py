@@ -157,6 +157,27 @@ def test_a_file_of_other_content_is_one_readable_error(opened, tmp_path, name, c
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.onnx
+@pytest.mark.parametrize("location", ["../secret", "{outside}", "link"])
+def test_weights_outside_of_the_directory_are_refused(opened, tmp_path, location):
+    from onnx import TensorProto, helper
+
+    outside, inside = tmp_path / "secret", tmp_path / "inside"
+    outside.write_bytes(bytes(8))
+    inside.mkdir()
+    (inside / "link").symlink_to(outside)
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location.format(outside=outside))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (inside / "net.onnx").write_bytes(model.SerializeToString())
+    for model_format in ("onnx_openvino", "onnx"):
+        with pytest.raises(StartError, match=r"net.onnx.*([Oo]utside|escapes|Absolute path)"):
+            opened(model_format, inside / "net.onnx")
+
+
 @pytest.mark.parametrize("file", ["frozen.pb", "net.tflite", "net.pdmodel"])
 def test_a_file_cut_anywhere_is_a_readable_error_or_a_smaller_model(opened, tmp_path, file):
     """Of a protobuf message that is cut at a field, what is left is a message too."""

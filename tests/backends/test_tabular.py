@@ -71,6 +71,17 @@ def test_classes_with_names_are_texts(iris, saved, opened):
     assert results[0][1].shape == (3,)
 
 
+def test_classes_that_are_objects_of_numbers_are_numbers(iris, opened, tmp_path):
+    from sklearn.dummy import DummyClassifier
+
+    x, y = iris
+    model = DummyClassifier(strategy="most_frequent").fit(x, y.astype(object))
+    write_pickle(model, tmp_path / "model.pkl")
+    backend = opened("sklearn", tmp_path / "model.pkl", allow_pickle=True)
+    assert backend.signature[0].outputs[0].dtype == np.int64
+    assert backend.run([x[:2]])[0].tolist() == [0, 0]
+
+
 def test_a_regressor_gives_a_prediction_alone(iris, saved, opened):
     from sklearn.ensemble import RandomForestRegressor
 
@@ -246,13 +257,26 @@ def test_objectives_of_xgboost(iris, opened, tmp_path, objective, names):
     np.testing.assert_array_equal(result, booster.predict(xgboost.DMatrix(x)))
 
 
-@pytest.mark.parametrize("kind", ["gblinear", "dart"])
-def test_boosters_of_other_kinds(iris, opened, tmp_path, kind):
-    depth = None if kind == "gblinear" else 2
-    model = fit_xgboost(iris, "XGBRegressor", booster=kind, max_depth=depth)
+@pytest.mark.parametrize("kind", ["gbtree", "gblinear", "dart"])
+def test_boosters_of_each_kind_and_with_names_of_features(iris, opened, tmp_path, kind):
+    xgboost = pytest.importorskip("xgboost", reason="it trains and runs these models")
+    x, y = iris
+    matrix = xgboost.DMatrix(x, y, feature_names=list("abcd"))
+    booster = xgboost.train({"booster": kind, "nthread": 1}, matrix, 4)
+    booster.save_model(tmp_path / "model.json")
+    (result,) = opened("xgboost", tmp_path / "model.json").run([x.astype(np.float32)])
+    np.testing.assert_allclose(result, booster.predict(matrix), rtol=1e-6)
+
+
+def test_several_labels_have_a_probability_each(iris, opened, tmp_path):
+    xgboost = pytest.importorskip("xgboost", reason="it trains and runs these models")
+    x, y = iris
+    model = xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(x, np.eye(3)[y].astype(int))
     model.save_model(tmp_path / "model.json")
-    (result,) = opened("xgboost", tmp_path / "model.json").run([iris[0].astype(np.float32)])
-    np.testing.assert_allclose(result, model.predict(iris[0]), rtol=1e-6)
+    backend = opened("xgboost", tmp_path / "model.json")
+    assert [spec.name for spec in backend.signature[0].outputs] == ["prediction"]
+    (result,) = backend.run([x.astype(np.float32)])
+    np.testing.assert_array_equal(result, model.predict_proba(x))
 
 
 def test_the_best_iteration_counts_as_in_xgboosts_own_interface(iris, opened, tmp_path):

@@ -4,11 +4,11 @@ import pytest
 from mindspore_serving.batching.assemble import (
     assemble,
     batch_size,
-    check_instance,
     graph_batch_size,
     group,
     split,
 )
+from mindspore_serving.batching.fitting import check_instance
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError

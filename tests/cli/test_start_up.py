@@ -66,6 +66,17 @@ def test_with_wait_a_port_in_use_is_told_before_any_model_is_loaded(tmp_path: Pa
             assert "loaded" not in done.stdout
 
 
+def test_a_port_that_grpc_cannot_have_is_one_line(tmp_path: Path) -> None:
+    write_words(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run([*SERVING, "serve", "words", "--grpc-port", port, "--no-http"], tmp_path)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+        assert f"address 127.0.0.1:{port}: is it in use" in done.stderr
+
+
 def test_statuses_are_the_default_and_can_be_turned_off(tmp_path: Path) -> None:
     write_words(tmp_path)
     port = str(free_port())

@@ -1,16 +1,21 @@
 """Servables that are loaded, replaced and unloaded while clients call them."""
 
+import os
+import re
 import shutil
 import threading
 
 import pytest
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException
 
 from mindspore_serving import server
-from tests.cli.commands import SERVING, Command
-from tests.e2e.harness import Calls, config, write_servable
+from tests.cli.commands import SERVING, Command, run
+from tests.e2e.harness import ROOT, Calls, config, write_servable
 from tests.ports import free_port
 from tests.waiting import eventually
 
+READY = "Ctrl-C stops"
 WHO = """
 def number(x):
     return NUMBER
@@ -72,6 +77,8 @@ def test_names_that_are_not_there_are_errors(serve):
 
 
 def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
+    """SOAK=1: 51 changes under the load of 64 connections."""
+    num_rounds, num_clients = (17, 64) if os.environ.get("SOAK") else (2, 8)
     calls = serve(WHO.replace("NUMBER", "1"))
     write(tmp_path, "other", 2)
     failures, is_over = [], threading.Event()
@@ -83,11 +90,11 @@ def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
             if "error" in answer:
                 failures.append(answer)
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
+    threads = [threading.Thread(target=call) for _ in range(num_clients)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2):
+        for _ in range(num_rounds):
             server.load_servable("toy", reload=True)
             server.load_servable(config(tmp_path, "other"))
             server.unload_servable("other")
@@ -114,7 +121,7 @@ def test_servables_are_followed_as_they_come_change_and_go(tmp_path):
     write(repository, "first", 1)
     command, calls = serve_directory(repository, "--poll", "0.05")
     with command:
-        command.says("Ready")
+        command.says(READY)
         assert ask(calls, "first") == 1
         write(tmp_path, "second", 2)
         (tmp_path / "second").rename(repository / "second")
@@ -133,7 +140,7 @@ def test_versions_are_served_side_by_side_by_policy(tmp_path):
     write(tmp_path, "who", 'int(__import__("os").getpid())', versions=(1, 2, 3))
     command, calls = serve_directory(tmp_path, "--versions", "latest:2")
     with command:
-        command.says("Ready")
+        command.says(READY)
         answers = {
             version: calls.http_call(
                 "POST", f"/model/who/version/{version}:who", '{"instances": [{"x": 0}]}'
@@ -144,3 +151,48 @@ def test_versions_are_served_side_by_side_by_policy(tmp_path):
     assert b'"n"' in answers[2]
     assert b'"n"' in answers[3]
     assert answers[2] != answers[3]
+
+
+# --- by clients ---------------------------------------------------------------------------------
+
+
+def test_the_command_line_and_clients_of_protocol_v2_load_and_unload(tmp_path):
+    write(tmp_path, "first", 1)
+    write(tmp_path, "second", 2)
+    command, calls = serve_directory(tmp_path, "--allow-loading")
+    where = ["--http", f"127.0.0.1:{calls.http}"]
+    with command:
+        command.says(READY)
+
+        def run_ours(*words):
+            done = run([*SERVING, *words, *where], tmp_path)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        assert run_ours("unload", "first") == "first is unloaded\n"
+        assert "not available" in ask(calls, "first")
+        assert re.search(r"first +1? *-? *UNAVAILABLE +it is not loaded", run_ours("models"))
+        client = httpclient.InferenceServerClient(f"127.0.0.1:{calls.http}")
+        client.load_model("first")
+        assert ask(calls, "first") == 1
+        assert client.is_model_ready("first.who")
+        write(tmp_path, "first", 11)
+        assert run_ours("load", "first") == "first is loaded\n"
+        assert ask(calls, "first") == 11
+        states = {row["name"]: row["state"] for row in client.get_model_repository_index()}
+        assert set(states.values()) == {"READY"}
+        with pytest.raises(InferenceServerException, match="no servable 'third' to be loaded"):
+            client.load_model("third")
+
+
+def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve):
+    calls = serve(WHO.replace("NUMBER", "1"))
+    client = httpclient.InferenceServerClient(f"127.0.0.1:{calls.http}")
+    for act in (client.load_model, client.unload_model):
+        with pytest.raises(InferenceServerException, match="--allow-loading"):
+            act("toy")
+    assert ask(calls, "toy") == 1
+    done = run([*SERVING, "unload", "toy", "--http", f"127.0.0.1:{calls.http}"], ROOT)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "--allow-loading" in done.stderr

@@ -92,7 +92,7 @@ def test_while_a_servable_loads_no_list_is_complete(starting: Starting) -> None:
     starting.has_begun()
     for path, body in (
         ("/v1/models", None),
-        ("/v1/models/slow", None),
+        ("/v1/models/other", None),
         ("/v1/chat/completions", CHAT),
         ("/generate", b'{"inputs": "Hi"}'),
         ("/generate_stream", b'{"inputs": "Hi"}'),
@@ -100,6 +100,7 @@ def test_while_a_servable_loads_no_list_is_complete(starting: Starting) -> None:
     ):
         status, text = starting.get(path, body)
         assert (status, "still loading, 70 %" in text) == (503, True), (path, text)
+    assert starting.get("/v1/models/slow")[0] == 503
 
 
 def test_a_servable_that_loads_is_no_unknown_one(starting: Starting) -> None:

@@ -131,3 +131,17 @@ def test_types_and_shapes_are_shown_to_clients(served: Served) -> None:
     assert prediction == {"name": "prediction", "dtype": "str", "shape": []}
     assert probabilities["shape"] == [3]
     assert rows["reviews"]["input_specs"] == [{"name": "text", "dtype": "str", "shape": [1]}]
+
+
+def test_texts_and_rows_go_through_the_open_inference_protocol(served: Served) -> None:
+    def infer(model: str, **tensor: object) -> dict[str, list[object]]:
+        url = f"http://127.0.0.1:{served.http}/v2/models/{model}/infer"
+        with urlopen(Request(url, json.dumps({"inputs": [tensor]}).encode())) as answer:
+            outputs = json.load(answer)["outputs"]
+        return {one["name"]: one["data"] for one in outputs}
+
+    found = infer("reviews", name="text", datatype="BYTES", shape=[2, 1], data=TEXTS)
+    assert found["output_label"] == list(served.reviews.predict(TEXTS))
+    flat = [number for row in ROWS for number in row]
+    found = infer("iris", name="x", datatype="FP64", shape=[2, 4], data=flat)
+    assert found["prediction"] == list(served.iris.predict(ROWS))

@@ -114,12 +114,23 @@ class Api:
 @pytest.fixture(scope="module", params=["http", "grpc"])
 def api(request: pytest.FixtureRequest, calls: Calls) -> Iterator[Api]:
     if request.param == "http":
-        client = tritonclient_http.InferenceServerClient(f"127.0.0.1:{calls.http}")
+        client = http_client(calls)
         yield Api(tritonclient_http, client, ({}, {"binary_data": False}))
     else:
         client = tritonclient_grpc.InferenceServerClient(calls.grpc)
         yield Api(tritonclient_grpc, client, ({},))
     client.close()
+
+
+# Kept for ever: the client's __del__ waits for greenlets, which fails where the garbage collector
+# runs on another thread.
+_clients: list[Any] = []
+
+
+def http_client(calls: Calls, **options: Any) -> Any:
+    client = tritonclient_http.InferenceServerClient(f"127.0.0.1:{calls.http}", **options)
+    _clients.append(client)
+    return client
 
 
 def error_of(action: Callable[[], Any]) -> Any:
@@ -338,7 +349,7 @@ def test_requests_are_not_traced(api: Api) -> None:
 
 @pytest.fixture(scope="module")
 def by_http(calls: Calls) -> Iterator[Api]:
-    client = tritonclient_http.InferenceServerClient(f"127.0.0.1:{calls.http}")
+    client = http_client(calls)
     yield Api(tritonclient_http, client, ())
     client.close()
 
@@ -358,7 +369,7 @@ def test_bodies_may_be_compressed(
 
 
 def test_requests_may_be_sent_at_the_same_time(by_http: Api, calls: Calls) -> None:
-    client = tritonclient_http.InferenceServerClient(f"127.0.0.1:{calls.http}", concurrency=4)
+    client = http_client(calls, concurrency=4)
     inputs = [[by_http.input("x", X + i)] for i in range(12)]
     sent = [client.async_infer("toy.same", one) for one in inputs]
     for i, one in enumerate(sent):

@@ -57,6 +57,7 @@ class Inference(FakeInference):
 
 class Control:
     is_ready = True
+    is_starting = False
 
     def __init__(self):
         self.servables = []

@@ -84,6 +84,7 @@ def test_each_servable_has_a_path_of_its_own(web, path, status):
 def test_a_server_that_loads_says_how_far_it_is(web):
     loading = ServableReadiness("chat", 0, False, "still loading, 20 %", 0.2)
     web.control.servables, web.control.is_ready = [READY, loading], False
+    web.control.is_starting = True
     status, headers, body = get(web, "/health")
     assert (status, headers["retry-after"]) == (503, "1")
     assert body == b"not ready: the server is still loading, 60 %"
@@ -93,7 +94,7 @@ def test_a_server_that_loads_says_how_far_it_is(web):
 
 
 def test_a_server_without_servables_is_not_ready(web):
-    web.control.servables, web.control.is_ready = [], False
+    web.control.servables, web.control.is_ready, web.control.is_starting = [], False, True
     assert get(web, "/health")[::2] == (503, b"not ready")
 
 

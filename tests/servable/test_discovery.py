@@ -112,7 +112,17 @@ def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
     assert text.endswith("it has notes.txt")
 
 
+def test_of_several_the_one_with_the_name_model_is_meant(servable):
+    servable.add("1/model.onnx", "1/other.onnx", "1/more.mindir")
+    assert list(make(servable)[0].models) == ["model.onnx"]
+
+
 def test_two_bare_models_in_one_version_are_refused(servable):
+    servable.add("1/a.onnx", "1/b.onnx")
+    assert "There is more than one model in" in refused(servable)
+
+
+def test_two_bare_models_with_the_name_model_are_refused(servable):
     servable.add("1/model.onnx", "1/model.pt2")
     assert "There is more than one model in" in refused(servable)
 

@@ -15,7 +15,9 @@ def test_the_public_names_are_those_of_the_original_and_of_language_models():
             "Context",
             "register_method",
             "add_stage",
+            "HFModel",
             "LanguageModel",
+            "declare_hf_model",
             "declare_llm",
         ]
     )

@@ -199,7 +199,9 @@ def test_a_long_text_is_refused_or_cut_where_the_tokenizer_cuts_it(
     long = "the quick fox " * 200
     task = opened(path, "text-classification")
     refused, cut = task.run([(long,), (long, "", ALL, np.array(True))])
-    assert "the model takes 200; set truncate" in str(refused)
+    assert "the model takes 200 tokens; set truncate" in str(refused)
+    (longer,) = task.run([(long * 30, "", ALL, np.array(True))])
+    assert np.array_equal(longer[3], cut[3])
     reference = pipeline(path, "text-classification")
     assert_labels(cut, reference(long, top_k=None, truncation=True))
     task.close()

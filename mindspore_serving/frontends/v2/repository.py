@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving.core.service import ModelControl, ModelState
-from mindspore_serving.errors import Unsupported
+from mindspore_serving.errors import InvalidInputs, Unsupported
 from mindspore_serving.frontends.v2.models import Models
 
 
@@ -27,14 +27,18 @@ async def index(
 
 
 async def load(repository: ModelControl | None, name: str, parameters: Mapping[str, Any]) -> None:
-    """Raises ServingError."""
+    """With the parameter `reload`, which is our own, also if nothing has changed.  Raises
+    ServingError."""
     given = [key for key in parameters if key == "config" or key.startswith("file:")]
     if given:
         raise Unsupported(
             f"load of '{name[:256]}': parameter '{given[0][:64]}' is not available, models are "
             "loaded as the operator has configured them"
         )
-    await _checked(repository).load(name)
+    is_forced = parameters.get("reload", False)
+    if not isinstance(is_forced, bool):
+        raise InvalidInputs(f"parameter 'reload' is {is_forced!r:.100}, expected true or false")
+    await _checked(repository).load(name, is_forced=is_forced)
 
 
 async def unload(repository: ModelControl | None, name: str) -> None:

@@ -56,10 +56,10 @@ def load_definition(
     name = names[0] if isinstance(names, list) and names else None
     if name not in ARCHITECTURES:
         known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
-        heads = ", ".join(f"...{head} ({task})" for head, task in HEADS.items())
+        heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
         raise StartError(
-            f"config.json has architectures {names!r}, expected one of {known}, or, to be served "
-            f"and not to generate, {heads}"
+            f"config.json has architectures {names!r}, expected one of {known}, or to be served "
+            f"without generating, one that ends with {heads}"
         )
     method = quantization_of(config).get("quant_method")
     if method not in (None, QUANT_METHOD, GGUF):

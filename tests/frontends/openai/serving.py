@@ -177,6 +177,7 @@ class Control:
     """Serves "toy", and "vectors", which only embeds."""
 
     is_ready = True
+    is_starting = False
 
     def __init__(self) -> None:
         self.card = CARD

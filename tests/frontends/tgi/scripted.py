@@ -88,6 +88,7 @@ class ScriptedInference(FakeInference):
 class ScriptedControl:
     models: list[tuple[str, int, ModelCard]]
     is_ready: bool = True
+    is_starting: bool = False
     observed: list[dict[str, Any]] = field(default_factory=list)
 
     def observe(self) -> list[dict[str, Any]]:
