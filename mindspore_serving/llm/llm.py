@@ -40,7 +40,8 @@ class LLM:
 
     Args:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
-            it: token ids alone).  An encoder (BERT and its like) embeds, and does not generate.
+            it: token ids alone); or a GGUF file, or a directory with one.  An encoder (BERT and
+            its like) embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch", "mindspore", or "toy" for tests.
         quantization: how weights are stored, by a name of the runtime; None as they are.
         options: those of `EngineConfig`.

@@ -13,6 +13,9 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
+from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
     read_eos_ids,
@@ -22,8 +25,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models import is_encoder
-from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +75,24 @@ class Opened:
         """One line: what was chosen, and what it can hold."""
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
-        return f"{self.directory.name or 'model'}: runtime {runtime}; {self.engine.describe()}"
+        name = self.directory.name or "model"
+        if not is_gguf(self.directory) or isinstance(self.engine, EncoderEngine):
+            return f"{name}: runtime {runtime}; {self.engine.describe()}"
+        kinds = types_of(open_gguf(self.directory))
+        is_kept = RUNTIMES[self.runtime].keeps_integers
+        stored = f"{kinds} of GGUF, {'integers kept' if is_kept else 'widened to floats'}"
+        return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
-    """Load the model in the directory `path`.  Raises StartError or InvalidInputs."""
-    directory = Path(path)
-    if not directory.is_dir():
-        raise StartError(f"path is {str(path)!r}, expected a model's directory")
-    tokenizer = None
-    if (directory / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.open(directory)
+    """Load the model in the directory or the GGUF file `path`.
+
+    Raises StartError or InvalidInputs.
+    """
+    directory = find_gguf(Path(path)) or Path(path)
+    if not directory.is_dir() and not is_gguf(directory):
+        raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
+    tokenizer = Tokenizer.open(directory) if has_tokenizer(directory) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None
     chat_template = ChatTemplate.open(directory, special_tokens)
     recommended = read_recommended(directory) if config.generation_config == "auto" else {}

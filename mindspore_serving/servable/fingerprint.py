@@ -13,7 +13,8 @@ _CACHE = "__pycache__"
 
 def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
     """Of all that a worker of this version reads: Python code, and every file of the version's
-    directory; of a language model's directory every file.  Code may write beside those."""
+    directory; of a language model's directory every file, or itself if it is one.  Code may write
+    beside those."""
     root = os.path.join(servable_directory, servable_name)
     if os.path.isfile(root):  # a model file that is a servable
         status = os.stat(root)

@@ -51,7 +51,7 @@ def declare_llm(
     as JSON); outputs `text` and `finish_reason`.
 
     Args:
-        path: the model's directory; relative to the servable's directory.
+        path: the model's directory or GGUF file; relative to the servable's directory.
         runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
         params: sampling parameters that a request does not give; `SamplingParams()` if None.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,

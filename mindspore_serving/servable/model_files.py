@@ -21,7 +21,7 @@ _SUFFIXES = {
     ".skops": "sklearn",
     ".ubj": "xgboost",
 }
-SUFFIXES = ", ".join((*_SUFFIXES, ".json (XGBoost)", ".txt (LightGBM)"))
+SUFFIXES = ", ".join((*_SUFFIXES, ".json (XGBoost)", ".txt (LightGBM)", ".gguf"))
 SAVED_MODEL = "saved_model.pb"  # the directory that holds it is the model
 _CONTENTS = (  # suffix, what its head matches, format
     (".xml", re.compile(rb"<net\b"), "openvino"),

@@ -20,6 +20,7 @@ from mindspore_serving.servable.loader import CONFIG_FILE, load
 from mindspore_serving.servable.model_files import SUFFIXES
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
+GGUF = ".gguf"  # a language model in one file
 
 
 def make_declaration(
@@ -66,8 +67,14 @@ def make_declaration(
 
 
 def is_language_model(path: str) -> bool:
-    """Whether `path` has no servable_config.py but a config.json that names an architecture."""
+    """Whether `path` is a GGUF file, or has no servable_config.py but a config.json that names an
+    architecture, or a GGUF file and no config.json."""
+    if os.path.isfile(path):
+        return path.endswith(GGUF)
     config = os.path.join(path, MODEL_CONFIG)
+    if os.path.isdir(path) and not os.path.isfile(config):
+        names = os.listdir(path)
+        return CONFIG_FILE not in names and any(name.endswith(GGUF) for name in names)
     if not os.path.isfile(config) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
         return False
     try:

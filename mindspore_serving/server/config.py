@@ -84,9 +84,9 @@ class ServableStartConfig:
             without its ending.
         allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
             runs any code in it.
-        llm_options: For a bare Hugging Face directory (config.json, *.safetensors): the options
-            of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a model that does
-            not generate also those of `tasks.options.TaskOptions`.
+        llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
+            the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a
+            model that does not generate also those of `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """

@@ -4,6 +4,7 @@ import socket
 import numpy as np
 import pytest
 
+from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.client import Client
 from tests.waiting import eventually
 
@@ -30,10 +31,17 @@ def test_it_prints_real_answers_of_both_protocols(printed):
 
 
 def test_it_chats_in_words(printed):
-    if "tiny_llm: left out" in printed:
+    if re.search("(smollm2|tiny_llm): left out", printed):
         pytest.skip("what language models need is not installed")
-    answer = re.search(r"OpenAI 'Tell me about the sea.' -> (.*)", printed).group(1)
-    assert len(answer.split()) >= 3
+    answer = re.search(r"OpenAI '.*' -> (.*)", printed).group(1)
+    if find_model():
+        assert answer == "The capital of France is Paris."
+    else:
+        assert len(answer.split()) >= 3
+
+
+def test_it_says_what_to_install_for_a_real_model(printed):
+    assert (INSTALL in printed) == (find_model() is None)
 
 
 def test_it_stops_by_itself_with_all_its_workers(demo, printed):

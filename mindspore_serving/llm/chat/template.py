@@ -150,7 +150,7 @@ def _find_sources(directory: Path) -> dict[str, str]:
     for name, path in files.items():
         try:
             found[name] = path.read_text("utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the latter below a GGUF file
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise StartError(f"{path} cannot be read: {error}") from error

@@ -1,6 +1,7 @@
 """The JSON files of a model's directory: config.json, generation_config.json and the like.
 
-Knows no tensor, no tokenizer and no architecture.
+A GGUF file is read as if it were a directory of such files.  Knows no tensor, no tokenizer and no
+architecture.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 MAX_JSON_BYTES = 64 * 2**20
@@ -23,6 +25,8 @@ def find_config(directory: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
+    if has_file(path):
+        return read_file(path)
     value = load_json(path)
     if not isinstance(value, dict):
         raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
@@ -47,7 +51,7 @@ def load_json(path: Path) -> Any:
 
 def read_optional_json(path: Path) -> dict[str, Any]:
     """As `read_json`, but empty if there is no such file."""
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if has_file(path) or path.exists() else {}
 
 
 def read_eos_ids(directory: Path) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""How a quantised weight is stored: symmetric integers with a float16 scale per group of inputs.
+"""How a quantised weight is stored: integers with a scale per group of inputs.
+
+What `llm.quantize` writes is symmetric, with float16 scales:
 
     int8   int8 [out, in],                          float16 scales [out, 1]
     int4   uint8 [out, in / 2], low nibble first,   float16 scales [out, in / group]
@@ -22,13 +24,17 @@ CHUNK = 2**22  # weights that are rounded at a time
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A quantised matrix.  `shape` and `group` count inputs, not bytes."""
+    """A quantised matrix.  `shape` and `group` count inputs, not bytes.
 
-    values: npt.NDArray[Any]  # int8 [out, in] or uint8 [out, in / 2]
-    scales: npt.NDArray[np.float16]  # [out, in / group]
+    Integers are signed; those with `minimums`, which are added to the products, are unsigned.
+    """
+
+    values: npt.NDArray[Any]  # int8 or uint8 [out, in], or uint8 [out, in / 2]
+    scales: npt.NDArray[Any]  # float16 or float32 [out, in / group]
     bits: int
     shape: tuple[int, int]
     group: int
+    minimums: npt.NDArray[np.float32] | None = None  # as scales
 
 
 def is_packed(dtype: str) -> bool:
@@ -79,8 +85,14 @@ def pack(weight: npt.NDArray[np.float32], bits: int) -> Packed:
         round_rows = _round_8 if bits == 8 else _round_4
         integers, scales[some] = round_rows(grouped)
         integers = integers.reshape(-1, inputs)
-        values[some] = integers if bits == 8 else integers[:, 0::2] | integers[:, 1::2] << 4
+        values[some] = integers if bits == 8 else pairs(integers)
     return Packed(values, scales, bits, (outputs, inputs), group)
+
+
+def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Integers under 16 [rows, in] as bytes [rows, in / 2], low nibble first."""
+    high: npt.NDArray[np.uint8] = np.left_shift(integers[:, 1::2], 4, dtype=np.uint8)
+    return integers[:, 0::2] | high
 
 
 def unpack(packed: Packed) -> npt.NDArray[np.float32]:
@@ -88,10 +100,13 @@ def unpack(packed: Packed) -> npt.NDArray[np.float32]:
     outputs, inputs = packed.shape
     values = packed.values
     if packed.bits == 4:
-        pairs = np.stack([values & 15, values >> 4], -1).reshape(outputs, inputs)
-        values = (pairs ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
+        values = np.stack([values & 15, values >> 4], -1).reshape(outputs, inputs)
+        if packed.minimums is None:
+            values = (values ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
     grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)
     grouped *= packed.scales.astype(np.float32)[..., None]
+    if packed.minimums is not None:
+        grouped += packed.minimums[..., None]
     return grouped.reshape(outputs, inputs)
 
 

@@ -13,6 +13,10 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
@@ -40,13 +44,17 @@ class Checkpoint:
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
         there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`).
+        `directory` may be a GGUF file.
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
         directory = Path(directory)
-        if not directory.is_dir():
+        if is_gguf(directory):
+            tensors = read_tensors(open_gguf(directory))
+        elif directory.is_dir():
+            tensors = _read_files(directory)
+        else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
-        tensors = _read_files(directory)
         return cls(directory, read_json(directory / CONFIG), tensors)
 
     def names(self) -> list[str]:
@@ -56,7 +64,8 @@ class Checkpoint:
         return name in self._tensors
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], Array]:
-        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays.
+        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays, and what GGUF
+        has in blocks are the bytes of its rows.
 
         Raises StartError naming a tensor that is not there.
         """
@@ -65,11 +74,15 @@ class Checkpoint:
             raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
         if not stored.bits.flags.aligned:  # native code reads aligned memory
             stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
+        if stored.dtype in FORMS:
+            return stored.dtype, stored.shape, stored.bits
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)
 
     def packed(self, name: str) -> Packed | None:
         """The integers and scales of a quantised tensor, None for one that is not quantised."""
-        dtype, _, bits = self.raw(name)
+        dtype, shape, bits = self.raw(name)
+        if dtype in FORMS:
+            return decode(dtype, bits, shape[-1])
         if not is_packed(dtype):
             return None
         _, _, scales = self.raw(f"{name}.scale")
@@ -77,8 +90,9 @@ class Checkpoint:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape the model sees, also of a quantised tensor."""
-        packed = self.packed(name)
-        return self.raw(name)[1] if packed is None else packed.shape
+        dtype, shape, _ = self.raw(name)
+        packed = self.packed(name) if is_packed(dtype) else None
+        return shape if packed is None else packed.shape
 
     def f32(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor as float32: a copy, but for one that is float32 already; dequantised."""

@@ -88,12 +88,12 @@ class Engine:
         """Of the vectors; 0 if the runtime has no embeddings."""
         return self.runner.hidden_size
 
-    def describe(self) -> str:
-        """In words: the options, and what the cache can hold."""
+    def describe(self, stored: str = "as stored") -> str:
+        """In words: the options, what the cache can hold, how weights are that are `stored` so."""
         runner, config = self.runner, self.config
         capacity = runner.num_blocks * runner.block_size
         return (
-            f"weights {config.quantization or 'as stored'}; cache of {capacity:,} tokens "
+            f"weights {config.quantization or stored}; cache of {capacity:,} tokens "
             f"({runner.num_blocks:,} blocks of {runner.block_size}), "
             f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
             f"{config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens in a step"

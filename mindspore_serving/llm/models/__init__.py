@@ -38,6 +38,7 @@ ARCHITECTURES: dict[str, str] = {
 # The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
 ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
+GGUF = "gguf"  # the same of a GGUF file with quantised tensors
 
 
 def load_definition(
@@ -61,7 +62,7 @@ def load_definition(
             f"without generating, one that ends with {heads}"
         )
     method = quantization_of(config).get("quant_method")
-    if method not in (None, QUANT_METHOD):
+    if method not in (None, QUANT_METHOD, GGUF):
         raise StartError(
             f"config.json has quant_method {method!r}, which is not supported; take the model's "
             "float checkpoint and quantise it with mindspore_serving.llm.quantize"

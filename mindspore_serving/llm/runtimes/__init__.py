@@ -22,7 +22,8 @@ class Runtime:
     """Where a runtime's functions are, as "module:function" below this package.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`.
+    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`, and
+    whether quantised weights stay integers.
     """
 
     opens: str
@@ -30,10 +31,13 @@ class Runtime:
     opens_rank: str = ""
     has_adapters: bool = False
     has_graph_mode: bool = False
+    keeps_integers: bool = False
 
 
 RUNTIMES: dict[str, Runtime] = {
-    "openvino": Runtime("openvino.opening:open_runner", "openvino.encoder:open_encoder"),
+    "openvino": Runtime(
+        "openvino.opening:open_runner", "openvino.encoder:open_encoder", keeps_integers=True
+    ),
     "torch": Runtime(
         "torch.opening:open_runner",
         "torch.encoder:open_encoder",

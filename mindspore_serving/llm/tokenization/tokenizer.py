@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_optional_json
+from mindspore_serving.llm.checkpoint.gguf.files import has_file
+from mindspore_serving.llm.checkpoint.model_files import (
+    read_eos_ids,
+    read_json,
+    read_optional_json,
+)
 from mindspore_serving.llm.tokenization.decoders import Config, DecoderChain
 from mindspore_serving.llm.tokenization.token_bytes import byte_level_bytes, fallback_byte
 
+TOKENIZER = "tokenizer.json"
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -78,14 +84,19 @@ class Tokenizer:
         from tokenizers import Tokenizer as Inner
 
         directory = Path(directory)
-        path = directory / "tokenizer.json"
-        if not path.is_file():
+        path = directory / TOKENIZER
+        if not has_tokenizer(directory):
             raise StartError(
                 f"{path} does not exist; a model without it can be given one by the transformers "
                 "library: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
             )
         try:
-            inner = Inner.from_file(str(path))
+            if path.is_file():
+                inner = Inner.from_file(str(path))
+            else:  # a GGUF file has one that is made of its metadata
+                inner = Inner.from_str(json.dumps(read_json(path)))
+        except StartError:
+            raise
         except Exception as error:  # the library raises plain Exception
             raise StartError(f"{path} cannot be read: {error}") from error
         return cls(inner, _special_tokens(directory), read_eos_ids(directory))
@@ -157,6 +168,11 @@ class Tokenizer:
             return byte_level_bytes(token)
         byte = fallback_byte(token) if "ByteFallback" in kinds else None
         return self.token_text(token_id).encode() if byte is None else byte
+
+
+def has_tokenizer(directory: Path) -> bool:
+    path = directory / TOKENIZER
+    return path.is_file() or has_file(path)
 
 
 def _flatten(config: Config) -> list[Config]:

@@ -19,7 +19,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import load_definition, quantization_of
+from mindspore_serving.llm.models import GGUF, load_definition, quantization_of
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
@@ -67,7 +67,10 @@ def open_runner(
     loading.reached(0.3)
     if weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
-    compiled = compile_graph(model, {**options.properties(weights.group), **(properties or {})})
+    is_gguf = quantization_of(checkpoint.config).get("quant_method") == GGUF
+    is_exact = weights.has_minimums or (is_gguf and config.dtype == "f32")
+    found = options.properties(weights.group, is_exact=is_exact)
+    compiled = compile_graph(model, {**found, **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
 

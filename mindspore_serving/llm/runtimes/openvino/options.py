@@ -33,8 +33,11 @@ class PluginOptions:
     bits: int | None
     num_threads: int | None
 
-    def properties(self, group: int) -> dict[str, Any]:
-        """The plugin's properties; `group` is how many weights share a scale, 0 with floats."""
+    def properties(self, group: int, *, is_exact: bool = False) -> dict[str, Any]:
+        """The plugin's properties; `group` is how many weights share a scale, 0 with floats.
+
+        Unless `is_exact`, what integers are multiplied with is rounded to int8 as well.
+        """
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
             "KV_CACHE_PRECISION": self.cache_precision,
@@ -46,7 +49,7 @@ class PluginOptions:
             properties["INFERENCE_NUM_THREADS"] = self.num_threads
         if group:
             # One that does not divide the weights' group switches the integer kernels off.
-            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = group
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0 if is_exact else group
         return properties
 
 

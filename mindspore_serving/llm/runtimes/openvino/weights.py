@@ -5,6 +5,7 @@ packs a copy of its own, two bytes per weight in either precision.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from openvino import opset13 as opset
 from openvino.op import Constant
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
 from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 
@@ -22,6 +24,12 @@ Array: TypeAlias = npt.NDArray[Any]
 
 DECOMPRESSION = "decompression_0"  # the plugin's name for a conversion that is not to be folded
 INT8_GROUP = 128  # of activations; int8 weights have one scale per output, so it is free to choose
+_INTEGERS = {
+    (8, True): ov.Type.i8,  # bits, whether they are signed
+    (4, True): ov.Type.i4,
+    (8, False): ov.Type.u8,
+    (4, False): ov.Type.u4,
+}
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 
 
@@ -36,6 +44,7 @@ class Weights:
 
     def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
+        self.has_minimums = False  # for which the plugin has no kernels that multiply integers
         self.kept: list[Array] = []
         self._checkpoint = checkpoint
         self._precision = precision
@@ -58,7 +67,9 @@ class Weights:
         return self._once("matrix", name, lambda: self._matrix(name))
 
     def table(self, name: str) -> Node:
-        """[rows, features] to gather from, in the type of the file."""
+        """[rows, features] to gather from, in the type of the file, or integers times scales."""
+        if self._is_blocks(name):  # the plugin gathers rows of integers
+            return self.matrix(name)
         return self._once("table", name, lambda: self._table(name))
 
     def stacked(self, names: Sequence[str]) -> Node:
@@ -81,7 +92,9 @@ class Weights:
             return self._constant(arrays, arrays.shape, ov.Type.f32)
         some = [p for p in packed if p is not None]
         values = np.stack([p.values for p in some])
-        return self._unpacked(values, np.stack([p.scales for p in some]), some[0])
+        minimums = [p.minimums for p in some if p.minimums is not None]
+        form = replace(some[0], minimums=np.stack(minimums) if minimums else None)
+        return self._unpacked(values, np.stack([p.scales for p in some]), form)
 
     def _once(self, use: str, name: str, make: Callable[[], Node]) -> Node:
         if (use, name) not in self._made:
@@ -90,6 +103,10 @@ class Weights:
 
     def _vector(self, name: str, plus: float) -> Node:
         return opset.constant(self._checkpoint.f32(name).reshape(1, -1) + np.float32(plus))
+
+    def _is_blocks(self, name: str) -> bool:
+        dtype, _, _ = self._checkpoint.raw(name)
+        return dtype in FORMS
 
     def _packed(self, name: str) -> Packed | None:
         packed = self._checkpoint.packed(name)
@@ -124,17 +141,23 @@ class Weights:
     def _unpacked(self, values: Array, scales: Array, form: Packed) -> Node:
         """Integers times scales as the plugin recognises it: it multiplies by the integers.
 
-        `values` and `scales` are `form`'s, or stacks of them.
+        `values`, `scales` and `form.minimums` are `form`'s, or stacks of them.
         """
         shape = (*values.shape[:-1], form.shape[1])
         groups = form.shape[1] // form.group
         is_grouped = groups > 1
-        kind = ov.Type.i8 if form.bits == 8 else ov.Type.i4
         integers = (*shape[:-1], groups, form.group) if is_grouped else shape
-        product = opset.multiply(
-            opset.convert(self._constant(values, integers, kind), "f16"),
-            opset.constant(np.ascontiguousarray(scales[..., None] if is_grouped else scales)),
-        )
+        node = self._constant(values, integers, _INTEGERS[form.bits, form.minimums is None])
+        if form.minimums is not None:
+            self.has_minimums = True
+            scales, zeros = _with_zeros(scales, form.minimums)
+            node = opset.subtract(opset.convert(node, "f32"), opset.constant(zeros[..., None]))
+        elif scales.dtype == np.float16:
+            node = opset.convert(node, "f16")
+        else:
+            node = opset.convert(node, "f32")
+        scales = np.ascontiguousarray(scales[..., None] if is_grouped else scales)
+        product = opset.multiply(node, opset.constant(scales))
         if is_grouped:
             product = opset.reshape(product, np.array(shape, np.int64), False)
         group = form.group if is_grouped else INT8_GROUP
@@ -145,3 +168,11 @@ class Weights:
         bits = np.ascontiguousarray(bits)
         self.kept.append(bits)
         return Constant(ov.Tensor(bits, ov.Shape(list(shape)), kind), shared_memory=True)
+
+
+def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
+    """What scale * integer + minimum is as scale * (integer - zero), all float32."""
+    wide = scales.astype(np.float32)
+    flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
+    wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
+    return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)

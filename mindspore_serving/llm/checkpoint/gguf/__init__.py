@@ -1,0 +1,1 @@
+"""GGUF files: one file has weights, configuration, tokenizer and chat template."""

@@ -1,0 +1,178 @@
+"""GGUF's blocks as integers with a scale, and mostly a minimum, for each group of inputs.
+
+Nothing is rounded: integers are those of the file, scales and minimums float32, or float16 where
+the file has that.  Knows no file and no runtime.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.checkpoint.gguf.types import BY_NAME
+from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, pairs
+
+Bytes: TypeAlias = npt.NDArray[Any]  # uint8
+Floats: TypeAlias = npt.NDArray[Any]
+
+# What the sixteen values of IQ4_NL and IQ4_XS stand for.
+CODEBOOK = np.array(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
+)
+
+
+class Decoded(NamedTuple):
+    """Blocks [n, bytes] as integers [n, numbers], and scales and minimums [n, groups]."""
+
+    integers: npt.NDArray[Any]  # int8; uint8 with minimums
+    scales: Floats
+    minimums: Floats | None = None
+
+
+class Form(NamedTuple):
+    """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype,
+    whether there are minimums, and what decodes blocks."""
+
+    bits: int
+    group: int
+    scale: type[Any]
+    has_minimums: bool
+    decode: Callable[[Bytes], Decoded]
+
+
+def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
+    """A tensor's `rows` [outputs, bytes] of type `kind`, each of `inputs` numbers."""
+    form, outputs = FORMS[kind], len(rows)
+    groups, num_blocks = inputs // form.group, inputs // BY_NAME[kind].block
+    is_signed_8 = form.bits == 8 and not form.has_minimums
+    values = np.empty((outputs, inputs * form.bits // 8), np.int8 if is_signed_8 else np.uint8)
+    scales = np.empty((outputs, groups), form.scale)
+    minimums = np.empty((outputs, groups), np.float32) if form.has_minimums else None
+    step = max(1, CHUNK // inputs)  # rows at a time, so that intermediate arrays stay small
+    for begin in range(0, outputs, step):
+        some = slice(begin, begin + step)
+        found = form.decode(rows[some].reshape(-1, rows.shape[1] // num_blocks))
+        integers = found.integers.reshape(-1, inputs)
+        values[some] = integers if form.bits == 8 else pairs(integers.view(np.uint8) & 15)
+        scales[some] = found.scales.reshape(-1, groups)
+        if minimums is not None and found.minimums is not None:
+            minimums[some] = found.minimums.reshape(-1, groups)
+    return Packed(values, scales, form.bits, (outputs, inputs), form.group, minimums)
+
+
+def _half(blocks: Bytes, at: int) -> Floats:
+    """The float16 at byte `at` of each block, [n, 1]."""
+    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
+
+
+def _wide(blocks: Bytes, at: int) -> npt.NDArray[np.float32]:
+    return _half(blocks, at).astype(np.float32)
+
+
+def _nibbles(blocks: Bytes) -> Bytes:
+    """The low halves of all bytes, and then the high ones."""
+    return np.concatenate([blocks & 15, blocks >> 4], 1)
+
+
+def _fields(blocks: Bytes, bits: int, width: int) -> Bytes:
+    """Fields of `bits`: of each `width` bytes the lowest of all, then the next, and so on."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    some: Bytes = blocks.reshape(len(blocks), -1, 1, width) >> shifts
+    some &= (1 << bits) - 1
+    return some.reshape(len(blocks), -1)
+
+
+def _fifth_bits(blocks: Bytes) -> Bytes:
+    """The 32 bits of 4 bytes, each as 0 or 16."""
+    return np.unpackbits(blocks, axis=1, bitorder="little") << 4
+
+
+def _signed(integers: Bytes, zero: int) -> npt.NDArray[np.int8]:
+    """Less `zero`."""
+    return integers.view(np.int8) - np.int8(zero)
+
+
+def _q4_0(blocks: Bytes) -> Decoded:
+    return Decoded(_signed(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
+
+
+def _q4_1(blocks: Bytes) -> Decoded:
+    return Decoded(_nibbles(blocks[:, 4:]), _half(blocks, 0), _wide(blocks, 2))
+
+
+def _q5_0(blocks: Bytes) -> Decoded:
+    integers = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
+    return Decoded(_signed(integers, 16), _half(blocks, 0))
+
+
+def _q5_1(blocks: Bytes) -> Decoded:
+    integers = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
+    return Decoded(integers, _half(blocks, 0), _wide(blocks, 2))
+
+
+def _q8_0(blocks: Bytes) -> Decoded:
+    return Decoded(blocks[:, 2:].view(np.int8), _half(blocks, 0))
+
+
+def _q2_k(blocks: Bytes) -> Decoded:
+    shares, integers = blocks[:, :16], _fields(blocks[:, 16:80], 2, 32)
+    return Decoded(integers, _wide(blocks, 80) * (shares & 15), -_wide(blocks, 82) * (shares >> 4))
+
+
+def _q3_k(blocks: Bytes) -> Decoded:
+    high, low = _fields(blocks[:, :32], 1, 32), _fields(blocks[:, 32:96], 2, 32)
+    shares = _fields(blocks[:, 96:104], 4, 8) | _fields(blocks[:, 104:108], 2, 4) << 4
+    return Decoded(_signed(low | high << 2, 4), _wide(blocks, 108) * _signed(shares, 32))
+
+
+def _shares_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
+    """The 8 shares of the scale, and of the minimum, each of 6 bits, in 12 bytes."""
+    first, second, mixed = blocks[:, :4], blocks[:, 4:8], blocks[:, 8:12]
+    scales = np.concatenate([first & 63, mixed & 15 | first >> 6 << 4], 1)
+    return scales, np.concatenate([second & 63, mixed >> 4 | second >> 6 << 4], 1)
+
+
+def _q4_k(blocks: Bytes) -> Decoded:
+    scales, minimums = _shares_k(blocks[:, 4:16])
+    integers = _fields(blocks[:, 16:], 4, 32)
+    return Decoded(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
+
+
+def _q5_k(blocks: Bytes) -> Decoded:
+    scales, minimums = _shares_k(blocks[:, 4:16])
+    integers = _fields(blocks[:, 48:], 4, 32) | _fields(blocks[:, 16:48], 1, 32) << 4
+    return Decoded(integers, _wide(blocks, 0) * scales, -_wide(blocks, 2) * minimums)
+
+
+def _q6_k(blocks: Bytes) -> Decoded:
+    integers = _fields(blocks[:, :128], 4, 64) | _fields(blocks[:, 128:192], 2, 32) << 4
+    shares = blocks[:, 192:208].view(np.int8)
+    return Decoded(_signed(integers, 32), _wide(blocks, 208) * shares)
+
+
+def _iq4_nl(blocks: Bytes) -> Decoded:
+    return Decoded(CODEBOOK[_nibbles(blocks[:, 2:])], _half(blocks, 0))
+
+
+def _iq4_xs(blocks: Bytes) -> Decoded:
+    high, low = _fields(blocks[:, 2:4], 2, 1), _fields(blocks[:, 4:8], 4, 1)
+    integers = CODEBOOK[_fields(blocks[:, 8:], 4, 16)]
+    return Decoded(integers, _wide(blocks, 0) * _signed(low | high << 4, 32))
+
+
+_F16, _F32 = np.float16, np.float32
+FORMS: dict[str, Form] = {
+    "Q4_0": Form(4, 32, _F16, False, _q4_0),
+    "Q4_1": Form(4, 32, _F16, True, _q4_1),
+    "Q5_0": Form(8, 32, _F16, False, _q5_0),
+    "Q5_1": Form(8, 32, _F16, True, _q5_1),
+    "Q8_0": Form(8, 32, _F16, False, _q8_0),
+    "Q2_K": Form(4, 16, _F32, True, _q2_k),
+    "Q3_K": Form(4, 16, _F32, False, _q3_k),
+    "Q4_K": Form(4, 32, _F32, True, _q4_k),
+    "Q5_K": Form(8, 32, _F32, True, _q5_k),
+    "Q6_K": Form(8, 16, _F32, False, _q6_k),
+    "IQ4_NL": Form(8, 32, _F16, False, _iq4_nl),
+    "IQ4_XS": Form(8, 32, _F32, False, _iq4_xs),
+}

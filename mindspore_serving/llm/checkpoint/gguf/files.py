@@ -1,0 +1,109 @@
+"""A GGUF file as a directory: the JSON files that its model has in Hugging Face's format.
+
+A path of such a file is the GGUF file's with the name behind it: `model.gguf/config.json`.  Knows
+which key has what; each file is made when it is asked for.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
+from mindspore_serving.llm.checkpoint.gguf.reader import Array, GgufFile, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
+
+SUFFIX = ".gguf"
+TEMPLATE = "tokenizer.chat_template"
+# Roles of special tokens -> the key's name for them.
+SPECIAL = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "pad_token": "padding",
+    "sep_token": "seperator",  # so it is written in the format
+    "cls_token": "cls",
+}
+# Further ends of an answer: their keys, and how they are called where the file does not say.
+ENDS = ("eos", "eot", "eom")
+END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
+# Sampling that the file recommends.
+SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+
+
+def find_gguf(path: Path) -> Path | None:
+    """The GGUF file that `path` means: itself, or the only one in a directory without other
+    weights; None if there is none.  Raises StartError if it could be several."""
+    if is_gguf(path):
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    found = sorted(path.glob(f"*{SUFFIX}"))
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        raise StartError(f"{path} has several GGUF files: {names}; give the path of one of them")
+    return found[0] if found else None
+
+
+def is_gguf(path: Path) -> bool:
+    return path.suffix == SUFFIX and path.is_file()
+
+
+def has_file(path: Path) -> bool:
+    """Whether `path` is one of the files below."""
+    return path.name in FILES and is_gguf(path.parent)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What is in the file `path`.  Raises StartError naming the GGUF file and what is wrong."""
+    return FILES[path.name](open_gguf(path.parent))
+
+
+def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
+    """Special tokens, and chat templates by name."""
+    tokens = file.array("tokenizer.ggml.tokens")
+    config: dict[str, Any] = {}
+    for role, key in SPECIAL.items():
+        token_id = _token_id(file, key, len(tokens))
+        if token_id is not None:
+            config[role] = tokens[token_id]
+    templates = {"default": file.metadata.get(TEMPLATE)}
+    for key, value in file.metadata.items():
+        name = key.removeprefix(f"{TEMPLATE}.")
+        if name != key:
+            templates[name] = value
+    config["chat_template"] = [
+        {"name": name, "template": text} for name, text in templates.items() if text
+    ]
+    return config
+
+
+def _generation_config(file: GgufFile) -> dict[str, Any]:
+    """The tokens that end an answer, and recommended sampling."""
+    tokens = file.array("tokenizer.ggml.tokens")
+    ends = [_token_id(file, key, len(tokens)) for key in ENDS]
+    named = set(END_TEXTS)
+    ends += [index for index, token in enumerate(tokens) if token in named]
+    config: dict[str, Any] = {"eos_token_id": list(dict.fromkeys(i for i in ends if i is not None))}
+    for name, key in SAMPLING.items():
+        value = file.metadata.get(f"general.sampling.{key}")
+        if value is not None and not isinstance(value, Array):
+            config[name] = value
+    return config
+
+
+def _token_id(file: GgufFile, key: str, count: int) -> int | None:
+    found = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+    if found is not None and (type(found) is not int or not 0 <= found < count):
+        raise StartError(
+            f"{file.path} has {key}_token_id {found!r}, expected one of its {count} tokens"
+        )
+    return found
+
+
+FILES: dict[str, Callable[[GgufFile], dict[str, Any]]] = {
+    "config.json": config_of,
+    "generation_config.json": _generation_config,
+    "tokenizer_config.json": _tokenizer_config,
+    "tokenizer.json": tokenizer_of,
+}

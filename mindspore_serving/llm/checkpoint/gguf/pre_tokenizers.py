@@ -1,0 +1,72 @@
+r"""How BPE tokenizers cut text before they merge, by the name that GGUF files have for it.
+
+A rule is a list of patterns, applied one after another; each match is a piece of its own.  The
+patterns are those of the models' tokenizer.json.
+"""
+
+from difflib import get_close_matches
+
+from mindspore_serving.errors import StartError
+
+_TAILS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_SLASHED = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ASCII_PUNCTUATION = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
+
+_GPT2 = [r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"]
+_DIGITS = [r"\p{N}", *_GPT2]
+_LLAMA3 = [rf"{_TAILS}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}{_REST}"]
+_QWEN2 = [rf"{_TAILS}|{_BEFORE}\p{{L}}+|\p{{N}}{_REST}"]
+_QWEN35 = [
+    rf"{_TAILS}|{_BEFORE}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+]
+_TEKKEN = [
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}{_SLASHED}",
+]
+_GPT4O = [
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_TAILS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_TAILS}?"
+    rf"|\p{{N}}{{1,3}}{_SLASHED}",
+]
+_DEEPSEEK3 = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    rf"{_ASCII_PUNCTUATION}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+]
+_DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"]
+
+_NAMES: list[tuple[list[str], str]] = [
+    (_GPT2, "gpt-2 default phi-2 olmo mpt jais gigachat mellum a.x-4.0 trillion granite-docling"),
+    (_DIGITS, "smollm starcoder refact command-r codeshell exaone minerva-7b"),
+    (_LLAMA3, "llama-bpe llama3 llama-v3 falcon3 pixtral midm-2.0 lfm2 dbrx smaug-bpe glm4"),
+    (_LLAMA3, "chatglm-bpe"),
+    (_QWEN2, "qwen2 deepseek-r1-qwen megrez stablelm2 hunyuan kormo solar-open grok-2"),
+    (_QWEN35, "qwen35"),
+    (_TEKKEN, "tekken"),
+    (_GPT4O, "gpt-4o llama4 kanana2"),
+    (_DEEPSEEK3, "deepseek-v3 hunyuan-dense joyai-llm"),
+    (_DEEPSEEK_CODER, "deepseek-coder"),
+]
+PATTERNS = {name: patterns for patterns, names in _NAMES for name in names.split()}
+# The text begins with the token <s>; a piece that is a token is taken whole, whatever merges say.
+BEGINS_WITH_BOS = frozenset(
+    ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0", "lfm2", "tekken"]
+)
+TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4"}
+COMPOSES = frozenset(["qwen2", "qwen35", "deepseek-r1-qwen"])  # Unicode's NFC before all
+
+
+def patterns_of(name: object, where: str) -> list[str]:
+    """The patterns of the rule `name`.  Raises StartError, which begins with `where`."""
+    found = PATTERNS.get(str(name))
+    if found is None:
+        near = get_close_matches(str(name), PATTERNS, 3, 0.4)
+        hint = f"near it: {', '.join(near)}; " if near else ""
+        raise StartError(
+            f"{where} cuts text by the rule {name!r} (tokenizer.ggml.pre), which is not "
+            f"known here; {hint}known: {', '.join(PATTERNS)}"
+        )
+    return found

@@ -1,0 +1,219 @@
+"""The GGUF format: the metadata and the tensors of a mapped file.
+
+Every count, length, offset and type is checked when a file is opened, before memory is taken for
+it.  Texts of arrays (a vocabulary) are read when they are asked for.  Does not know what keys and
+tensors mean.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.types import TENSOR_TYPES, TensorType, refuse_type
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_KEYS, MAX_TENSORS, MAX_DIMS = 2**16, 2**20, 4
+MAX_NAME, MAX_TEXT = 2**16, 2**26  # bytes of a key or a tensor's name, and of a text
+ALIGNMENT = "general.alignment"
+TEXT, ARRAY, BOOL = 8, 9, 7
+NUMBERS = {
+    0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8",
+    11: "<i8", 12: "<f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array of the metadata that is not read yet: where its `count` elements begin."""
+
+    kind: int
+    count: int
+    begin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A tensor as it is stored: uint8 [rows, bytes of a row].  `shape` ends with a row's length."""
+
+    kind: str
+    shape: tuple[int, ...]
+    rows: npt.NDArray[np.uint8]
+
+
+class GgufFile:
+    """One mapped file.  `metadata` has texts, numbers, bools and `Array`s by key."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StartError naming the file, and the key or tensor that is wrong."""
+        self.path = path
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        self._at = 0
+        num_tensors, num_keys = self._read_head()
+        self.metadata: dict[str, Any] = dict(self._keys(num_keys))
+        if self.metadata.get("split.count", 0) not in (0, 1):
+            raise StartError(
+                f"{path} is one of {self.metadata['split.count']} files of a split model; join "
+                "them with `llama-gguf-split --merge`, or take the file that is whole"
+            )
+        self.tensors: dict[str, Blocks] = self._tensors(num_tensors)
+
+    def array(self, key: str) -> list[Any]:
+        """The elements of an array.  Raises StartError if there is none of that name."""
+        found = self.metadata.get(key)
+        if not isinstance(found, Array):
+            raise StartError(f"{self.path} has {key} {found!r}, expected an array")
+        if found.kind != TEXT:
+            dtype = np.dtype(NUMBERS[found.kind])
+            numbers: list[Any] = np.frombuffer(self._map, dtype, found.count, found.begin).tolist()
+            return numbers
+        self._at = found.begin
+        return [self._text(MAX_TEXT) for _ in range(found.count)]
+
+    def _read_head(self) -> tuple[int, int]:
+        """(number of tensors, of keys)."""
+        if self._map[:4] != MAGIC:
+            raise StartError(f"{self.path} does not begin with {MAGIC.decode()}: no GGUF file")
+        self._at = 4
+        version = self._number("<I")
+        if version not in VERSIONS:
+            found = "of big-endian numbers" if version & 0xFFFF == 0 else f"version {version}"
+            raise StartError(
+                f"{self.path} is GGUF {found}, expected version 2 or 3, little-endian; convert the "
+                "model again with today's llama.cpp"
+            )
+        num_tensors, num_keys = self._number("<Q"), self._number("<Q")
+        if num_tensors > MAX_TENSORS or num_keys > MAX_KEYS:
+            raise self._broken(f"{num_tensors} tensors and {num_keys} keys")
+        return num_tensors, num_keys
+
+    def _keys(self, count: int) -> Iterator[tuple[str, Any]]:
+        seen = set()
+        for _ in range(count):
+            key = self._text(MAX_NAME)
+            if key in seen:
+                raise self._broken(f"key {key!r} twice")
+            seen.add(key)
+            yield key, self._value(key, self._number("<I"))
+
+    def _value(self, key: str, kind: int) -> Any:
+        if kind == TEXT:
+            return self._text(MAX_TEXT)
+        if kind == ARRAY:
+            return self._array(key)
+        if kind not in NUMBERS:
+            raise self._broken(f"key {key!r} of type {kind}")
+        code = np.dtype(NUMBERS[kind])
+        (value,) = np.frombuffer(self._take(code.itemsize), code).tolist()
+        return bool(value) if kind == BOOL else value
+
+    def _array(self, key: str) -> Array:
+        kind, count = self._number("<I"), self._number("<Q")
+        begin = self._at
+        if kind == TEXT:
+            if count > (len(self._map) - begin) // 8:
+                raise self._broken(f"key {key!r} with {count} texts")
+            for _ in range(count):
+                self._skip_text()
+        elif kind in NUMBERS:
+            self._skip(count * np.dtype(NUMBERS[kind]).itemsize)
+        else:
+            raise self._broken(f"key {key!r}, an array of type {kind}")
+        return Array(kind, count, begin)
+
+    def _tensors(self, count: int) -> dict[str, Blocks]:
+        entries: dict[str, tuple[TensorType, tuple[int, ...], int]] = {}
+        for _ in range(count):
+            name, entry = self._entry()
+            if name in entries:
+                raise self._broken(f"tensor {name!r} twice")
+            entries[name] = entry
+        alignment = self.metadata.get(ALIGNMENT, 32)
+        if type(alignment) is not int or not 8 <= alignment <= 2**20 or alignment % 8:
+            raise self._broken(f"{ALIGNMENT} {alignment!r}")
+        start = -(-self._at // alignment) * alignment
+        return self._placed(entries, start)
+
+    def _entry(self) -> tuple[str, tuple[TensorType, tuple[int, ...], int]]:
+        name = self._text(MAX_NAME)
+        num_dims = self._number("<I")
+        if not 1 <= num_dims <= MAX_DIMS:
+            raise self._broken(f"tensor {name!r} of {num_dims} dimensions")
+        dims = tuple(self._number("<Q") for _ in range(num_dims))[::-1]  # a row's length is first
+        kind, offset = self._number("<I"), self._number("<Q")
+        found = TENSOR_TYPES.get(kind)
+        if found is None or not found.is_supported:
+            raise refuse_type(f"{self.path}: tensor {name!r}", kind)
+        if not all(dims) or prod(dims) >= 2**60 or dims[-1] % found.block:
+            raise self._broken(f"tensor {name!r} of {list(dims)} in blocks of {found.block}")
+        return name, (found, dims, offset)
+
+    def _placed(
+        self, entries: dict[str, tuple[TensorType, tuple[int, ...], int]], start: int
+    ) -> dict[str, Blocks]:
+        data = np.frombuffer(self._map, np.uint8)
+        tensors, end = {}, start
+        for name, (kind, dims, offset) in sorted(entries.items(), key=lambda item: item[1][2]):
+            begin, width = start + offset, dims[-1] // kind.block * kind.num_bytes
+            if begin < end:
+                raise self._broken(f"tensor {name!r} at {begin}, inside the one before it")
+            end = begin + prod(dims[:-1]) * width
+            if end > len(data):
+                raise self._broken(f"tensor {name!r} up to byte {end} of {len(data)}")
+            tensors[name] = Blocks(kind.name, dims, data[begin:end].reshape(-1, width))
+        return tensors
+
+    def _take(self, count: int) -> bytes:
+        begin = self._at
+        self._skip(count)
+        return self._map[begin : self._at]
+
+    def _skip(self, count: int) -> None:
+        if count > len(self._map) - self._at:
+            raise self._broken(f"{count} bytes at {self._at} of {len(self._map)}")
+        self._at += count
+
+    def _number(self, code: str) -> int:
+        (value,) = struct.unpack(code, self._take(struct.calcsize(code)))
+        return int(value)
+
+    def _text(self, longest: int) -> str:
+        begin = self._at
+        length = self._number("<Q")
+        if length > longest:
+            raise self._broken(f"a text of {length} bytes at {begin}")
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise self._broken(f"a text that is not UTF-8 at {begin}") from None
+
+    def _skip_text(self) -> None:
+        self._skip(self._number("<Q"))
+
+    def _broken(self, found: str) -> StartError:
+        return StartError(f"{self.path} has {found}: cut off, damaged, or no GGUF file")
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """The file, mapped once in a process as long as it does not change.  Raises StartError."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise StartError(f"{path} cannot be read: {error}") from None
+    return _opened(path.absolute(), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, mtime_ns: int, size: int) -> GgufFile:
+    return GgufFile(path)

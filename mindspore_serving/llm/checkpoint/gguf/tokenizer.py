@@ -1,0 +1,253 @@
+"""The tokenizer of a GGUF file as the tokenizer.json of the `tokenizers` library.
+
+The kinds are those of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece's BPE,
+whose merges follow from the scores), t5 (SentencePiece's unigram) and bert (WordPiece).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import (
+    BEGINS_WITH_BOS,
+    COMPOSES,
+    TAKES_WHOLE,
+    patterns_of,
+)
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
+
+KEYS = "tokenizer.ggml."
+UNKNOWN, CONTROL, USER = 2, 3, 4  # tokenizer.ggml.token_type
+SPACE = "\u2581"  # SentencePiece's
+Json = dict[str, Any]
+
+
+def tokenizer_of(file: GgufFile) -> Json:
+    """tokenizer.json.  Raises StartError naming what is missing, broken or not supported."""
+    kind = file.metadata.get(f"{KEYS}model")
+    build = KINDS.get(str(kind))
+    if build is None:
+        raise StartError(
+            f"{file.path} has a tokenizer of kind {kind!r}, expected one of {', '.join(KINDS)}"
+        )
+    vocabulary = _Vocabulary(file)
+    parts = build(vocabulary)
+    begin, end = vocabulary.added_ids(*ADDED.get(str(kind), (False, False)))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": vocabulary.added_tokens(),
+        "post_processor": _template(vocabulary.tokens, begin, end),
+        **parts,
+    }
+
+
+class _Vocabulary:
+    """The arrays of the file that belong to tokens, of one length each."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.tokens: list[str] = file.array(f"{KEYS}tokens")
+        self.types = self._of_tokens("token_type") or [1] * len(self.tokens)
+        self.ids = {token: index for index, token in enumerate(self.tokens)}
+
+    def option(self, name: str, default: object = None) -> Any:
+        return self.file.metadata.get(f"{KEYS}{name}", default)
+
+    def scores(self) -> list[float]:
+        found = self._of_tokens("scores")
+        if not found:
+            raise StartError(f"{self.file.path} has no {KEYS}scores, which its tokenizer needs")
+        return found
+
+    def merges(self) -> list[list[str]]:
+        merges = [text.split(" ") for text in self.file.array(f"{KEYS}merges")]
+        wrong = next((merge for merge in merges if len(merge) != 2), None)
+        if wrong is not None:
+            raise StartError(f"{self.file.path} has a merge {wrong!r}, expected two pieces")
+        return merges
+
+    def added_tokens(self) -> list[Json]:
+        """Those that are found in a text before it is cut."""
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        return [
+            {"id": index, "content": self.tokens[index], "special": kind != USER, **flags}
+            for index, kind in enumerate(self.types)
+            if kind in (UNKNOWN, CONTROL, USER) and self.tokens[index]
+        ]
+
+    def added_ids(self, begins: bool, ends: bool) -> tuple[int | None, int | None]:
+        """The tokens that are put before and after a text; the file's options come first."""
+        begins = begins or self.option("pre") in BEGINS_WITH_BOS
+        found = []
+        for role, other, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):
+            token_id = self.option(f"{role}_token_id", self.option(f"{other}_token_id"))
+            is_added = self.option(f"add_{role}_token", is_default)
+            found.append(token_id if is_added and self._is_id(token_id) else None)
+        return found[0], found[1]
+
+    def unknown(self) -> int | None:
+        found = self.option("unknown_token_id")
+        return found if self._is_id(found) else None
+
+    def _is_id(self, value: object) -> bool:
+        return type(value) is int and 0 <= value < len(self.tokens)
+
+    def _of_tokens(self, name: str) -> list[Any]:
+        if f"{KEYS}{name}" not in self.file.metadata:
+            return []
+        found = self.file.array(f"{KEYS}{name}")
+        if len(found) != len(self.tokens):
+            raise StartError(
+                f"{self.file.path} has {len(found)} {KEYS}{name}, expected {len(self.tokens)}"
+            )
+        return found
+
+
+def _byte_level(vocabulary: _Vocabulary) -> Json:
+    name = vocabulary.option("pre")
+    where = str(vocabulary.file.path)
+    if name is None:
+        log.warning("%s does not say how it cuts text; it is cut as for GPT-2", where)
+    pieces = [_split(pattern) for pattern in patterns_of(name or "default", where)]
+    is_spaced = bool(vocabulary.option("add_space_prefix", False))
+    to_bytes = {"type": "ByteLevel", "add_prefix_space": is_spaced, "trim_offsets": True}
+    to_bytes["use_regex"] = False
+    return {
+        "normalizer": {"type": "NFC"} if name in COMPOSES else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*pieces, to_bytes]},
+        "decoder": dict(to_bytes),
+        "model": _bpe(vocabulary, vocabulary.merges(), ignore_merges=name in TAKES_WHOLE),
+    }
+
+
+def _split(pattern: str) -> Json:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _bpe(vocabulary: _Vocabulary, merges: list[list[str]], **options: Any) -> Json:
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+    known = vocabulary.ids
+    usable = [pair for pair in merges if pair[0] in known and pair[1] in known]
+    usable = [pair for pair in usable if pair[0] + pair[1] in known]
+    return {**model, **options, "vocab": known, "merges": usable}
+
+
+def _sentence_piece(vocabulary: _Vocabulary) -> Json:
+    unknown = vocabulary.unknown()
+    token = None if unknown is None else vocabulary.tokens[unknown]
+    options = {"unk_token": token, "fuse_unk": True, "byte_fallback": True}
+    merges = _merges_of(vocabulary)
+    return {**_spaced(vocabulary), "model": _bpe(vocabulary, merges, **options)}
+
+
+def _merges_of(vocabulary: _Vocabulary) -> list[list[str]]:
+    """Every way to make a token of two, the tokens with the best scores first."""
+    scores, ids = vocabulary.scores(), vocabulary.ids
+    found = []
+    for index, token in enumerate(vocabulary.tokens):
+        if vocabulary.types[index] != 1 or len(token) < 2:
+            continue
+        pairs = ((token[:at], token[at:]) for at in range(1, len(token)))
+        known = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
+        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        found += [(-scores[index], list(pair)) for pair in known]
+    found.sort(key=lambda one: one[0])
+    return [pair for _, pair in found]
+
+
+def _spaced(vocabulary: _Vocabulary) -> Json:
+    """Spaces are marked, one more before the text, and bytes stand for unknown characters."""
+    is_spaced = bool(vocabulary.option("add_space_prefix", True))
+    mark = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prefix = [{"type": "Prepend", "prepend": SPACE}] if is_spaced else []
+    unmark = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if is_spaced else []
+    decoders = [unmark, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip]
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prefix, mark]},
+        "pre_tokenizer": None,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+    }
+
+
+def _unigram(vocabulary: _Vocabulary) -> Json:
+    pieces = [list(pair) for pair in zip(vocabulary.tokens, vocabulary.scores(), strict=True)]
+    has_bytes = "<0x00>" in vocabulary.ids
+    unknown = vocabulary.unknown()
+    model = {"type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": has_bytes}
+    return {**_spaced(vocabulary), "model": model}
+
+
+def _word_piece(vocabulary: _Vocabulary) -> Json:
+    """The file marks what begins a word; the library marks what continues one."""
+    words = {}
+    for index, token in enumerate(vocabulary.tokens):
+        is_word = token.startswith(SPACE) or vocabulary.types[index] != 1
+        words[token.removeprefix(SPACE) if is_word else f"##{token}"] = index
+    unknown = vocabulary.unknown()
+    is_lower = not any(
+        token.removeprefix(SPACE)[:1].isupper() for token in words if token[:1] != "["
+    )
+    cleaning = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    return {
+        "normalizer": {"type": "BertNormalizer", **cleaning, "lowercase": is_lower},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]" if unknown is None else vocabulary.tokens[unknown],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": words,
+        },
+    }
+
+
+def _template(tokens: Sequence[str], begin: int | None, end: int | None) -> Json | None:
+    """What is put around a text."""
+    if begin is None and end is None:
+        return None
+
+    def around(*sequences: str) -> list[Json]:
+        items = [{"Sequence": {"id": name, "type_id": 0}} for name in sequences]
+        before, after = (
+            [] if token is None else [{"SpecialToken": {"id": tokens[token], "type_id": 0}}]
+            for token in (begin, end)
+        )
+        return [*before, *items, *after]
+
+    used = {tokens[token]: token for token in (begin, end) if token is not None}
+    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()}
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A"),
+        "pair": around("A", "B"),
+        "special_tokens": special,
+    }
+
+
+KINDS: dict[str, Callable[[_Vocabulary], Json]] = {
+    "gpt2": _byte_level,
+    "llama": _sentence_piece,
+    "t5": _unigram,
+    "bert": _word_piece,
+}
+# Whether a text begins with <s> and ends with </s>, where the file does not say.
+ADDED = {"llama": (True, False), "t5": (False, True), "bert": (True, True)}

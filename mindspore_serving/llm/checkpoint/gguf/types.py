@@ -1,0 +1,70 @@
+"""The tensor types of GGUF files: how many numbers a block has, and how many bytes."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.errors import StartError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A type.  A block holds `block` numbers in `num_bytes`; 0 if the type is not supported."""
+
+    name: str
+    block: int = 0
+    num_bytes: int = 0
+
+    @property
+    def is_supported(self) -> bool:
+        return self.block > 0
+
+
+# The number in the file -> the type.
+TENSOR_TYPES: dict[int, TensorType] = {
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    9: TensorType("Q8_1"),
+    10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    15: TensorType("Q8_K"),
+    16: TensorType("IQ2_XXS"),
+    17: TensorType("IQ2_XS"),
+    18: TensorType("IQ3_XXS"),
+    19: TensorType("IQ1_S"),
+    20: TensorType("IQ4_NL", 32, 18),
+    21: TensorType("IQ3_S"),
+    22: TensorType("IQ2_S"),
+    23: TensorType("IQ4_XS", 256, 136),
+    24: TensorType("I8"),
+    25: TensorType("I16"),
+    26: TensorType("I32"),
+    27: TensorType("I64"),
+    28: TensorType("F64", 1, 8),
+    29: TensorType("IQ1_M"),
+    30: TensorType("BF16", 1, 2),
+    34: TensorType("TQ1_0"),
+    35: TensorType("TQ2_0"),
+    39: TensorType("MXFP4"),
+    40: TensorType("NVFP4"),
+}
+BY_NAME = {found.name: found for found in TENSOR_TYPES.values()}
+
+
+def refuse_type(where: str, kind: int) -> StartError:
+    """The error for a type that is unknown or not supported; what is near it comes first."""
+    found = TENSOR_TYPES.get(kind)
+    name = found.name if found else f"number {kind}"
+    near = {"IQ1": "Q2_K", "IQ2": "Q2_K", "IQ3": "Q3_K", "TQ1": "Q2_K", "TQ2": "Q2_K"}
+    known = [one.name for one in TENSOR_TYPES.values() if one.is_supported]
+    best = near.get(name[:3], "Q4_K" if "FP4" in name else "Q8_0")
+    return StartError(
+        f"{where} has type {name}, which is not supported; take a file of this model in {best}, "
+        f"or in another of {', '.join(known)}"
+    )

@@ -1,0 +1,168 @@
+"""GGUF files that are broken or hostile are refused before memory is taken for them."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, open_gguf
+from tests.llm.gguf_files import add_tensor, add_value, finish
+
+HUGE = 2**62
+
+
+def write(path: Path, **keys: object) -> Path:
+    writer = GGUFWriter(path, "llama")
+    for name, value in keys.items():
+        add_value(writer, name, value)
+    add_tensor(writer, "a.weight", np.arange(64, dtype=np.float32).reshape(2, 32))
+    add_tensor(writer, "b.weight", np.ones((4, 32), np.float32), "Q8_0")
+    return finish(writer)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(
+        tmp_path / "model.gguf", text="żółw", number=7, share=0.5, flag=True, words=["a", "", "b"],
+        counts=[1, 2, 3],
+    )  # fmt: skip
+
+
+def put(path: Path, at: int, value: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+
+
+def behind(path: Path, text: bytes, count: int = 0) -> int:
+    return path.read_bytes().index(text) + len(text) + count
+
+
+def test_metadata_and_tensors_are_read(path: Path) -> None:
+    file = open_gguf(path)
+    found = {name: file.metadata[name] for name in ("text", "number", "share", "flag")}
+    assert found == {"text": "żółw", "number": 7, "share": 0.5, "flag": True}
+    assert file.array("words") == ["a", "", "b"]
+    assert file.array("counts") == [1, 2, 3]
+    assert file.tensors["a.weight"].rows.view("<f4")[1, 5] == 37.0
+    assert file.tensors["b.weight"].shape == (4, 32)
+
+
+def test_a_file_is_mapped_once_until_it_changes(path: Path) -> None:
+    first = open_gguf(path)
+    assert open_gguf(path) is first
+    path.unlink()
+    write(path, number=8)
+    assert open_gguf(path).metadata["number"] == 8
+
+
+def test_what_is_asked_for_as_an_array_has_to_be_one(path: Path) -> None:
+    with pytest.raises(StartError, match="number 7, expected an array"):
+        open_gguf(path).array("number")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], tuple[int, bytes]], str]] = {
+    "another format": (lambda path: (0, b"GGML"), "no GGUF file"),
+    "version 1": (lambda path: (4, struct.pack("<I", 1)), "version 1"),
+    "big-endian": (lambda path: (4, struct.pack(">I", 3)), "big-endian"),
+    "countless tensors": (lambda path: (8, struct.pack("<Q", HUGE)), "tensors and"),
+    "countless keys": (lambda path: (16, struct.pack("<Q", HUGE)), "keys"),
+    "a long key": (lambda path: (24, struct.pack("<Q", HUGE)), "text of"),
+    "a long text": (lambda path: (behind(path, b"text", 4), struct.pack("<Q", HUGE)), "text of"),
+    "a text that is no text": (lambda path: (behind(path, b"text", 12), b"\xff\xff"), "UTF-8"),
+    "a type of value": (lambda path: (behind(path, b"number"), struct.pack("<I", 77)), "type 77"),
+    "an array of arrays": (
+        lambda path: (behind(path, b"counts", 4), struct.pack("<I", 9)),
+        "array of type 9",
+    ),
+    "a long array": (
+        lambda path: (behind(path, b"counts", 8), struct.pack("<Q", HUGE)),
+        "bytes at",
+    ),
+    "countless texts": (
+        lambda path: (behind(path, b"words", 8), struct.pack("<Q", HUGE)),
+        "texts",
+    ),
+    "many dimensions": (
+        lambda path: (behind(path, b"a.weight"), struct.pack("<I", 99)),
+        "99 dimensions",
+    ),
+    "a large tensor": (
+        lambda path: (behind(path, b"a.weight", 4), struct.pack("<QQ", 2**33, 2**33)),
+        "a.weight",
+    ),
+    "more rows than there are": (
+        lambda path: (behind(path, b"a.weight", 12), struct.pack("<Q", 2**20)),
+        "a.weight.* up to byte",
+    ),
+    "a tensor of nothing": (
+        lambda path: (behind(path, b"a.weight", 4), struct.pack("<Q", 0)),
+        "a.weight",
+    ),
+    "half a block": (
+        lambda path: (behind(path, b"b.weight", 4), struct.pack("<Q", 33)),
+        "blocks of 32",
+    ),
+    "a tensor behind the end": (
+        lambda path: (behind(path, b"b.weight", 24), struct.pack("<Q", 2**40)),
+        "b.weight",
+    ),
+    "two tensors at one place": (
+        lambda path: (behind(path, b"b.weight", 24), struct.pack("<Q", 0)),
+        "inside the one before",
+    ),
+    "a tensor twice": (lambda path: (behind(path, b"b.weight", -8), b"a"), "twice"),
+    "a key twice": (lambda path: (behind(path, b"flag", -4), b"text"), "twice"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_refused(case: str, path: Path) -> None:
+    change, message = BROKEN[case]
+    put(path, *change(path))
+    with pytest.raises(StartError, match=message):
+        GgufFile(path)
+
+
+@given(length=st.integers(0, 700))
+def test_a_file_that_is_cut_off_is_refused(
+    length: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(tmp_path_factory.mktemp("cut") / "model.gguf", words=["a", "b"])
+    content = path.read_bytes()
+    path.write_bytes(content[: min(length, len(content) - 200)])
+    with pytest.raises(StartError):
+        GgufFile(path)
+
+
+@given(at=st.integers(0, 600), value=st.binary(min_size=1, max_size=8))
+def test_changed_bytes_are_refused_or_read(
+    at: int, value: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(tmp_path_factory.mktemp("changed") / "model.gguf", words=["a"], counts=[1, 2])
+    put(path, at, value)
+    try:
+        file = GgufFile(path)
+        [file.array(key) for key in ("words", "counts")]
+    except StartError:
+        return
+    assert all(len(tensor.rows) for tensor in file.tensors.values())
+
+
+def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "model-00001-of-00003.gguf", **{"split.count": 3})
+    with pytest.raises(StartError, match="one of 3 files of a split model; join"):
+        GgufFile(path)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.touch()
+    with pytest.raises(StartError, match="no GGUF file"):
+        GgufFile(path)
