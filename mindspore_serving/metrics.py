@@ -112,6 +112,11 @@ class Series:
         else:
             self.num_instances += num_instances
 
+    @property
+    def last_answer(self) -> float:
+        """When the last request was answered, by the clock; 0 if none was."""
+        return self._last or 0.0
+
     def last_seen(self) -> float:
         """Seconds since 1970, when the last request was answered; 0 if none was."""
         return 0.0 if self._last is None else time.time() - (self._now() - self._last)

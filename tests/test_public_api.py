@@ -40,6 +40,7 @@ SIGNATURES = {
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
+    f"{SERVER}.master.context.set_max_loaded": "(number)",
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
         "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None, "

@@ -49,7 +49,7 @@ class OpenvinoBackend:
         properties = to_properties(source)
         models, signatures = [], []
         for path in source.paths:
-            graph = _read(source, path)
+            graph = _widened(_read(source, path))
             has_sequence = any(one.get_type_name() in _SEQUENCES for one in graph.get_ops())
             request = to_request(source, path, graph, properties)
             model = OpenvinoModel(request, needs_elements=has_sequence, is_stateless=True)
@@ -85,6 +85,19 @@ def _read(source: ModelSource, path: str) -> Any:
         return openvino.Core().read_model(os.path.dirname(path) if is_saved_model else path)
     except RuntimeError as error:
         raise load_error(source, path, _cause(error)) from error
+
+
+def _widened(graph: Any) -> Any:
+    """With float32 in place of the bfloat16 of inputs and outputs, which no request carries."""
+    from openvino import Type
+    from openvino.preprocess import PrePostProcessor
+
+    steps = PrePostProcessor(graph)
+    for ports, step in ((graph.inputs, steps.input), (graph.outputs, steps.output)):
+        for index, port in enumerate(ports):
+            if port.get_element_type() == Type.bf16:
+                step(index).tensor().set_element_type(Type.f32)
+    return steps.build()
 
 
 def _cause(error: RuntimeError) -> str:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from mindspore_serving import __version__, extras
+from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.node_settings import (
     LoadSettings,
     ModelsSettings,
@@ -21,7 +22,6 @@ from mindspore_serving.cli.node_settings import (
 )
 from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
-    BenchSettings,
     ChatSettings,
     ConfigSettings,
     ConvertSettings,

@@ -20,8 +20,8 @@ from mindspore_serving.cli import bench_load, bench_prompts, bench_protocols, be
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_load import Outcome, Run, Target
 from mindspore_serving.cli.bench_prompts import Lengths, Mix, Prompt
+from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
-from mindspore_serving.cli.settings import BenchSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 _CLASSIC = "/model/"

@@ -57,12 +57,6 @@ def pairs(text: str) -> tuple[tuple[str, str], ...]:
 ids = numbers(int, "0,1,2")
 
 
-def device(text: str) -> str:
-    """A device type in any case."""
-    known = {name.lower(): name for name in ("Ascend", "GPU", "CPU")}
-    return known.get(text.lower(), text)
-
-
 def add_options(parser: argparse.ArgumentParser, kind: _Kind) -> None:
     """One argument of `parser` for each field of `kind`, which is parsed only where it is given."""
     for one in sorted(fields(kind), key=lambda one: one.kw_only is True):  # `Access` is last

@@ -24,14 +24,14 @@ def check_library(directory: str, name: str, runtime: str | None) -> None:
     if repository.is_language_model(path):
         runtime = runtime or _DEFAULT
         for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
-            _check(name, module)
+            _check(module)
     elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):
         version = max(bare.versions(path), default=1)
         spec = bare.find_bare_model(path, version, allow_pickle=True)
         formats.require(backends.resolve(spec.format, spec.backend))
 
 
-def _check(servable: str, module: str) -> None:
+def _check(module: str) -> None:
     if module != "toy" and find_spec(module) is None:
         error = ModuleNotFoundError(name=module)
-        raise StartError(extras.missing(error, f"the language model {servable}"))
+        raise StartError(extras.missing(error, "a language model"))

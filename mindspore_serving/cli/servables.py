@@ -1,6 +1,7 @@
 """Which servables `serve` is to start, and what there is beside them, with the reason why not."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import server
@@ -14,6 +15,7 @@ from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server.config import merge_config, to_deployment
 
+_NEVER = 1e9  # seconds
 _SUPERVISION = (
     "max_workers",
     "min_workers",
@@ -90,6 +92,8 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
             refused.append(f"{place[1]}: {error}")
             found.remove(place)
     options = llm_options(settings)
+    if settings.max_loaded:
+        settings = _unloadable(settings)
     workers = settings.num_parallel_workers
     configs = [
         server.ServableStartConfig(
@@ -111,6 +115,18 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
         for version in _versions(settings.versions, directory, name)
     ]
     return configs, refused
+
+
+def _unloadable(settings: ServeSettings) -> ServeSettings:
+    """The same, of servables whose workers all end when others are asked for."""
+    most = settings.max_workers or settings.num_parallel_workers or len(settings.device_ids) or 1
+    return replace(
+        settings,
+        max_workers=most,
+        min_workers=0,
+        num_parallel_workers=0,
+        scale_down_delay=settings.scale_down_delay if settings.max_workers else _NEVER,
+    )
 
 
 def _versions(policy: str, directory: str, name: str) -> list[int]:

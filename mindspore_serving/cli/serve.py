@@ -105,6 +105,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
+    context.set_max_loaded(settings.max_loaded)
     if settings.worker_address is not None:
         server.start_node_server(
             settings.worker_address,

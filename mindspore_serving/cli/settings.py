@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_serving.cli.options import (
-    device,
     hidden,
     ids,
-    numbers,
     option,
     pairs,
     positional,
@@ -55,8 +53,7 @@ class ServeSettings:
     device_type: str | None = option(
         None,
         "what the models run on (default: the first that works)",
-        choices=("Ascend", "GPU", "CPU"),
-        type=device,
+        metavar="{Ascend,GPU,CPU}",
     )
     device_ids: tuple[int, ...] = option(
         (), "one worker process on each, as in 0,1 (default: 0)", type=ids, metavar="IDS"
@@ -83,6 +80,9 @@ class ServeSettings:
         0.0, "look for new, changed and removed servables and versions so often; 0 for never"
     )
     reload: bool = option(False, "for development: --poll 0.5")
+    max_loaded: int = option(
+        0, "most servables that have workers: those that were used last; 0 for all"
+    )
     restart_policy: str = option(
         "always",
         "whether workers that died are restarted; limited: but for five quick deaths",
@@ -258,41 +258,3 @@ class ChatSettings(Access):
         None, "longest answer (default: the server's)", type=int, metavar="N"
     )
     timeout: float = option(300.0, "seconds to wait for more of an answer")
-
-
-@dataclass(frozen=True, slots=True)
-class BenchSettings(Access):
-    """`mindspore-serving bench`."""
-
-    url: str = positional("http://IP:PORT, or .../model/NAME:METHOD", metavar="URL")
-    protocol: str = option(
-        "chat",
-        "how the server is asked; a URL with /model/ is classic",
-        choices=("chat", "completions", "tgi", "classic"),
-    )
-    model: str = option("", "name of the model (default: the first)", metavar="NAME")
-    concurrency: tuple[int, ...] = option(
-        (1, 4, 16, 32),
-        "clients that send again when answered, a run for each",
-        type=ids,
-        metavar="N,N",
-    )
-    rate: tuple[float, ...] = option(
-        (),
-        "instead: requests per second at random times, a run for each",
-        type=numbers(float, "0.5,2"),
-        metavar="R,R",
-    )
-    requests: int = option(0, "sent in a run (default: 4 per client, 30 s of a rate; at least 8)")
-    input_tokens: int = option(256, "average length of the prompts made up")
-    output_tokens: int = option(128, "average length of the answers")
-    spread: float = option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")
-    shared_prefix: int = option(0, "tokens at the beginning that all prompts share")
-    prompts: str | None = option(
-        None, 'file with lines {"prompt": ..., "max_tokens": ...} to send instead'
-    )
-    body: str | None = option(None, "JSON to send to a classic method")
-    stop_at_end: bool = option(False, "let the model end an answer before its length")
-    seed: int = option(0, "of prompts and times; the same seed gives the same requests")
-    timeout: float = option(600.0, "seconds until a request is cancelled")
-    json: str | None = option(None, "write the results there too")

@@ -49,6 +49,14 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """Of a server: its requests in flight, and how many servables have workers (0: any number)."""
+
+    max_enqueued_requests: int = 10_000
+    max_loaded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """One version of one servable.  `version` 0 means the newest directory found at start.
 

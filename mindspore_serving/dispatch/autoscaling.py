@@ -53,6 +53,7 @@ class Autoscaler:
         make: a supervisor, which is added to `own`, for the worker with this number.
         retire: has a worker end when it has answered what it has.
         on_failed: called with the seconds after which a start that failed may be tried again.
+        may_load: whether there may be a first worker now; asked again if not.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Autoscaler:
         make: Callable[[int], WorkerSupervisor],
         retire: Callable[[WorkerSupervisor], None],
         on_failed: Callable[[float], None],
+        may_load: Callable[[], bool],
     ) -> None:
         assert deployment.scaling is not None
         self._scaling = deployment.scaling
@@ -74,22 +76,31 @@ class Autoscaler:
         self._make = make
         self._end = retire
         self._on_failed = on_failed
+        self._may_load = may_load
+        self._scaler = Scaler(self._scaling, len(own), asyncio.get_running_loop().time())
         self._not_before = 0.0
         self._starts: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """For ever."""
         loop = asyncio.get_running_loop()
-        scaler = Scaler(self._scaling, len(self._own), loop.time())
         while True:
             await asyncio.sleep(INTERVAL)
             now, num_requests = loop.time(), self._num_requests()
             self._numbers = {one: n for one, n in self._numbers.items() if one.state != "gone"}
-            wanted, num_workers = scaler.wanted(num_requests, now), len(self._own)
+            wanted, num_workers = self._scaler.wanted(num_requests, now), len(self._own)
             if wanted < num_workers:
                 self._retire(num_workers - wanted, num_requests)
-            elif wanted > num_workers and now >= self._not_before:
+            elif wanted > num_workers and now >= self._not_before and self._may_add():
                 self._add(wanted - num_workers, num_requests)
+
+    def unload(self) -> None:
+        """End all workers, until there are requests again."""
+        self._retire(len(self._own), 0)
+        self._scaler = Scaler(self._scaling, 0, asyncio.get_running_loop().time())
+
+    def _may_add(self) -> bool:
+        return bool(self._own) or self._may_load()
 
     def _add(self, count: int, num_requests: int) -> None:
         free = set(range(self._scaling.max_workers)) - set(self._numbers.values())

@@ -39,6 +39,7 @@ class Deployed:
         dispatcher: has the requests, and the services that the workers are registered with.
         retire: ends the worker of a link when it has answered what it has.
         on_change: called when a worker runs, or runs no more, or later than was expected.
+        may_load: whether it may have its first worker now.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Deployed:
         deployment: Deployment,
         launch: Launch,
         dispatcher: Dispatcher,
+        *,
         retire: Callable[[Link], None],
         on_change: Callable[[], None],
+        may_load: "Callable[[Deployed], bool]",
     ) -> None:
         self.deployment = deployment
         self.workers: list[WorkerSupervisor] = []  # that it is to have
@@ -57,6 +60,8 @@ class Deployed:
         self._dispatcher = dispatcher
         self._retire_link = retire
         self._on_change = on_change
+        self._may_load = may_load
+        self._autoscaler: Autoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
 
     @property
@@ -72,6 +77,32 @@ class Deployed:
     def is_same_version(self, other: "Deployed") -> bool:
         own, others = self.deployment, other.deployment
         return (own.name, own.version) == (others.name, others.version)
+
+    # --- see `budget.Member` ------------------------------------------------------------------
+
+    @property
+    def is_loaded(self) -> bool:
+        return any(one.state != "gone" for one in self._started)
+
+    @property
+    def is_leaving(self) -> bool:
+        return not self.workers
+
+    @property
+    def is_idle(self) -> bool:
+        is_running = all(one.state in ("ready", "gone") for one in self._started)
+        is_used = self._dispatcher.shares.num_used(self.deployment.name)
+        scaling = self.deployment.scaling
+        return is_running and not is_used and scaling is not None and not scaling.min_workers
+
+    @property
+    def last_used(self) -> float:
+        methods = [method for one in self.services for method in one.methods.values()]
+        return max((method.series.last_answer for method in methods), default=0.0)
+
+    def unload(self) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.unload()
 
     # --- starting and ending ------------------------------------------------------------------
 
@@ -94,7 +125,8 @@ class Deployed:
     def begin_scaling(self) -> None:
         """Let the number of workers follow that of requests, if it is to."""
         if self.deployment.scaling is not None:
-            self._scaling = asyncio.create_task(self._autoscaler().run())
+            self._autoscaler = self._new_autoscaler()
+            self._scaling = asyncio.create_task(self._autoscaler.run())
 
     def _num_extra_workers(self) -> int:
         if self.deployment.scaling is not None:
@@ -143,7 +175,7 @@ class Deployed:
         self._started.append(supervisor)
         return supervisor
 
-    def _autoscaler(self) -> Autoscaler:
+    def _new_autoscaler(self) -> Autoscaler:
         def retire(supervisor: WorkerSupervisor) -> None:
             link = supervisor.link
             if link is None or link.closed.done():
@@ -158,6 +190,7 @@ class Deployed:
             make=self._replica,
             retire=retire,
             on_failed=self._on_failed_to_add,
+            may_load=lambda: self._may_load(self),
         )
 
     # --- who waits for workers ----------------------------------------------------------------

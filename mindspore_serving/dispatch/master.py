@@ -12,6 +12,7 @@ from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import deployed as workers
 from mindspore_serving.dispatch import liveness, loading
+from mindspore_serving.dispatch.budget import LoadBudget
 from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.dispatcher import Dispatcher
 from mindspore_serving.dispatch.link import Link
@@ -39,6 +40,7 @@ class Master:
         self._beside: list[Deployed] = []  # what starts in the place of those, or leaves
         self._services: dict[Link, Service] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
+        self.budget = LoadBudget()
         self.control = Overview(self.registry, self._deployed)
         self.registry.find_reason = self.control.find_reason
         self._is_stopping = False
@@ -61,7 +63,7 @@ class Master:
         """
         new = [self._new(deployment) for deployment in deployments]
         self._deployed += new
-        failed = await workers.start(new, is_strict=is_strict)
+        failed = await self._start(new, is_strict=is_strict)
         self.control.is_starting = False
         await self._end(list(failed), 0.0)
         return [(one.deployment, error) for one, error in failed.items()]
@@ -81,7 +83,7 @@ class Master:
         self._deployed += [one for one in coming if one not in hidden]
         self._beside += hidden
         try:
-            await workers.start(coming)
+            await self._start(coming)
         except BaseException:
             await asyncio.shield(self._end(coming, 0.0))
             raise
@@ -91,6 +93,27 @@ class Master:
         self._beside = [one for one in self._beside if one not in hidden]
         self._deployed += hidden
         await self._end(leaving, seconds)
+
+    async def _start(
+        self, deployed: Sequence[Deployed], *, is_strict: bool = True
+    ) -> dict[Deployed, StartError]:
+        """As `deployed.start`; one after another if not all may be loaded together."""
+        if not self.budget.most:
+            return await workers.start(deployed, is_strict=is_strict)
+        failed: dict[Deployed, StartError] = {}
+        for one in deployed:
+            while not self._may_load(one):
+                await asyncio.sleep(_LOOK)
+            try:
+                await workers.start([one])
+            except StartError as error:
+                failed[one] = error
+                if is_strict or len(failed) == len(deployed):
+                    raise
+        return failed
+
+    def _may_load(self, deployed: Deployed) -> bool:
+        return self.budget.admit(o for o in self._deployed if not o.is_same_version(deployed))
 
     async def drain(self, limit: float) -> bool:
         """Wait until nothing is in flight, at most `limit` seconds; whether that was reached.  From
@@ -112,7 +135,12 @@ class Master:
 
     def _new(self, deployment: Deployment) -> Deployed:
         return Deployed(
-            deployment, self._launch, self.dispatcher, self.on_leaving, self._check_any_left
+            deployment,
+            self._launch,
+            self.dispatcher,
+            retire=self.on_leaving,
+            on_change=self._check_any_left,
+            may_load=self._may_load,
         )
 
     async def _end(self, leaving: Sequence[Deployed], seconds: float) -> None:

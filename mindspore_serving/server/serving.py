@@ -14,7 +14,7 @@ from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
@@ -68,14 +68,14 @@ class Serving:
         self.is_deployed = False
 
     @classmethod
-    async def create(cls, limit: int, on_all_gone: Callable[[], None]) -> "Serving":
+    async def create(cls, capacity: Capacity, on_all_gone: Callable[[], None]) -> "Serving":
         serving = cls(on_all_gone)
-        serving.set_limit(limit)
+        serving.set_capacity(capacity)
         return serving
 
-    def set_limit(self, limit: int) -> None:
-        """The most requests in flight."""
-        self._master.dispatcher.shares.limit = limit
+    def set_capacity(self, capacity: Capacity) -> None:
+        self._master.dispatcher.shares.limit = capacity.max_enqueued_requests
+        self._master.budget.most = capacity.max_loaded
 
     async def deploy(
         self,

@@ -9,10 +9,11 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from mindspore_serving.aio import BackgroundLoop
-from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
@@ -42,7 +43,7 @@ _loop = BackgroundLoop()
 _lock = threading.Lock()
 _serving: "Serving | None" = None
 _lifetime = Lifetime(lambda: _shut_down(_shutdown_timeout))
-_max_enqueued_requests = 10_000
+_capacity = Capacity()
 _shutdown_timeout = 25.0  # seconds; Kubernetes kills after 30
 
 
@@ -235,12 +236,12 @@ def open_server() -> None:
     _get()
 
 
-def set_max_enqueued_requests(number: int) -> None:
-    """See `server.master.context`."""
-    global _max_enqueued_requests
-    _max_enqueued_requests = number
+def set_capacity(**changes: int) -> None:
+    """Change fields of `Capacity`; see `server.master.context`."""
+    global _capacity
+    _capacity = replace(_capacity, **changes)
     if _serving is not None:
-        _serving.set_limit(number)
+        _serving.set_capacity(_capacity)
 
 
 def set_shutdown_timeout(seconds: float) -> None:
@@ -264,7 +265,7 @@ def _get() -> "Serving":
 
     with _lock:
         if _serving is None:
-            _serving = _loop.run(Serving.create(_max_enqueued_requests, _lifetime.end))
+            _serving = _loop.run(Serving.create(_capacity, _lifetime.end))
             atexit.unregister(stop)  # which must be once there, and run before the loop is closed
             atexit.register(stop)
         return _serving

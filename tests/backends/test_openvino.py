@@ -61,6 +61,8 @@ def ir(tmp_path_factory):
     openvino.save_model(model, directory / "state.xml", compress_to_fp16=False)
     x = named(ops.parameter([-1], openvino.Type.bf16), "x")
     save("bfloat16", [named(ops.relu(x), "y")], [x])
+    x = named(ops.parameter([-1], openvino.Type.i4), "x")
+    save("int4", [named(ops.convert(x, np.float32), "y")], [x])
     return directory
 
 
@@ -126,8 +128,16 @@ def test_onnx_on_openvino_answers_as_onnx_runtime_does(onnx, opened):
 
 
 def test_a_type_that_requests_cannot_carry_is_refused_by_name(ir, opened):
-    with pytest.raises(StartError, match="input 0 'x' is of type bf16, which requests cannot"):
-        opened("openvino", ir / "bfloat16.xml")
+    with pytest.raises(StartError, match="input 0 'x' is of type i4, which requests cannot"):
+        opened("openvino", ir / "int4.xml")
+
+
+def test_bfloat16_inputs_and_outputs_are_float32(ir, opened):
+    backend = opened("openvino", ir / "bfloat16.xml")
+    (signature,) = backend.signature
+    assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == ["x", "y"]
+    assert signature.inputs[0].dtype == signature.outputs[0].dtype == np.float32
+    np.testing.assert_array_equal(backend.run([f32(-1, 2.5)])[0], f32(0, 2.5))
 
 
 def test_another_device_than_a_cpu_is_refused(ir, opened):

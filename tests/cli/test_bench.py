@@ -14,8 +14,8 @@ from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_load import Outcome, Run, Target
 from mindspore_serving.cli.bench_prompts import Prompt
 from mindspore_serving.cli.bench_protocols import Dialect
+from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
-from mindspore_serving.cli.settings import BenchSettings
 from tests.cli.commands import SERVING, run
 from tests.cli.talking import MODEL, Talking, talking
 from tests.ports import free_port

@@ -344,7 +344,6 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
     [
         (["--no-http", "--no-grpc"], "nothing to listen on"),
         (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
-        (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
         (["--http-port", "70000"], "out of legal range"),
         (["--api-key-file", "nothing"], "the file of API keys cannot be read"),
         (["--api-key", "k" * 8, "--api-key-file", "x"], "exclude each other"),

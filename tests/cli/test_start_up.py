@@ -114,7 +114,7 @@ def test_what_a_language_model_lacks_is_told_before_a_port_is_taken(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == (
-        "mindspore-serving: the language model talk needs tokenizers, which is not installed; "
+        "mindspore-serving: talk: a language model needs tokenizers, which is not installed; "
         "install it with: pip install 'mindspore-serving[llm]'\n"
     )
 

@@ -1,5 +1,7 @@
 """Servables that are loaded, replaced and unloaded while clients call them."""
 
+import json
+import os
 import re
 import shutil
 import threading
@@ -76,6 +78,8 @@ def test_names_that_are_not_there_are_errors(serve):
 
 
 def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
+    """SOAK=1: 51 changes under the load of 64 connections."""
+    num_rounds, num_clients = (17, 64) if os.environ.get("SOAK") else (2, 8)
     calls = serve(WHO.replace("NUMBER", "1"))
     write(tmp_path, "other", 2)
     failures, is_over = [], threading.Event()
@@ -87,11 +91,11 @@ def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
             if "error" in answer:
                 failures.append(answer)
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
+    threads = [threading.Thread(target=call) for _ in range(num_clients)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2):
+        for _ in range(num_rounds):
             server.load_servable("toy", reload=True)
             server.load_servable(config(tmp_path, "other"))
             server.unload_servable("other")
@@ -193,3 +197,24 @@ def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve):
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "--allow-loading" in done.stderr
+
+
+# --- a limit of how many are loaded -------------------------------------------------------------
+
+
+def loaded(calls):
+    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return {row["name"] for row in rows if row["num_workers"]}
+
+
+def test_the_least_recently_used_servable_gives_way_and_comes_back_when_it_is_asked_for(tmp_path):
+    for number, name in enumerate(("one", "two", "three"), 1):
+        write(tmp_path, name, number)
+    command, calls = serve_directory(tmp_path, "--max-loaded", "2")
+    with command:
+        command.says(READY)
+        assert len(loaded(calls)) == 2
+        for number, name in ((1, "one"), (2, "two"), (3, "three"), (2, "two"), (1, "one")):
+            assert ask(calls, name) == number
+        assert loaded(calls) == {"two", "one"}
+        assert calls.http_call("GET", "/readyz")[0] == 200

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.fields import show
@@ -111,13 +112,15 @@ def _of_value(kind: str, place: str, value: Any) -> Grammar:
 
 
 def _of_schema(place: str, wanted: JsonSchema) -> Grammar:
-    """The grammar holds whether or not the schema is strict."""
+    """The grammar holds whether or not the schema is strict; a strict one has no properties but
+    those that it states."""
     if not _SCHEMA_NAME.fullmatch(wanted.name):
         raise _invalid(f"{place}.name", wanted.name, "1 to 64 letters, digits, - or _")
     if wanted.schema is None:
         return Grammar("json_object")
     check_free(f"{place}.schema", wanted.schema)
-    return Grammar("json_schema", msgspec.json.encode(wanted.schema).decode())
+    schema = closed(wanted.schema) if wanted.strict else wanted.schema
+    return Grammar("json_schema", msgspec.json.encode(schema).decode())
 
 
 def _of_structure(wanted: StructuredOutputs) -> Grammar:

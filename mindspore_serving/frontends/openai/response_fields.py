@@ -45,7 +45,9 @@ def response_format(body: Any, _: ModelCard) -> ResponseFormat | None:
     if wanted.name is None or wanted.schema is None:
         name = f"text.format.{'name' if wanted.name is None else 'schema'}"
         raise InvalidField(name, "is missing")
-    return ResponseFormat(wanted.type, JsonSchema(wanted.name, schema=wanted.schema))
+    return ResponseFormat(
+        wanted.type, JsonSchema(wanted.name, schema=wanted.schema, strict=wanted.strict)
+    )
 
 
 @translation("reasoning", to="reasoning_effort")

@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.grammar.source import WHITESPACE, regex_literal, rename_start
+from mindspore_serving.llm.grammar.source import regex_literal, rename_start, spacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _answer(grammar: Grammar) -> str:
             schema = {}
     if not isinstance(schema, dict):
         raise InvalidInputs(f"the json_schema is {grammar.source[:80]!r}, expected an object")
-    options = {} if "whitespace_flexible" in grammar.source else {"whitespace_pattern": WHITESPACE}
+    options: dict[str, Any] = {**spacing(grammar.source)}
     stated = schema.get("x-guidance")
     options |= stated if isinstance(stated, dict) else {}
     return f"answer: %json {json.dumps({**schema, 'x-guidance': options})}\n"

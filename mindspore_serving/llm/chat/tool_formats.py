@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.llm.grammar.source import WHITESPACE
+from mindspore_serving.llm.grammar.source import spacing
 
 MAX_CALLS = 32  # that a grammar allows in one answer
 _NEWLINE, _SEMICOLON = r'"\n"', '"; "'
@@ -187,10 +188,10 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
             "object"
         )
     stated = parameters.get("x-guidance")
-    options = {"whitespace_pattern": WHITESPACE, "lenient": function.get("strict") is not True}
+    options = {**spacing(json.dumps(stated)), "lenient": function.get("strict") is not True}
     if isinstance(stated, Mapping):
         options |= stated
-    return {"type": "object", **parameters, "x-guidance": options}
+    return {"type": "object", **closed(dict(parameters)), "x-guidance": options}
 
 
 def _wrong(text: str) -> InvalidField:

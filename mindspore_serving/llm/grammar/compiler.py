@@ -16,9 +16,9 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar import probing
 from mindspore_serving.llm.grammar.source import (
-    WHITESPACE,
     forbid_forcing,
     place_special_tokens,
+    spacing,
 )
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
 from mindspore_serving.llm.grammar.tokens import TokenTable
@@ -143,11 +143,8 @@ class GrammarCompiler:
             source = matcher.grammar_from_regex(text)
         else:
             text = text if grammar.kind == "json_schema" else '{"type": "object"}'
-            # The pattern would override a schema that allows no whitespace.
-            is_stated = "whitespace_flexible" in text
-            defaults = {} if is_stated else {"whitespace_pattern": WHITESPACE}
             text = "{}" if text.strip() == "true" else text
-            source = matcher.grammar_from_json_schema(text, defaults=defaults)
+            source = matcher.grammar_from_json_schema(text, defaults=spacing(text))
         return source
 
     def _check_first_token(self, grammar: Grammar, probe: Any) -> None:

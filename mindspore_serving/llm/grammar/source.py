@@ -6,9 +6,10 @@ Pure text: it knows neither llguidance nor a tokenizer.
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
-# JSON may be indented, but not for ever: a model that is at a loss writes spaces until it is cut.
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+# On one line, with at most a space behind "," and ":", as most models have learnt to write.
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"'
@@ -17,6 +18,12 @@ _SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\]
 _PIECES = re.compile(
     rf"{_LITERAL}|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/|(?<![\w$%-])start(?![\w-])", re.VERBOSE
 )
+
+
+def spacing(schema: str) -> dict[str, Any]:
+    """Where JSON of `schema` may have spaces, unless its "x-guidance" says it: no more than it
+    needs, for a model that is at a loss writes spaces until it is cut."""
+    return {} if "whitespace_flexible" in schema else dict(_COMPACT)
 
 
 def place_special_tokens(lark: str, special_ids: Mapping[str, int]) -> str:

@@ -225,6 +225,14 @@ def test_an_adapter_is_asked_by_its_name(web):
             "{}",
         ),
         ({"type": "json_schema", "json_schema": {"name": "x"}}, "json_object", ""),
+        (
+            {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "strict": True, "schema": {"properties": {}}},
+            },
+            "json_schema",
+            '{"properties":{},"additionalProperties":false}',
+        ),
         ({"type": "json_object", "schema": {"type": "null"}}, "json_schema", '{"type":"null"}'),
         ({"type": "json_object", "value": {"type": "null"}}, "json_schema", '{"type":"null"}'),
         ({"type": "json", "value": {"type": "null"}}, "json_schema", '{"type":"null"}'),

@@ -216,6 +216,18 @@ def sample(tokenizer, compiled, most=200):
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
+def test_arguments_are_those_that_are_stated_and_on_one_line(language):
+    stated = {"type": "object", "properties": {"x": {"type": "number"}}}
+    grammar = tool_grammar("", [tool("a", stated)], None, parallel=False)
+    assert allows(language, grammar, '{"name": "a", "arguments": {"x": 1}}')
+    assert allows(language, grammar, '{"name": "a", "arguments": {"x":1}}')
+    for wrong in ('{"x": 1, "made_up": 2}', '{"x":  1}', '{\n"x": 1}'):
+        assert not allows(language, grammar, f'{{"name": "a", "arguments": {wrong}}}')
+    anything = {**stated, "additionalProperties": True}
+    grammar = tool_grammar("", [tool("a", anything)], None, parallel=False)
+    assert allows(language, grammar, '{"name": "a", "arguments": {"x": 1, "made_up": 2}}')
+
+
 def test_a_tool_that_is_not_strict_may_have_a_schema_that_cannot_be_followed(language):
     unique = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
     lenient = tool_grammar("", [tool("a", unique)], None, parallel=False)

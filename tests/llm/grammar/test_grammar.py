@@ -10,6 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.frontends.tgi.fields import schema_grammar
 from mindspore_serving.llm.grammar import probing
 from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
 from mindspore_serving.llm.grammar.source import (
@@ -253,20 +254,26 @@ def test_a_regular_expression_is_the_same_between_slashes(compiler, regex, text)
         assert opened("byte_level").decode(write(state, (END,))) == text
 
 
-def test_json_is_not_indented_for_ever(compiler):
-    state = compiler.compile(Grammar("json_object")).begin()
+@pytest.mark.parametrize(
+    ("grammar", "most"),
+    [
+        (Grammar("json_object"), 0),
+        (Grammar("json_schema", '{"type": "object"}'), 0),
+        (schema_grammar({"properties": {"a": {"type": "null"}}}), 1),
+        (Grammar("json_schema", '{"x-guidance": {"whitespace_flexible": true}}'), 100),
+    ],
+    ids=["object", "schema", "of TGI", "as the schema says"],
+)
+def test_json_is_compact_unless_its_schema_says_otherwise(compiler, grammar, most):
+    state = compiler.compile(grammar).begin()
     tokenizer = opened("byte_level")
     state.advance(tokenizer.encode("{", add_special=False)[0])
     space = tokenizer.encode(" ", add_special=False)[0]
     count = 0
-    while space in allowed(state):
+    while count < 100 and space in allowed(state):
         state.advance(space)
         count += 1
-    assert count == 40
-    compact = '{"type": "object", "x-guidance": {"whitespace_flexible": false}}'
-    state = compiler.compile(Grammar("json_schema", compact)).begin()
-    state.advance(tokenizer.encode("{", add_special=False)[0])
-    assert space not in allowed(state)
+    assert count == most
 
 
 def test_an_untrusted_grammar_forces_no_texts_whatever_it_says():
