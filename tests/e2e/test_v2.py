@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from tests.e2e.harness import Calls, config, serving, write_servable
+from tests.e2e.harness import Calls, config, eventually, in_flight, serving, write_servable
 from tests.waiting import PATIENCE
 
 tritonclient_grpc = pytest.importorskip("tritonclient.grpc")
@@ -49,6 +49,13 @@ def split(n):
 @register.register_method(output_names=["i", "text"])
 def count(n):
     return register.add_stage(split, n, outputs_count=2)
+def go_on(n):
+    while True:
+        time.sleep(0.01)
+        yield n
+@register.register_method(output_names=["n"])
+def endless(n):
+    return register.add_stage(go_on, n, outputs_count=1)
 def check(x):
     if x[0] < 0:
         raise RuntimeError("not this one")
@@ -175,7 +182,7 @@ def test_the_index_has_every_model(api: Api) -> None:
     found = api.as_dict(api.client.get_model_repository_index())
     rows = found if isinstance(found, list) else found["models"]
     assert {row["name"] for row in rows} == {
-        *("toy", "toy.same", "toy.upper", "toy.size", "toy.count", "toy.picky")
+        *("toy", "toy.same", "toy.upper", "toy.size", "toy.count", "toy.picky", "toy.endless")
     }
     assert {row["state"] for row in rows} == {"READY"}
 
@@ -224,7 +231,7 @@ def test_every_datatype_goes_both_ways(api: Api, datatype: str) -> None:
 def test_bf16_is_float32_for_a_method(api: Api) -> None:
     array = np.array([[1.5, -2.0], [0.25, 3.0]], np.float32)
     tensor = api.module.InferInput("x", [2, 2], "BF16")
-    tensor.set_data_from_numpy(array)
+    tensor.set_data_from_numpy(array.astype(utils.triton_to_np_dtype("BF16")))
     found = api.client.infer("toy.same", [tensor])
     np.testing.assert_array_equal(found.as_numpy("y"), array, strict=True)
 
@@ -453,6 +460,19 @@ def test_many_requests_of_a_stream_are_matched_by_their_ids(stream: Any) -> None
         assert error is None
         ends.setdefault(result.get_response().id, []).append(result.as_numpy("i").item())
     assert ends == {str(number): list(range(1 + number % 3)) for number in range(200)}
+
+
+def test_a_client_that_leaves_ends_what_it_asked_for(calls: Calls) -> None:
+    client = tritonclient_grpc.InferenceServerClient(calls.grpc)
+    found: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: found.put((result, error)))
+    client.async_stream_infer("toy.endless", numbers(1))
+    client.async_stream_infer("toy.endless", numbers(2))
+    assert found.get(timeout=PATIENCE)[1] is None
+    assert in_flight(calls) == 2
+    client.stop_stream(cancel_requests=True)
+    client.close()
+    eventually(lambda: in_flight(calls) == 0)
 
 
 async def test_the_asynchronous_client_of_grpc_works(calls: Calls) -> None:

@@ -68,13 +68,13 @@ class _Call:
     async def _next(self) -> bytes | None:
         """None behind the last.  Raises what reading has raised."""
         getting = asyncio.ensure_future(self._responses.get())
-        await asyncio.wait((getting, self._reader), return_when=asyncio.FIRST_COMPLETED)
-        if not getting.done() and self._reader.exception() is None:
-            await asyncio.wait((getting,))  # the end was put before the reader ended
-        if not getting.done():
+        try:
+            await asyncio.wait((getting, self._reader), return_when=asyncio.FIRST_COMPLETED)
+            if self._reader.done() and not getting.done():
+                self._reader.result()  # else the end was put before the reader ended
+            return await getting
+        finally:
             getting.cancel()
-            self._reader.result()
-        return await getting
 
     def close(self) -> None:
         """Nobody waits for responses any more."""

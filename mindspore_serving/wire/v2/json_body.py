@@ -1,12 +1,13 @@
 """Bodies of POST .../infer: a JSON object, with or without the bytes of tensors behind it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BYTES
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
@@ -20,33 +21,39 @@ from mindspore_serving.wire.v2.request import (
     region_of,
     region_parameters,
 )
-from mindspore_serving.wire.v2.tensors import Buffer, Form, InputTensor
+from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer, Form, InputTensor
 
-_Parameters = dict[str, Parameter | None]
+MAX_OBJECTS = 8 * MAX_INPUTS  # in a body: inputs, outputs, their parameters
+MAX_PART = 64 << 10  # bytes of a shape, or of parameters: in memory they take many times as much
+_NONE = msgspec.Raw(b"{}")
+_Parameters: TypeAlias = dict[str, Parameter | None]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Input(msgspec.Struct):
     name: str
-    shape: list[_Int]
+    shape: msgspec.Raw
     datatype: str
-    parameters: _Parameters = {}
+    parameters: msgspec.Raw = _NONE
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: _Parameters = {}
+    parameters: msgspec.Raw = _NONE
 
 
 class _Body(msgspec.Struct):
     inputs: list[_Input]
     id: str = ""
-    parameters: _Parameters = {}
+    parameters: msgspec.Raw = _NONE
     outputs: list[_Output] | None = None
 
 
 _body = msgspec.json.Decoder(_Body)
+_shape = msgspec.json.Decoder(list[_Int])
+_parameters = msgspec.json.Decoder(_Parameters)
+T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
 
@@ -62,9 +69,10 @@ def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> I
     tail = view[len(view) if header_length is None else header_length :]
     inputs, place = [], 0
     for one in found.inputs:
-        size = one.parameters.get("binary_data_size")
+        own = _decode_part(one.parameters, _parameters)
+        size = own.get("binary_data_size")
         if size is None:
-            data = _data_of(one, read_region)
+            data = _data_of(one, own, read_region)
         elif header_length is None:
             raise InvalidInputs(
                 f"input '{one.name[:64]}' has binary_data_size, which needs the header "
@@ -73,15 +81,14 @@ def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> I
         else:
             data = "raw", _binary(one, tail, place, size)
             place += len(data[1])
-        inputs.append(make_input(one.name, one.datatype, one.shape, one.parameters, data))
+        shape = _decode_part(one.shape, _shape)
+        inputs.append(make_input(one.name, one.datatype, shape, own, data))
     if place != len(tail):
         raise InvalidInputs(f"unexpected additional input data: {len(tail) - place} bytes")
-    is_binary = found.parameters.get("binary_data_output") is True
-    outputs = [
-        make_output(one.name, one.parameters, is_binary=one.parameters.get("binary_data") is True)
-        for one in found.outputs or ()
-    ]
-    return make_request(found.id, found.parameters, inputs, outputs, is_binary=is_binary)
+    parameters = _decode_part(found.parameters, _parameters)
+    is_binary = parameters.get("binary_data_output") is True
+    outputs = [_output(one) for one in found.outputs or ()]
+    return make_request(found.id, parameters, inputs, outputs, is_binary=is_binary)
 
 
 def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:
@@ -129,16 +136,33 @@ def answer(
 
 
 def _decode(text: memoryview) -> _Body:
+    if len(text) > SMALL and bytes(text).count(b"{") > MAX_OBJECTS:
+        check_shape(text, Shape(len(text), MAX_OBJECTS))  # which does not count what is in texts
+    return _checked(_body, text)
+
+
+def _decode_part(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    if len(memoryview(raw)) > MAX_PART:
+        raise InvalidInputs(f"a shape or parameters of over {MAX_PART} bytes")
+    return _checked(decoder, raw)
+
+
+def _checked(decoder: "msgspec.json.Decoder[T]", text: memoryview | msgspec.Raw) -> T:
     try:
-        return _body.decode(text)
+        return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
     except RecursionError:
         raise InvalidInputs("the request JSON is nested too deeply") from None
 
 
-def _data_of(one: _Input, read_region: ReadRegion) -> tuple[Form, Buffer]:
-    region = region_of(one.name, one.parameters)
+def _output(one: _Output) -> WantedOutput:
+    own = _decode_part(one.parameters, _parameters)
+    return make_output(one.name, own, is_binary=own.get("binary_data") is True)
+
+
+def _data_of(one: _Input, parameters: _Parameters, read_region: ReadRegion) -> tuple[Form, Buffer]:
+    region = region_of(one.name, parameters)
     if region is not None:
         if one.data is not msgspec.UNSET:
             raise InvalidInputs(f"input '{one.name[:64]}' has data and shared memory")

@@ -170,6 +170,26 @@ def test_binary_data_that_do_not_fit_are_refused(change, problem):
         parse(*change(*binary(("x", X))))
 
 
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"inputs":[' + b"{}," * 100_000 + b"{}]}", "over 8192 objects"),
+        ({"inputs": [{**JSON_INPUT, "shape": [1] * 100_000}]}, "a shape or parameters of over"),
+        ({"inputs": [JSON_INPUT], "parameters": {str(i): 1 for i in range(10_000)}}, "of over"),
+    ],
+    ids=["objects", "shape", "parameters"],
+)
+def test_what_would_take_much_memory_is_refused_before_it_is_made(body, problem):
+    with pytest.raises(InvalidInputs, match=problem):
+        parse(body)
+
+
+def test_texts_may_have_any_number_of_braces():
+    texts = ["{" * 100_000, "}"]
+    body = {"inputs": [{"name": "x", "shape": [2], "datatype": "BYTES", "data": texts}]}
+    assert [one["x"] for one in whole(parse(body).body)] == texts
+
+
 @given(body=st.binary(max_size=300), length=st.integers(0, 400) | st.none())
 def test_any_bytes_are_a_request_or_are_refused(body, length):
     with suppress(InvalidInputs):
