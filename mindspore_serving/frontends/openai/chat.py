@@ -54,8 +54,8 @@ async def answer(site: Site, http: Request, body: ChatRequest) -> Response:
             await while_there(http, generation.begin())
         if body.stream:
             chunks = _ChatChunks(head, request.params.n, has_usage=wants_usage)
-            if body.model == TGI:
-                chunks.repeat_role()
+            if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
+                chunks.suit_tgi()
             return EventStream(Owned(_stream(generation, chunks), stack.pop_all()))
         whole = await while_there(http, _collect(generation, head))
     return Response(encode(whole), media_type="application/json")
@@ -166,9 +166,12 @@ class _ChatChunks:
     def __init__(self, head: Head, n: int, *, has_usage: bool) -> None:
         self._writer = ChunkWriter(head, "chat.completion.chunk", has_usage=has_usage)
         self._choices = [_StreamedChoice(self._writer, index) for index in range(n)]
+        self._done = DONE
 
-    def repeat_role(self) -> None:
-        """For a client that wants the role in every event; others would join them."""
+    def suit_tgi(self) -> None:
+        """For TGI's own client, which wants the role in every event and reads [DONE] as JSON.
+        Others, which may call the model so too, would join the roles."""
+        self._done = b""
         for choice in self._choices:
             choice.role = {"role": "assistant", "tool_calls": None}
 
@@ -182,7 +185,7 @@ class _ChatChunks:
 
     def end(self, finished: Finished) -> bytes:
         usage = self._writer.usage(to_usage([finished])) if self._writer.has_usage else b""
-        return usage + DONE
+        return usage + self._done
 
 
 class _StreamedChoice:

@@ -278,8 +278,16 @@ def test_the_client_of_tgi_gets_what_it_wants_in_every_event(web):
     deltas = [one["choices"][0]["delta"] for one in web.chat(model="tgi", stream=True).chunks]
     assert [(one["role"], one["tool_calls"]) for one in deltas] == [("assistant", None)] * 4
     assert "".join(one.get("content") or "" for one in deltas) == "Hi!"
-    deltas = [one["choices"][0]["delta"] for one in web.chat(stream=True).chunks]
-    assert ["role" in one for one in deltas] == [True, False, False, False]
+    assert b"[DONE]" not in web.chat(model="tgi", stream=True).body
+
+
+def test_clients_of_openai_may_call_the_model_tgi(web):
+    body = {"model": "tgi", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    sent = ("POST", "/v1/chat/completions", body, {"user-agent": "OpenAI/Python 3.52.0"})
+    for answer in (web.call(*sent), web.chat(stream=True)):
+        roles = ["role" in one["choices"][0]["delta"] for one in answer.chunks]
+        assert roles == [True, *[False] * (len(roles) - 1)]
+        assert b"[DONE]" in answer.body
 
 
 def test_text_is_no_grammar(web):
