@@ -65,6 +65,8 @@ class InvalidBody(InvalidField):
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
     """Raises InvalidBody."""
     try:
+        if not body.isascii():
+            str(body, "utf-8")  # the decoder does not look at what it skips, or keeps as it is
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         # msgspec has the place in the text alone: "... - at `$.a[0]`", "... - at `key` in `$.a`".

@@ -37,7 +37,9 @@ def count_elements(shape: Sequence[int]) -> int | None:
         if dim < 0 or count == 0:
             return None
         count *= dim
-    return count if count <= MAX_ELEMENTS else None
+        if count > MAX_ELEMENTS:  # also before a 0: numpy takes no such shape
+            return None
+    return count
 
 
 def to_array(data: bytes | memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:

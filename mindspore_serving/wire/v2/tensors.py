@@ -29,14 +29,12 @@ def count_elements(shape: Sequence[int]) -> int | None:
     """How many elements `shape` holds; None if it is no shape, or holds too many."""
     if len(shape) > MAX_RANK or any(size < 0 for size in shape):
         return None
-    if 0 in shape:
-        return 0
     count = 1
     for size in shape:
-        count *= size
+        count *= size or 1  # numpy takes no shape that is too large but for a 0
         if count > MAX_ELEMENTS:
             return None
-    return count
+    return 0 if 0 in shape else count
 
 
 @dataclass(frozen=True, slots=True)
