@@ -50,7 +50,7 @@ def servable_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if _WORKER in words and b"--name" in words:
             title = words[words.index(b"--name") + 1].decode()
-            return title.partition(",")[0].rpartition(":")[2]
+            return title.partition(",")[0].rpartition(" ")[2]
     return ""
 
 

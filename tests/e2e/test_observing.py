@@ -58,7 +58,12 @@ def test_health_servables_and_metrics_tell_what_happens(serve):
     assert calls.http_call("GET", "/health") == (200, b"ready")
     ((one,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
     assert (one["name"], one["version"], one["num_workers"]) == ("toy", 1, 2)
-    assert one["methods"]["double"] == {"inputs": ["x"], "outputs": ["y"]}
+    assert one["methods"]["double"] == {
+        "inputs": ["x"],
+        "outputs": ["y"],
+        "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+        "output_specs": [{"name": "y", "dtype": None, "shape": None}],
+    }
     for _ in range(3):
         calls.client("toy", "double").infer({"x": 1})
     calls.client("toy", "double").infer({"y": 1})
