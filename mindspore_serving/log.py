@@ -82,10 +82,10 @@ def get_level() -> str:
     return _settings().level if _changed_level is None else _changed_level
 
 
-def set_level(level: str) -> None:
-    """Log from `level` on, "0" to "4"."""
+def set_level(level: str | None) -> None:
+    """Log from `level` on, "0" to "4"; None for that of the environment."""
     global _changed_level
-    _logger().setLevel(_LEVELS[level])
+    _logger().setLevel(_LEVELS[_settings().level if level is None else level])
     _changed_level = level
 
 

@@ -334,14 +334,13 @@ def test_a_deadline_is_respected(api: Api) -> None:
 def test_levels_of_the_log_can_be_read_and_changed(api: Api) -> None:
     from mindspore_serving import log
 
-    before = log.get_level()
     try:
         api.client.update_log_settings({"log_info": True})
         assert log.get_level() == "1"
         error = error_of(lambda: api.client.update_log_settings({"log_file": "/tmp/x"}))
         assert "cannot be changed" in str(error)
     finally:
-        log.set_level(before)
+        log.set_level(None)
 
 
 def test_requests_are_not_traced(api: Api) -> None:

@@ -9,10 +9,9 @@ from mindspore_serving.frontends.v2 import settings
 
 @pytest.fixture(autouse=True)
 def from_warnings():
-    before = log.get_level()
     log.set_level("2")
     yield
-    log.set_level(before)
+    log.set_level(None)
 
 
 def test_the_levels_are_shown():

@@ -127,7 +127,9 @@ def test_any_json_object_is_one():
 
 
 def test_what_is_cut_off_is_the_start_of_json():
-    text, tokens, reason, _ = ask(Grammar("json_object"), max_tokens=20)
+    long = {"type": "string", "minLength": 99}
+    schema = json.dumps({"type": "object", "properties": {"a": long}, "required": ["a"]})
+    text, tokens, reason, _ = ask(Grammar("json_schema", schema), max_tokens=20)
     assert (len(tokens), reason) == (20, LENGTH)
     first, *rest = text.rstrip("\ufffd")
     reading = read_value(first)
