@@ -74,6 +74,12 @@ class Deployed:
         """Whether all its workers have ended for good."""
         return bool(self.workers) and all(one.state == "gone" for one in self.workers)
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether no worker of it has run yet."""
+        states = {one.state for one in self.workers}
+        return bool(states) and states <= {"new", "starting"}
+
     def is_same_version(self, other: "Deployed") -> bool:
         own, others = self.deployment, other.deployment
         return (own.name, own.version) == (others.name, others.version)

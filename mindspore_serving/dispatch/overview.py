@@ -48,9 +48,8 @@ class Overview:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self._deployed) and all(
-            status.is_ready(one.deployment, one.workers) for one in self._deployed
-        )
+        settled = [one for one in self._deployed if self.is_starting or not one.is_starting]
+        return bool(settled) and all(status.is_ready(o.deployment, o.workers) for o in settled)
 
     def readiness(self) -> Sequence[ServableReadiness]:
         if self.is_ending:

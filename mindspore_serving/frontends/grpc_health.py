@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2 as pb
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import InvalidInputs, NotFound, Overloaded, ServingError
 from mindspore_serving.frontends.grpc_calls import abort
-from mindspore_serving.frontends.health import of_servable
+from mindspore_serving.frontends.health import are_ready, of_servable
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.ms_grpc import SERVICE as MS_SERVICE
@@ -93,7 +93,7 @@ class HealthService:
             found = of_servable(self._control, name)
             if not found:
                 return states.SERVICE_UNKNOWN
-            is_ready = all(one.is_ready for one in found)
+            is_ready = are_ready(self._control, found)
         return states.SERVING if is_ready and not self._closed.done() else states.NOT_SERVING
 
 

@@ -40,7 +40,7 @@ def routes(control: Control) -> list[BaseRoute]:
             if not versions:
                 return JSONResponse({"error_msg": f"there is no servable {name!r}"}, 404)
             found += versions
-        return _show(found, is_ready=all(one.is_ready for one in found))
+        return _show(found, is_ready=are_ready(control, found))
 
     return [
         Route("/livez", live, methods=["GET"]),
@@ -53,6 +53,12 @@ def routes(control: Control) -> list[BaseRoute]:
 def of_servable(control: Control, name: str) -> list[ServableReadiness]:
     """Each version of the servable `name`; none if there is no such servable."""
     return [one for one in control.readiness() if one.name == name]
+
+
+def are_ready(control: Control, found: Sequence[ServableReadiness]) -> bool:
+    """Whether all of `found` take requests; one that is loaded beside others does not count yet."""
+    settled = [one for one in found if control.is_starting or one.loaded is None]
+    return all(one.is_ready for one in settled or found)
 
 
 def still_loading(control: Control, name: str = "") -> ServableUnavailable | None:

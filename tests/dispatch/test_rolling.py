@@ -181,3 +181,24 @@ async def test_what_cannot_start_is_left_out_with_the_reason_if_that_is_allowed(
     assert server.master.control.is_ready
     with pytest.raises(StartError, match="two is broken"):
         await asyncio.wait_for(server.master.deploy([two], is_strict=False), PATIENCE)
+
+
+async def test_what_is_loaded_beside_others_does_not_make_the_server_unready(server):
+    one, two = (server.deployment(name, num_parallel_workers=1) for name in ("one", "two"))
+    await server.deploy(one)
+    path = server.directory / "two" / "hold"
+    path.touch()
+    server.write(
+        "two", "while os.path.exists(__file__[:-18] + 'hold'): time.sleep(0.01)\n" + answering(2)
+    )
+    rolling = asyncio.create_task(roll(server, [two]))
+    control = server.master.control
+    await server.until(lambda: len(control.readiness()) == 2)
+    assert control.is_ready
+    assert [(row.name, row.is_ready) for row in control.readiness()] == [
+        ("one", True),
+        ("two", False),
+    ]
+    path.unlink()
+    await rolling
+    assert all(row.is_ready for row in control.readiness())
