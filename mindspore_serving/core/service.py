@@ -137,8 +137,8 @@ class Control(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether everything that was deployed can be called.  What is loaded beside it later counts
-        when it has been loaded."""
+        """Whether everything that was deployed can be called.  What is loaded beside it later
+        counts when it has been loaded."""
         ...
 
     @property
