@@ -6,8 +6,9 @@ Lives on the event loop; what looks at files runs on a thread.
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
@@ -15,6 +16,7 @@ from mindspore_serving.core.service import ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
+MOST_SHOWN = 128  # characters of a name that a client gave
 UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
 
 Wanted = Callable[[], Sequence[Deployment]]
@@ -56,6 +58,8 @@ class ModelRepository:
         self._generations = itertools.count(1)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last: dict[str, list[Found]] = {}  # at the last look
+        self._tasks: set[asyncio.Task[None]] = set()  # that load and unload
+        self._looking: asyncio.Task[dict[str, list[Found]]] | None = None  # for clients
 
     async def begin(self, deployments: Sequence[Deployment], wanted: Wanted) -> None:
         """`deployments` are served at first, and later what `wanted` gives, when somebody asks for
@@ -90,26 +94,23 @@ class ModelRepository:
         Raises NotFound if there is no such servable, StartError if it cannot be loaded; then what
         is served goes on.
         """
-        async with self._locks[name]:
-            found = (await asyncio.to_thread(self._find)).get(name, [])
-            if not found:
-                raise NotFound(f"There is no servable '{name}' to be loaded")
-            self._unloaded.discard(name)
-            await self._replace(name, found, is_forced=is_forced)
+        if name not in await self._look():  # before there is a lock of that name
+            raise NotFound(f"There is no servable '{name[:MOST_SHOWN]}' to be loaded")
+        await self._to_the_end(self._load(name, is_forced=is_forced))
 
     async def unload(self, name: str, seconds: float = UNLOAD_SECONDS) -> None:
         """Serve `name` no more: it answers what it has, for at most so many seconds.  Raises
         NotFound if it is not served."""
-        async with self._locks[name]:
-            old = self._deployed_as(name)
-            if not old:
-                raise NotFound(f"Servable '{name}' is not loaded")
-            self._unloaded.add(name)
-            await self._roll((), old, seconds)
+        if not self._deployed_as(name):
+            raise NotFound(f"Servable '{name[:MOST_SHOWN]}' is not loaded")
+        await self._to_the_end(self._unload(name, seconds))
 
     async def index(self) -> list[ModelState]:
         """See `core.service.ModelControl`."""
-        found = await asyncio.to_thread(self._find)
+        try:
+            found = await self._look()
+        except ServingError:  # nobody can say what could be loaded
+            found = {}
         states = [
             ModelState(
                 one.name, one.version, True, one.is_ready, one.reason, one.loaded is not None
@@ -140,6 +141,37 @@ class ModelRepository:
             if text and text != reported:
                 log.warning("servables stay as they are: %s", text)
             reported = text
+
+    async def _load(self, name: str, *, is_forced: bool) -> None:
+        async with self._locks[name]:
+            found = (await asyncio.to_thread(self._find)).get(name)
+            if found is None:
+                raise NotFound(f"There is no servable '{name}' to be loaded any more")
+            self._unloaded.discard(name)
+            await self._replace(name, found, is_forced=is_forced)
+
+    async def _unload(self, name: str, seconds: float) -> None:
+        async with self._locks[name]:
+            self._unloaded.add(name)
+            await self._roll((), self._deployed_as(name), seconds)
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work`, also if who waits for it leaves: workers are not to be forgotten half-way."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        await asyncio.shield(task)
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # is seen by who waits, if somebody does
+
+    async def _look(self) -> dict[str, list[Found]]:
+        """What is to be served now, for clients: all that ask meanwhile wait for one look."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._find))
+        return await asyncio.shield(self._looking)
 
     async def _follow(self, found: dict[str, list[Found]]) -> None:
         last, self._last = self._last, found

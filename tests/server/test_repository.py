@@ -21,9 +21,14 @@ class Server:
         self.rolls = []  # (started, ended), as (name, version)
         self.error = None
         self.num_looks = 0
+        self.num_waiting = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.repository = ModelRepository(self._roll, lambda: list(self.deployed), self.readiness)
 
     async def _roll(self, new, old, seconds):
+        self.num_waiting += 1
+        await self.gate.wait()
         if self.error is not None:
             raise self.error
         self.rolls.append(tuple(sorted((d.name, d.version) for d in some) for some in (new, old)))
@@ -164,6 +169,41 @@ async def test_the_index_has_what_is_served_and_what_could_be(server):
     with pytest.raises(StartError):
         await server.repository.load("other")
     assert (await server.repository.index())[-1].reason == "broken"
+
+
+async def test_who_asked_may_leave_before_the_end(server):
+    await server.begin()
+    server.gate = asyncio.Event()
+    asking = asyncio.create_task(server.repository.unload("net"))
+    await until(lambda: server.num_waiting)
+    asking.cancel()
+    server.gate.set()
+    await until(lambda: server.rolls == [([], [("net", 2)])])
+    await server.repository.load("net")
+    assert [one.name for one in server.deployed] == ["net"]
+
+
+async def test_names_that_are_not_there_leave_nothing_behind(server):
+    await server.begin()
+    for number in range(3):
+        for act in (server.repository.load, server.repository.unload):
+            with pytest.raises(NotFound) as caught:
+                await act(f"name-{number}" * 1000)
+            assert len(str(caught.value)) < 200
+    assert not server.repository._locks
+
+
+async def test_clients_that_ask_together_share_one_look(server):
+    await server.begin()
+    looks = server.num_looks
+    await asyncio.gather(*(server.repository.index() for _ in range(20)))
+    assert server.num_looks == looks + 1
+
+
+async def test_the_index_has_what_is_served_also_if_the_rest_is_unknown(server):
+    await server.begin()
+    server.wanted = StartError("the directory is gone")
+    assert await server.repository.index() == [ModelState("net", 2, True, True)]
 
 
 # --- following files ----------------------------------------------------------------------------
