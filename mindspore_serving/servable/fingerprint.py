@@ -29,7 +29,8 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
 
 
 def _files(directory: str, own: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:
-    """The files in `directory`, without those of other versions, and what each is."""
+    """The files in `directory`, without those of other versions, and what each is.  Of links to
+    directories, which may go in circles, only that of the version is followed."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:  # it has just been removed
@@ -37,7 +38,7 @@ def _files(directory: str, own: str) -> Iterator[tuple["os.DirEntry[str]", os.st
     for entry in entries:
         is_other_version = entry.name.isdecimal() and entry.path != own
         try:
-            if entry.is_dir() and not entry.is_symlink():
+            if entry.is_dir() and (entry.path == own or not entry.is_symlink()):
                 if entry.name != _CACHE and not is_other_version:
                     yield from _files(entry.path, own)
             elif entry.is_file():

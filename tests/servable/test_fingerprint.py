@@ -79,3 +79,21 @@ def test_of_a_model_file_alone_it_is_that_file(servable):
     assert look(path) == before
     path.write_text("something else")
     assert look(path) != before
+
+
+def test_a_version_may_be_a_link_that_is_pointed_elsewhere(servable, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.onnx").write_text(name)
+    link = servable / "3"
+    link.symlink_to(tmp_path / "first")
+    before = look(servable, 3)
+    assert "3/model.onnx" in {path for path, _, _ in before}
+    link.unlink()
+    link.symlink_to(tmp_path / "second")
+    assert look(servable, 3) != before
+
+
+def test_links_in_circles_are_not_followed(servable):
+    (servable / "1" / "again").symlink_to(servable)
+    assert len(look(servable)) == 4
