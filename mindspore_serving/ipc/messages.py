@@ -155,6 +155,12 @@ class Exit(Message, frozen=True, tag=14):
     """Finish what runs, then leave."""
 
 
+class LogLevel(Message, frozen=True, tag=15):
+    """Log from `level` on, see `log.set_level`."""
+
+    level: str | None
+
+
 # --- worker to master -------------------------------------------------------------------------
 
 
@@ -202,5 +208,5 @@ class Numbers(Message, frozen=True, tag=25):
     histograms: dict[str, tuple[float, list[int]]] = {}
 
 
-ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
+ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel
 ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers
