@@ -208,6 +208,7 @@ def test_prometheus_scrapes_a_server_and_answers_every_query(
     words = [str(PROMETHEUS), "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
     with Command([*words, "--web.listen-address=127.0.0.1:0"], tmp_path) as command:
         command.says('msg="Listening on"')
+        command.says("ready to receive web requests")
         line = next(one for one in command.lines if 'msg="Listening on"' in one)
         port = re.findall(r"address=127\.0\.0\.1:(\d+)", line)[0]
 
