@@ -99,7 +99,7 @@ def sections_of(
 
 
 def _with(section: Section, more: Iterable[Operation]) -> Section:
-    return replace(section, operations=(*section.operations, *more))
+    return replace(section, operations=(*more, *section.operations))
 
 
 @functools.cache

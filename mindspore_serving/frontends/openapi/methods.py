@@ -68,11 +68,12 @@ def classic_section(served: tuple[Served, ...], *, has_codes: bool) -> Section:
     error: Mapping[str, Kind] = {JSON: (_ERROR, to_object({"instances": {"type": "array"}}))}
     answers = _classic_answers({"type": "object"}, has_codes=has_codes)
     body = Body(to_object({"instances": {"type": ["array", "object"]}}))
-    operations = [Operation("POST", path, "Call a method", answers, body) for path in _PATHS]
+    any_method = [Operation("POST", path, "Call a method", answers, body) for path in _PATHS]
+    operations: list[Operation] = []
     for one in served:
         for method, signature in one.signature.methods.items():
             operations += _classic_methods(one, method, signature, has_codes=has_codes)
-    return Section("RESTful", ABOUT, error, tuple(operations))
+    return Section("RESTful", ABOUT, error, (*operations, *any_method))
 
 
 def _classic_methods(
@@ -96,7 +97,7 @@ def _classic_methods(
 
 
 def _classic_answers(outputs: Schema, *, has_codes: bool) -> dict[str, Kind]:
-    answer = to_object({"instances": to_array({"anyOf": [_ERROR, outputs]})})
+    answer = to_object({"instances": to_array({"anyOf": [outputs, _ERROR]})})
     return {JSON: answer if has_codes else (answer, _ERROR)}
 
 
