@@ -20,7 +20,6 @@ from mindspore_serving.ipc.messages import (
     Cancel,
     Done,
     Exit,
-    Numbers,
     ToWorker,
     Work,
     WorkItem,
@@ -176,7 +175,7 @@ class LanguageLoop(StageLoop):
         numbers = self._language.numbers()
         if numbers and numbers != self._numbers:
             self._numbers = numbers
-            self._connection.send(Numbers(numbers))
+            self._connection.send(self._language.report())
         return super().collect() + collected
 
 

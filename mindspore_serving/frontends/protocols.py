@@ -16,7 +16,6 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.metrics import render_waits
 
 
 class _AmongModels(BaseRoute):
@@ -63,12 +62,7 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        waits = render_waits(
-            "llm_queue_seconds",
-            "From when a generation was ready to its first step",
-            site.models.queues,
-        )
-        return waits + recorder.render(gauges)
+        return recorder.render(gauges)
 
     routes = (
         Route("/", root, methods=["GET"]),

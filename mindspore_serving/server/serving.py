@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving import metrics
+from mindspore_serving import __version__
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_server import NodeServer, Security
@@ -16,9 +16,8 @@ from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, Ray
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.service import ServableReadiness
-from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs, StartError
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
 from mindspore_serving.frontends.grpc_calls import CallGate
@@ -40,6 +39,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
@@ -213,11 +213,8 @@ class Serving:
         return V2(site, Models(site.control, site.models), memory, options.limits)
 
     def _metrics(self) -> bytes:
-        registry = self._master.registry
-        in_flight = {("", ""): float(self._master.dispatcher.num_in_flight)}
-        return metrics.render(
-            lambda: [method.series for s in registry for method in s.methods.values()],
-            lambda: {"requests_in_flight": in_flight, **status.metrics(registry, status.GAUGES)},
-            lambda code: Code(code).name.lower(),
-            lambda: status.metrics(registry, status.COUNTERS),
-        )
+        page = Page()
+        page.add("serving_build_info", 1, __version__)
+        self._master.add_metrics(page)
+        page.add_process()
+        return page.render()
