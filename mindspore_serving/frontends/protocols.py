@@ -8,9 +8,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends import llm_serving, openai, page, tgi
+from mindspore_serving.frontends import llm_serving, openai, openapi, page, tgi
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
@@ -43,8 +44,8 @@ class Mounted:
     metrics: Callable[[], bytes]
 
 
-def mount(site: Site, form: Form, v2: V2) -> Mounted:
-    """`form` is the form of llm-serving's streams."""
+def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
+    """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
@@ -71,5 +72,6 @@ def mount(site: Site, form: Form, v2: V2) -> Mounted:
         *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
         *llm_serving.routes(site, form),
         *page.routes(site),
+        *openapi.routes(v2, visible or Visible()),
     )
     return Mounted(routes, metrics)
