@@ -8,7 +8,7 @@ from mindspore_serving.frontends.refusals import refuse
 from mindspore_serving.frontends.sites import SiteRules
 
 _LANGUAGE = (  # routes of language models, beside "/"
-    *("/v1/", "/v2/", "/models/", "/serving/", "/generate"),
+    *("/v1/", "/v2/", "/api/", "/models/", "/serving/", "/generate"),
     *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
 )
 OPEN_PATHS = (  # for everybody
@@ -51,4 +51,6 @@ class Gate:
             self._sites.check(scope["method"], fields)
             if scope["path"].startswith(_LANGUAGE) or scope["path"] == "/":
                 self._sites.check_type(fields)
-        return self._keys.find(fields.get(b"authorization")).admit() if self._keys else None
+        if not self._keys:
+            return None
+        return self._keys.find(fields.get(b"authorization"), fields.get(b"x-api-key")).admit()

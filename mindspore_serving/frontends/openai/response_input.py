@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.fields import show
-from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
