@@ -5,6 +5,7 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse, Response
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
+from mindspore_serving.frontends.anthropic.errors import to_limit
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
@@ -39,6 +40,10 @@ def _openai(error: ServingError) -> Response:
     return to_failure(error).to_response()
 
 
+def _anthropic(error: ServingError) -> Response:
+    return to_limit(error).to_response()
+
+
 def _classic(error: ServingError) -> Response:
     response = JSONResponse({"error_msg": str(error)}, status.of(error.code).http)
     seconds = status.retry_after(error)
@@ -58,6 +63,7 @@ def _other(error: ServingError) -> Response:
 
 PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
     (("/v2/",), to_v2),
+    (("/v1/messages/",), _anthropic),
     (("/v1/", "/tokenize/", "/detokenize/"), _openai),
     (("/models/", "/serving/"), to_llm_serving),
     (("/model/", "/servables/", "/metrics/"), _classic),
