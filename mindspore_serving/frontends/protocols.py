@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends import anthropic, llm_serving, openai, page, tgi
+from mindspore_serving.frontends import anthropic, llm_serving, ollama, openai, page, tgi
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.site import Site
@@ -76,6 +76,7 @@ def mount(site: Site, form: Form, v2: V2) -> Mounted:
         *v1.routes(v2, site.max_body),
         *anthropic.routes(site),  # before OpenAI's: both have /v1/models
         *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
+        *ollama.routes(site),
         *llm_serving.routes(site, form),
         *page.routes(site),
     )
