@@ -77,6 +77,7 @@ def test_an_unknown_path_of_openai_is_404_in_its_form(web: Web, verb: str, path:
     ("path", "form"),
     [
         ("/v1/messages", {"type", "error", "request_id"}),
+        ("/api/chat/nothing", {"error"}),
         ("/serving/nothing", {"detail"}),
         ("/models", {"detail"}),
         ("/healthz", {"error", "error_type"}),
@@ -110,6 +111,7 @@ def test_the_classic_texts_stay_below_model(web: Web) -> None:
 
 def test_a_classic_url_of_another_form_is_served_unless_a_protocol_has_it(web: Web) -> None:
     assert ask(web, "POST", "/my-model/add:m")[0] == 200
+    assert ask(web, "POST", "/api/model/add:m")[0] == 200  # Ollama's paths are others
     assert ask(web, "POST", "/v1/model/add:m")[0] == 404
     assert ask(web, "GET", "/my-model/add:m")[0] == 405
 

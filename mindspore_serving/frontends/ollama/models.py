@@ -20,6 +20,7 @@ from mindspore_serving.frontends.ollama.writing import to_time
 from mindspore_serving.frontends.site import Site
 
 TAG = ":latest"
+VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
 NEVER = "9999-12-31T23:59:59Z"
 CHANGING = {  # what is refused
     **dict.fromkeys(("pull", "push", "create", "copy", "blobs/{digest}"), ["POST", "HEAD"]),
@@ -37,7 +38,7 @@ def routes(site: Site) -> list[BaseRoute]:
         return _respond({"models": [_running(model) for model in site.models.listed()]})
 
     async def version(_: Request) -> Response:
-        return _respond({"version": __version__})
+        return _respond({"version": VERSION})
 
     async def refused(http: Request) -> Response:
         raise Forbidden(

@@ -120,7 +120,6 @@ def test_texts_are_embedded(web, client):
     web.inference.script = lambda request: [
         Embedded(VECTORS[: len(request.prompts)].tobytes(), 2, (3,) * len(request.prompts))
     ]
-    web.control.card = web.control.card
     found = client.embed("vectors", ["a", "b"])
     assert np.allclose(found.embeddings, VECTORS)
     assert found.prompt_eval_count == 6
