@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.decoding import decode
@@ -63,6 +64,21 @@ class Endpoints:
                 return self.to_response(error)
 
         return Route(path, endpoint, methods=verbs)
+
+
+class RouteIf(BaseRoute):
+    """A route that exists only for requests that `is_meant` accepts."""
+
+    def __init__(self, route: BaseRoute, is_meant: Callable[[Scope], bool]) -> None:
+        self._route = route
+        self._is_meant = is_meant
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        match = self._route.matches(scope)
+        return match if match[0] is Match.NONE or self._is_meant(scope) else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._route.handle(scope, receive, send)
 
 
 def name_ignored(response: Response, fields: Iterable[str]) -> None:

@@ -6,26 +6,13 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute
+from starlette.types import Scope
 
 from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
+from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.language import ServedModel
 from mindspore_serving.frontends.site import Site
-
-
-class _ForClients(BaseRoute):
-    """A route that exists only for clients of Anthropic's."""
-
-    def __init__(self, route: Route) -> None:
-        self._route = route
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        is_meant = any(name == b"anthropic-version" for name, _ in scope["headers"])
-        return self._route.matches(scope) if is_meant else (Match.NONE, {})
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route.handle(scope, receive, send)
 
 
 def routes(site: Site) -> list[BaseRoute]:
@@ -38,8 +25,12 @@ def routes(site: Site) -> list[BaseRoute]:
         model = site.models.find(request.path_params["name"], is_exact=True)
         return _respond(to_object(model))
 
-    get = ENDPOINTS.get
-    return [_ForClients(get("/v1/models", every)), _ForClients(get("/v1/models/{name:path}", one))]
+    asked = (("/v1/models", every), ("/v1/models/{name:path}", one))
+    return [RouteIf(ENDPOINTS.get(path, answer), _is_anthropics) for path, answer in asked]
+
+
+def _is_anthropics(scope: Scope) -> bool:
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def to_object(model: ServedModel) -> dict[str, Any]:
