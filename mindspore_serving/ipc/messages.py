@@ -130,6 +130,7 @@ class Setup(Message, frozen=True, tag=10):
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
     gang: GangOptions | None = None  # of a distributed servable
     allow_pickle: bool = False  # whether models may be pickles
+    backend: str = ""  # of a model without servable_config.py
 
 
 class Work(Message, frozen=True, tag=11):

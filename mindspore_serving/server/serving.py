@@ -31,6 +31,7 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
@@ -138,7 +139,8 @@ class Serving:
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
         site = Site(models, inference, self._master.control, rest.max_body, repository)
         v2 = self._v2(site, options)
-        mounted = protocols.mount(site, http.llm_serving_form, v2)
+        visible = Visible(bool(keys), http.use_status_codes)
+        mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
         app = make_app(
             inference,
             self._master.control,
