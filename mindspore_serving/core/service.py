@@ -91,7 +91,8 @@ class ServableReadiness:
 @dataclass(frozen=True, slots=True)
 class MethodCounts:
     """What became of the requests to a method.  `last_ms` is when the last was answered, in
-    milliseconds since 1970, 0 if none was."""
+    milliseconds since 1970, 0 if none was.  `waited_ns` is how long those that a worker got waited
+    for it, and `worker_ns` how long those that succeeded were with their workers."""
 
     num_succeeded: int = 0
     succeeded_ns: int = 0
@@ -99,6 +100,9 @@ class MethodCounts:
     failed_ns: int = 0
     num_instances: int = 0  # of those that succeeded
     last_ms: int = 0
+    num_waited: int = 0
+    waited_ns: int = 0
+    worker_ns: int = 0
 
 
 class Control(Protocol):

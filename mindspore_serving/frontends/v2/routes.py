@@ -156,8 +156,16 @@ def _memory_routes(v2: V2) -> list[BaseRoute]:
         memory.unregister(http.path_params.get("region", ""))
         return Response()
 
-    base = "/v2/systemsharedmemory"
+    async def no_regions(_: Request) -> Response:
+        return _json([])
+
+    async def nothing(_: Request) -> Response:
+        return Response()
+
+    base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
     return [
+        route(f"{gpu}/status", {"GET": no_regions}),
+        route(f"{gpu}/unregister", {"POST": nothing}),
         route(f"{base}/status", {"GET": status}),
         route(f"{base}/region/{{region}}/status", {"GET": status}),
         route(f"{base}/region/{{region}}/register", {"POST": register}),
