@@ -11,7 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import deployed as workers
-from mindspore_serving.dispatch import gathering, liveness, loading
+from mindspore_serving.dispatch import gathering, liveness, loading, vllm_metrics
 from mindspore_serving.dispatch.budget import LoadBudget
 from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.dispatcher import Dispatcher
@@ -47,11 +47,13 @@ class Master:
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
 
-    def add_metrics(self, page: Page) -> None:
-        """Put what can be counted here on `page`."""
+    def add_metrics(self, page: Page, *, has_vllm: bool = False) -> None:
+        """Put what can be counted here on `page`; with `has_vllm`, also under vLLM's names."""
         page.add("serving_requests_in_flight", self.dispatcher.num_in_flight)
         gathering.add_deployed(page, zip(self._deployed, self.control.readiness(), strict=True))
         gathering.add_services(page, self.registry)
+        if has_vllm:
+            vllm_metrics.add_models(page, self.registry)
 
     # --- starting and stopping --------------------------------------------------------------
 

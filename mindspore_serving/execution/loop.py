@@ -43,6 +43,7 @@ class StageLoop:
         self._inbox = inbox
         self._remote = remote
         self._open: dict[int, Item] = {}
+        self._begun: dict[int, float] = {}  # of items whose time will be logged
         self._is_leaving = False
 
     @property
@@ -89,6 +90,8 @@ class StageLoop:
         item = Item(work.id, program, codec, deadline, work.is_stream)
         self.executor.add(item, instances)
         self._open[work.id] = item
+        if log.is_shown("1"):
+            self._begun[work.id] = time.monotonic()
 
     def cancel(self, item_id: int) -> None:
         """Nobody waits for the item any more."""
@@ -114,6 +117,10 @@ class StageLoop:
 
     def _reply(self, item: Item) -> WorkReply:
         del self._open[item.id]
+        begun = self._begun.pop(item.id, None)
+        if begun is not None:
+            name, milliseconds = item.program.method.name, 1000 * (time.monotonic() - begun)
+            log.info("Method %s WorkerRequestHandle Time Cost # %.3f ms", name, milliseconds)
         put = self._connection.arena.put
         instances = [put(output) for output in item.outputs]
         faults = to_faults(item.faults)

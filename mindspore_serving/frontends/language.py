@@ -28,6 +28,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends import access
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.terms import Terms
@@ -69,6 +70,8 @@ class Generation:
             event = await self.next()
             if event is None:
                 raise ServingError("the model did not finish its answer")
+            if isinstance(event, Finished):
+                access.note_tokens(event.num_prompt_tokens, event.num_generated_tokens)
             yield event
             if isinstance(event, Finished):
                 return

@@ -135,6 +135,11 @@ GENERATIONS = (
         "Seconds from a generation's first token to its last one.",
         SERVABLE,
     ),
+    _histogram(
+        "llm_inference_seconds",
+        "Seconds from a generation's first step to its last token.",
+        SERVABLE,
+    ),
     _histogram("llm_request_prompt_tokens", "Tokens of a prompt.", SERVABLE, TOKENS),
     _histogram(
         "llm_request_generated_tokens",

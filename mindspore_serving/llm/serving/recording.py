@@ -64,3 +64,4 @@ class Timing:
         if self._first_token:
             self._recorder.observe("generation_seconds", self._last_token - self._arrived)
             self._recorder.observe("decode_seconds", self._last_token - self._first_token)
+            self._recorder.observe("inference_seconds", self._last_token - self._first_step)
