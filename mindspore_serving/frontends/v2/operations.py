@@ -167,7 +167,8 @@ def _of_texts() -> Iterator[Operation]:
 def _of_repository(*, allows_loading: bool) -> Iterator[Operation]:
     row = dict.fromkeys(("name", "version", "state", "reason"), STRING)
     index = to_object({"ready": BOOL}, "ready")
-    load = to_object({"parameters": to_object({"reload": BOOL}, "reload")}, "parameters")
+    options = to_object({"reload": BOOL, "config": STRING}, "reload", "config")
+    load = to_object({"parameters": options}, "parameters")
     for base in ("/v2/repository", "/v2/repository/{repository}"):
         body = Body(index, example={}, is_required=False)
         answers = {JSON: to_array(to_object(row))}

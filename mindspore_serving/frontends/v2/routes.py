@@ -120,7 +120,8 @@ def _repository_routes(v2: V2) -> list[BaseRoute]:
 
     async def load_one(http: Request) -> Response:
         body = await _object(http)
-        await repository.load(source, http.path_params["name"], body.get("parameters") or {})
+        name, parameters = http.path_params["name"], body.get("parameters") or {}
+        await repository.load(source, v2.models, name, parameters)
         return Response()
 
     async def unload_one(http: Request) -> Response:

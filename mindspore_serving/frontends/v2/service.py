@@ -128,7 +128,8 @@ class Service:
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
         parameters = messages.to_parameters(request.parameters)
-        await repository.load(self._v2.site.repository, request.model_name, parameters)
+        source, models = self._v2.site.repository, self._v2.models
+        await repository.load(source, models, request.model_name, parameters)
         return {}
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
