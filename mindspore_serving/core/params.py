@@ -16,7 +16,14 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mindspore_serving.errors import InvalidField
 
-PROTOCOLS = {"openai": "OpenAI", "tgi": "TGI", "llm_serving": "llm-serving", "v2": "v2"}
+PROTOCOLS = {
+    "openai": "OpenAI",
+    "anthropic": "Anthropic",
+    "ollama": "Ollama",
+    "tgi": "TGI",
+    "llm_serving": "llm-serving",
+    "v2": "v2",
+}
 _ROW = "row"
 _INFINITE = float("inf")
 

@@ -13,7 +13,7 @@ from mindspore_serving.frontends.openai.requests import (
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
-from mindspore_serving.frontends.openai.responses import COUNT
+from mindspore_serving.frontends.openai.stored_responses import COUNT
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,

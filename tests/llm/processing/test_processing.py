@@ -153,7 +153,7 @@ LONG = SamplingParams(max_tokens=9)
         (Generate(prompt="a", truncate=0), "input", "truncate"),
         (Generate(prompt="a", adapter="none"), "input", "adapter"),
         (Generate(prompt="a", grammar=Grammar("regex", "(")), "grammar", ""),
-        (Generate(messages=[{"role": "nobody"}]), "template", ""),
+        (Generate(messages=[{"role": 5}]), "template", ""),
         (chat(tools=[{"type": "function"}]), "input", "tools"),
     ],
 )  # fmt: skip
