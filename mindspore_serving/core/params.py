@@ -61,6 +61,16 @@ class Row:
             return f"a number from {'over ' if self.is_open else ''}{low:g} to {high:g}"
         return _WORDS[self.kind]
 
+    def to_schema(self) -> dict[str, Any]:
+        """What a JSON schema says of its values besides their type."""
+        found: dict[str, Any] = {"description": self.meaning}
+        is_number = self.kind in (int, float)
+        if is_number and self.low != -_INFINITE:
+            found["exclusiveMinimum" if self.is_open else "minimum"] = self.low
+        if self.high != _INFINITE:
+            found["maximum" if is_number else "maxItems"] = self.high
+        return found if self.default in ((), {}) else {**found, "default": self.default}
+
     def check(self, value: Any) -> None:
         """Raises InvalidField.  Token ids are not looked at: that takes a vocabulary."""
         if value is None and self.is_nullable:

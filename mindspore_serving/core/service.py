@@ -165,7 +165,10 @@ class ModelState:
 
 
 class ModelControl(Protocol):
-    """Models that come and go while the server runs."""
+    """Models that come and go while the server runs.  `is_allowed` if clients may load and unload
+    them."""
+
+    is_allowed: bool
 
     async def index(self) -> Sequence[ModelState]:
         """All that is served or can be loaded by name."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import TRIM_SECONDS
 from mindspore_serving.ipc.status import STEPS, Running
 
@@ -74,7 +75,7 @@ async def watch(
         now = time.monotonic()
         was_silent = pulse.is_silent
         # If we were stopped ourselves for a while, the worker is not to blame.
-        pulse.see(link.num_beats, min(now - last, 2 * seconds))
+        pulse.see(status.beats(link.status), min(now - last, 2 * seconds))
         last = now
         overdue = find_overdue(link.running(), deployment, now)
         if overdue is not None:

@@ -8,15 +8,15 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from mindspore_serving.frontends import anthropic, llm_serving, ollama, openai, page, tgi
+from mindspore_serving.frontends import anthropic, llm_serving, ollama, openai, openapi, page, tgi
 from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.metrics import render_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Mounted:
     metrics: Callable[[], bytes]
 
 
-def mount(site: Site, form: Form, v2: V2) -> Mounted:
-    """`form` is the form of llm-serving's streams."""
+def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
+    """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
@@ -46,12 +46,7 @@ def mount(site: Site, form: Form, v2: V2) -> Mounted:
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        waits = render_waits(
-            "llm_queue_seconds",
-            "From when a generation was ready to its first step",
-            site.models.queues,
-        )
-        return waits + recorder.render(gauges)
+        return recorder.render(gauges)
 
     def has_models(_: Scope) -> bool:
         control = site.control
@@ -67,5 +62,6 @@ def mount(site: Site, form: Form, v2: V2) -> Mounted:
         *ollama.routes(site),
         *llm_serving.routes(site, form),
         *page.routes(site),
+        *openapi.routes(v2, visible or Visible()),
     )
     return Mounted(routes, metrics)

@@ -194,9 +194,12 @@ class Leaving(Message, frozen=True, tag=24):
 
 
 class Numbers(Message, frozen=True, tag=25):
-    """What the worker's language-model engine counts now: the fields of its `EngineStats`."""
+    """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
+    by finish reason, and histograms by the names of their metrics: the sum, and the counts."""
 
     values: dict[str, int]
+    answers: dict[str, int] = {}
+    histograms: dict[str, tuple[float, list[int]]] = {}
 
 
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit

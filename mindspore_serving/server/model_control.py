@@ -12,7 +12,7 @@ class ClientModelControl:
 
     def __init__(self, repository: ModelRepository, *, is_allowed: bool) -> None:
         self._repository = repository
-        self._is_allowed = is_allowed
+        self.is_allowed = is_allowed
 
     async def index(self) -> Sequence[ModelState]:
         return await self._repository.index()
@@ -26,7 +26,7 @@ class ClientModelControl:
         await self._repository.unload(name)
 
     def _check(self) -> None:
-        if not self._is_allowed:
+        if not self.is_allowed:
             raise Forbidden(
                 "clients may not load and unload models on this server; --allow-loading, or "
                 "allow_loading of the function that starts it, lets them"

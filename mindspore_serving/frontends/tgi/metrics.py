@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.writing import Times
-from mindspore_serving.metrics import Histogram, expose
+from mindspore_serving.metrics.exposition import expose
+from mindspore_serving.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -31,7 +31,7 @@ EXTENSIONS = (
     "generate",
 )
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
-_GENERATE = InstanceSignature(
+GENERATE = InstanceSignature(
     (
         ValueSpec(TEXT_INPUT, "str", ()),
         ValueSpec("stream", "bool", (), is_optional=True),
@@ -86,7 +86,7 @@ class Models:
                     servable,
                     found.version,
                     "",
-                    _GENERATE,
+                    GENERATE,
                     found.versions,
                     streams=True,
                     language=language,
@@ -125,7 +125,7 @@ class Models:
         found = self._control.signature(servable, version)
         if found is None:
             return
-        default = None if self._language_model(found) else _default_or_none(found)
+        default = None if self._language_model(found) else default_method(found)
         for method in found.methods:
             if method != default:
                 yield f"{servable}.{method}"
@@ -191,7 +191,7 @@ class Models:
         found = self._control.signature(name, one.version)
         if found is None or self._language_model(found):
             return True
-        return _default_or_none(found) is not None
+        return default_method(found) is not None
 
     def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
         servable = name
@@ -224,14 +224,15 @@ def _unknown(name: str) -> NotFound:
     return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
 
 
-def _default_or_none(found: ServableSignature) -> str | None:
+def default_method(found: ServableSignature) -> str | None:
+    """The method that a servable's own name calls."""
     if len(found.methods) == 1:
         return next(iter(found.methods))
     return DEFAULT if DEFAULT in found.methods else None
 
 
 def _default_of(found: ServableSignature) -> str:
-    method = _default_or_none(found)
+    method = default_method(found)
     if method is None:
         names = ", ".join(f"{found.name}.{name}" for name in found.methods) or "none"
         raise InvalidInputs(
