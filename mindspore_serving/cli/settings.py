@@ -12,6 +12,7 @@ from mindspore_serving.cli.options import (
     positional,
 )
 from mindspore_serving.log.settings import FORMATS, NAMES
+from mindspore_serving.servable.backend_choice import NAMES as BACKENDS
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 RUNTIMES = ("openvino", "torch", "mindspore", "mindir", "transformers")
@@ -173,6 +174,11 @@ class ServeSettings:
     )
     allow_pickle: bool = option(
         False, "scikit-learn models may be pickles, which run any code that is in them"
+    )
+    backend: str | None = option(
+        None,
+        "of MindIR and ONNX files without servable_config.py (default: what is installed)",
+        choices=BACKENDS,
     )
     strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")

@@ -25,6 +25,7 @@ from mindspore_serving.ipc.messages import (
     Exit,
     Failed,
     Leaving,
+    LogLevel,
     Numbers,
     Payload,
     Ready,
@@ -83,6 +84,7 @@ class Link:
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
+        self._log_level: str | None = None
         self._freed: list[int] = []
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
@@ -120,6 +122,12 @@ class Link:
         if not self.closed.done():
             self._send_freed()
             self._launched.arena.trim()
+
+    def set_log_level(self, level: str | None) -> None:
+        """The level that `log.set_level` was given here is to be the worker's."""
+        if level != self._log_level:
+            self._log_level = level
+            self._send(LogLevel(level))
 
     def ask_to_exit(self) -> None:
         self._send(Exit())

@@ -110,6 +110,9 @@ def counts(series: Series) -> MethodCounts:
         int(series.failed_seconds * 1e9),
         series.num_instances,
         int(series.last_seen() * 1000),
+        series.waits.count,
+        int(series.waits.total * 1e9),
+        int(series.worker_seconds * 1e9),
     )
 
 

@@ -20,6 +20,7 @@ from mindspore_serving.ipc.messages import (
     Cancel,
     Done,
     Exit,
+    LogLevel,
     ToWorker,
     Work,
     WorkItem,
@@ -75,6 +76,8 @@ class StageLoop:
                 self.cancel(item_id)
         elif isinstance(message, CallReply):
             self.executor.resume(*self._remote.take(message.reply))
+        elif isinstance(message, LogLevel):
+            log.set_level(message.level)
         elif isinstance(message, Exit):
             self._is_leaving = True
 

@@ -75,6 +75,11 @@ def get_level() -> str:
     return _settings().level if _changed_level is None else _changed_level
 
 
+def changed_level() -> str | None:
+    """The level that `set_level` was given last."""
+    return _changed_level
+
+
 def set_level(level: str | None) -> None:
     """Log from `level` on, "0" to "4"; None for that of the environment."""
     global _changed_level
