@@ -33,6 +33,8 @@ _SERVICES = {
 def protocol_of(path: str) -> str:
     """The protocol of HTTP that has `path`."""
     whole = f"{path}/"
+    if path.startswith("/v1/models/") and path.endswith(":predict"):
+        return "kserve"
     return next((name for name, starts in _PREFIXES if whole.startswith(starts)), "other")
 
 

@@ -17,7 +17,8 @@ _FINE = tuple(sorted({*SECONDS, *(0.0001 * 1.1**power for power in range(184))})
 class Series:
     """Counts by code, and seconds.  `now` of its methods is by `time.monotonic`.
 
-    `waits` are the seconds for which requests waited until a worker got them.
+    `waits` are the seconds for which requests waited until a worker got them, `worker_seconds` the
+    sum of those between that and the answers with code 0.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Series:
         "num_instances",
         "seconds",
         "waits",
+        "worker_seconds",
     )
 
     def __init__(self, servable: str, version: int, method: str) -> None:
@@ -38,6 +40,7 @@ class Series:
         self.codes: defaultdict[int, int] = defaultdict(int)
         self.seconds = Histogram(_FINE)
         self.waits = Histogram(SECONDS)
+        self.worker_seconds = 0.0
         self.failed_seconds = 0.0  # the part of `seconds` of those with another code than 0
         self.num_instances = 0  # of those with code 0
         self.last_answer = 0.0  # when the last request was answered; 0 if none was
@@ -59,6 +62,12 @@ class Series:
             self.failed_seconds += seconds
         else:
             self.num_instances += num_instances
+
+    def observe_wait(self, started: float, sent: float, now: float, code: int) -> None:
+        """A worker got it when it was `sent`."""
+        self.waits.observe(sent - started)
+        if not code:
+            self.worker_seconds += now - sent
 
     def recent(self, now: float) -> list[int]:
         """The counts since the oldest slot that began in the last minute."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.service import ModelState
+from mindspore_serving.core.service import Changes, ModelState
 from mindspore_serving.errors import Forbidden
 from mindspore_serving.server.repository import ModelRepository
 
@@ -17,9 +17,11 @@ class ClientModelControl:
     async def index(self) -> Sequence[ModelState]:
         return await self._repository.index()
 
-    async def load(self, name: str, *, is_forced: bool = False) -> None:
+    async def load(
+        self, name: str, *, is_forced: bool = False, changes: Changes | None = None
+    ) -> None:
         self._check()
-        await self._repository.load(name, is_forced=is_forced)
+        await self._repository.load(name, is_forced=is_forced, changes=changes)
 
     async def unload(self, name: str) -> None:
         self._check()

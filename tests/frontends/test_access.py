@@ -20,6 +20,8 @@ def web(background):
     [
         ("/model/add:cast", "rest"),
         ("/v2/models/add/infer", "v2"),
+        ("/v1/models/add:predict", "kserve"),
+        ("/v1/models/add", "openai"),
         ("/v1/chat/completions", "openai"),
         ("/v1/messages", "anthropic"),
         ("/v1/messages/count_tokens", "anthropic"),
@@ -31,6 +33,7 @@ def web(background):
         ("/readyz/add", "server"),
         ("/", "other"),
         ("/v1x", "other"),
+        ("/v1/messages_of_nobody", "openai"),
     ],
 )
 def test_a_path_is_of_a_protocol(path, protocol):

@@ -80,7 +80,7 @@ class _Kinds:
             (schema,), _ = msgspec.json.schema_components([kind])
             title = schema["$ref"].rpartition("/")[2]
             found = next(o for n, o in self.components.items() if n.endswith(f".{title}"))
-            for name, words in fields.describe().items():
+            for name, words in fields.describe({*found["properties"]}).items():
                 given = {**found["properties"].get(name, {}), **words}
                 if given.get("default", "") is None:
                     del given["default"]

@@ -31,14 +31,15 @@ EXTENSIONS = (
     "generate",
 )
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
+_ONE = (1,)  # a language model takes one prompt, and no dimension counts instances
 GENERATE = InstanceSignature(
     (
-        ValueSpec(TEXT_INPUT, "str", ()),
-        ValueSpec("stream", "bool", (), is_optional=True),
-        ValueSpec("sampling_parameters", "str", (), is_optional=True),
-        ValueSpec("exclude_input_in_output", "bool", (), is_optional=True),
+        ValueSpec(TEXT_INPUT, "str", _ONE),
+        ValueSpec("stream", "bool", _ONE, is_optional=True),
+        ValueSpec("sampling_parameters", "str", _ONE, is_optional=True),
+        ValueSpec("exclude_input_in_output", "bool", _ONE, is_optional=True),
     ),
-    (ValueSpec(TEXT_OUTPUT, "str", ()),),
+    (ValueSpec(TEXT_OUTPUT, "str", (None,)),),
 )
 
 
@@ -135,8 +136,8 @@ class Models:
             "name": model.name,
             "versions": [str(version) for version in model.versions],
             "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-            "inputs": [_to_tensor(spec) for spec in model.signature.inputs],
-            "outputs": [_to_tensor(spec) for spec in model.signature.outputs],
+            "inputs": [_to_tensor(spec, model) for spec in model.signature.inputs],
+            "outputs": [_to_tensor(spec, model) for spec in model.signature.outputs],
         }
 
     def config(self, model: Model) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class Models:
             "name": model.name,
             "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
             "backend": PLATFORM,
-            "max_batch_size": 1 if model.language else MAX_INSTANCES,
+            "max_batch_size": 0 if model.language else MAX_INSTANCES,
             "input": [_to_config(spec) for spec in model.signature.inputs],
             "output": [_to_config(spec) for spec in model.signature.outputs],
             "model_transaction_policy": {"decoupled": model.streams},
@@ -175,8 +176,12 @@ class Models:
             "inference_count": found.num_instances,
             "execution_count": found.num_succeeded,
             "inference_stats": {
-                "success": {"count": found.num_succeeded, "ns": found.succeeded_ns},
-                "fail": {"count": found.num_failed, "ns": found.failed_ns},
+                "success": _times(found.num_succeeded, found.succeeded_ns),
+                "fail": _times(found.num_failed, found.failed_ns),
+                "queue": _times(found.num_waited, found.waited_ns),
+                "compute_input": _times(found.num_succeeded, 0),
+                "compute_infer": _times(found.num_succeeded, found.worker_ns),
+                "compute_output": _times(found.num_succeeded, 0),
             },
         }
 
@@ -242,10 +247,15 @@ def _default_of(found: ServableSignature) -> str:
     return method
 
 
-def _to_tensor(spec: ValueSpec) -> dict[str, Any]:
+def _times(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
+
+
+def _to_tensor(spec: ValueSpec, model: Model) -> dict[str, Any]:
     """The first dimension counts instances; "" is a type that a Python stage decides."""
     row = BY_DTYPE.get(spec.dtype or "")
-    return {"name": spec.name, "datatype": row.name if row else "", "shape": [-1, *_sizes(spec)]}
+    shape = [*([] if model.language else [-1]), *_sizes(spec)]
+    return {"name": spec.name, "datatype": row.name if row else "", "shape": shape}
 
 
 def _to_config(spec: ValueSpec) -> dict[str, Any]:

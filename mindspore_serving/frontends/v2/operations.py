@@ -54,6 +54,7 @@ METADATA = to_object(
     }
 )
 REGION = to_object({"name": STRING, "key": STRING, "offset": NUMBER, "byte_size": NUMBER})
+EMPTY = {JSON: to_array(REGION, 0)}
 STATISTICS = to_object({"model_stats": to_array(OBJECT)})
 _BASES = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 BINARY = "application/octet-stream"
@@ -166,7 +167,8 @@ def _of_texts() -> Iterator[Operation]:
 def _of_repository(*, allows_loading: bool) -> Iterator[Operation]:
     row = dict.fromkeys(("name", "version", "state", "reason"), STRING)
     index = to_object({"ready": BOOL}, "ready")
-    load = to_object({"parameters": to_object({"reload": BOOL}, "reload")}, "parameters")
+    options = to_object({"reload": BOOL, "config": STRING}, "reload", "config")
+    load = to_object({"parameters": options}, "parameters")
     for base in ("/v2/repository", "/v2/repository/{repository}"):
         body = Body(index, example={}, is_required=False)
         answers = {JSON: to_array(to_object(row))}
@@ -179,7 +181,9 @@ def _of_repository(*, allows_loading: bool) -> Iterator[Operation]:
 
 
 def _of_memory() -> Iterator[Operation]:
-    base = "/v2/systemsharedmemory"
+    base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+    yield Operation("GET", f"{gpu}/status", "None: memory of GPUs cannot be registered", EMPTY)
+    yield Operation("POST", f"{gpu}/unregister", "There is none to be forgotten", {})
     regions, region = {JSON: to_array(REGION)}, f"{base}/region/{{region}}"
     place = to_object({"key": STRING, "offset": NUMBER, "byte_size": NUMBER}, "offset")
     yield Operation("GET", f"{base}/status", "Registered regions of shared memory", regions)
