@@ -57,6 +57,7 @@ def load(
         setup.version,
         setup.llm_options,
         allow_pickle=setup.allow_pickle,
+        backend=setup.backend,
     )
     if declaration.language is not None and not declaration.methods:
         from mindspore_serving.execution.bare import add_default_method  # and what it knows

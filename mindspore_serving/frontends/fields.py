@@ -87,6 +87,22 @@ class Fields:
         found: type[S] = extended
         return found
 
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """What a JSON schema says of each field besides its type."""
+        found = {alias: SAMPLING[name].to_schema() for name, alias in self._plain.items()}
+        found |= {name: {"description": "ignored"} for name in self.ignored}
+        for made in self.translated:
+            meaning = " ".join(made.meaning.split())
+            for name in made.fields:
+                found.setdefault(name, {"description": meaning})
+        for one in self.refused:
+            if one.is_wrong is bool:
+                found[one.field] = {"enum": [None, False], "description": one.problem}
+            else:
+                problem = one.problem.removeprefix("is {}, ")
+                found.setdefault(one.field, {}).setdefault("description", problem)
+        return found
+
     def refuse(self, body: msgspec.Struct) -> None:
         """Raises InvalidField for the first field that is refused."""
         for one in self.refused:
