@@ -18,6 +18,7 @@ from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
+    AgentPlace,
     Call,
     CallReply,
     Cancel,
@@ -66,6 +67,7 @@ class Link:
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, RequestPart] = {}
         self.numbers = Numbers({})  # of its language-model engine, as it reported last
+        self.agents: list[AgentPlace] = []  # of a distributed servable
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
@@ -224,6 +226,7 @@ class Link:
         self.has_reported = True
         if isinstance(message, Ready):
             self.is_ready = True
+            self.agents = message.agents
             self.loaded.set_result(message)
         else:
             where = f"node {self.place.node}: " if self.place.node else ""

@@ -66,7 +66,8 @@ def readiness(
 
 
 def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
-    """Where a worker runs, or ran last; nothing but its state before its first start."""
+    """Where a worker runs, or ran last, and its agents if it has any; nothing but its state before
+    its first start."""
     link = supervisor.link
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
@@ -75,6 +76,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
         "pid": link.process.pid,
         "device": link.place.device_id,
         "state": supervisor.condition,
+        **({"agents": [msgspec.structs.asdict(one) for one in link.agents]} if link.agents else {}),
     }
 
 

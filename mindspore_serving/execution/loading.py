@@ -113,6 +113,7 @@ def _open_gang(
     name = host.declaration.name
     gang = GangModel.open(name, spec, options, on_broken)
     host.declaration.models[name] = gang.spec
+    host.agents = gang.agents
     host.num_slots = gang.num_slots
     if gang.num_slots > 1:
         host.threads = ThreadPoolExecutor(gang.num_slots, "prediction")

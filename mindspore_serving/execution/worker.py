@@ -103,7 +103,8 @@ class Worker:
             return None
         self._remote.version = host.version
         card = None if host.language is None else host.language.engine.card
-        self._connection.send(Ready(host.version, host.method_reports(), host.models, card))
+        methods = host.method_reports()
+        self._connection.send(Ready(host.version, methods, host.models, card, host.agents))
         return host
 
     def _broke(self, reason: str) -> None:

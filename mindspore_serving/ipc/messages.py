@@ -111,6 +111,16 @@ class ModelReport(Message, frozen=True):
     graphs: list[InstanceSignature]
 
 
+class AgentPlace(Message, frozen=True):
+    """Where a rank of a distributed servable runs: the address of its machine by the rank table,
+    the device there, and the process."""
+
+    rank: int
+    node: str
+    device: int
+    pid: int
+
+
 # --- master to worker -------------------------------------------------------------------------
 
 
@@ -172,6 +182,7 @@ class Ready(Message, frozen=True, tag=20):
     methods: list[MethodReport]
     models: dict[str, ModelReport]
     card: ModelCard | None = None  # of its language model
+    agents: list[AgentPlace] = []  # of a distributed servable
 
 
 class Failed(Message, frozen=True, tag=21):

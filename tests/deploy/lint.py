@@ -3,19 +3,18 @@
 It is run by the Python of the environment that has the tools of tools.txt.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-KUBERNETES = DEPLOY / "kubernetes"
 BIN = Path(sys.prefix) / "bin"
 EXPOSURE = 2.0  # most that `systemd-analyze security` may find, of 10
 
@@ -24,25 +23,28 @@ def main() -> None:
     run(BIN / "hadolint", DEPLOY / "Dockerfile")
     schema = ("--builtin-schema", "vendor.compose-spec")
     run(BIN / "check-jsonschema", *schema, DEPLOY / "compose.yaml")
-    with tempfile.TemporaryDirectory(dir=KUBERNETES) as directory:
-        for number, (name, rendered) in enumerate(kinds(Path(directory))):
-            file = Path(directory, f"{number}.yaml")
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        for number, (name, rendered) in enumerate(kinds(place / "kubernetes")):
+            file = place / f"{number}.yaml"
             file.write_text(rendered)
             print(f"-- {name}", flush=True)
             run(BIN / "kubernetes-validate", "--strict", "--quiet", file)
         for unit in sorted((DEPLOY / "systemd").glob("*.service")):
-            check_unit(unit, Path(directory))
+            check_unit(unit, place)
 
 
-def kinds(directory: Path) -> Iterator[tuple[str, str]]:
-    """What a cluster would get, of the kinds that are its own."""
-    for path in [KUBERNETES / "base", *sorted((KUBERNETES / "overlays").iterdir())]:
+def kinds(copy: Path) -> Iterator[tuple[str, str]]:
+    """What a cluster would get, of the kinds that are its own; `copy` does not exist yet."""
+    shutil.copytree(DEPLOY / "kubernetes", copy)
+    for path in [copy / "base", *sorted((copy / "overlays").iterdir())]:
         yield path.name, kustomize(path)
-    parts = {path.parent for path in KUBERNETES.glob("*/kustomization.yaml")}
-    components = sorted(path.name for path in parts - {KUBERNETES / "base"})
-    together = {"resources": ["../base"], "components": [f"../{name}" for name in components]}
-    (directory / "kustomization.yaml").write_text(yaml.safe_dump(together))
-    yield " and ".join(components), kustomize(directory)
+    parts = sorted(path.parent.name for path in copy.glob("*/kustomization.yaml"))
+    components = [name for name in parts if name != "base"]
+    every = {"resources": ["../base"], "components": [f"../{name}" for name in components]}
+    (copy / "every").mkdir()
+    (copy / "every/kustomization.yaml").write_text(yaml.safe_dump(every))
+    yield " and ".join(components), kustomize(copy / "every")
     for path in sorted((DEPLOY / "kserve").glob("*.yaml")):
         for runtime in yaml.safe_load_all(path.read_text()):
             if runtime["kind"] == "ClusterServingRuntime":
@@ -66,11 +68,13 @@ def to_pod(runtime: dict[str, Any]) -> dict[str, Any]:
 
 def check_unit(unit: Path, directory: Path) -> None:
     """With a program that is there, as systemd looks for it."""
-    if which("systemd-analyze") is None:
+    if shutil.which("systemd-analyze") is None:
         print(f"{unit.name} is not checked: there is no systemd-analyze")
         return
     here = directory / unit.name
-    here.write_text(unit.read_text().replace("/opt/serving/bin/mindspore-serving", which("true")))
+    here.write_text(
+        unit.read_text().replace("/opt/serving/bin/mindspore-serving", shutil.which("true"))
+    )
     run("systemd-analyze", "verify", "--man=no", here)
     limit = f"--threshold={EXPOSURE * 10:.0f}"
     run("systemd-analyze", "security", "--offline=true", "--no-pager", limit, here, quiet=True)
