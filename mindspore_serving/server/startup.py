@@ -160,6 +160,7 @@ def start_restful_server(
     language_limits: LanguageLimits | None = None,
     max_n: int = DEFAULT_MAX_N,
     allow_priority: bool = False,
+    allow_chat_template: bool = False,
     allow_loading: bool = False,
     client_shared_memory: bool = False,
 ) -> None:
@@ -184,6 +185,7 @@ def start_restful_server(
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
+        allow_chat_template: clients may give the chat template of a request to one.
         allow_loading, client_shared_memory: as those of `start_grpc_server`.
 
     Raises:
@@ -201,7 +203,11 @@ def start_restful_server(
             to_names("allowed_hosts", allowed_hosts),
             to_names("allow_origins", allow_origins),
             LanguageRules(
-                max_n, allow_priority, options.limits, language_limits or LanguageLimits()
+                max_n,
+                allow_priority,
+                options.limits,
+                language_limits or LanguageLimits(),
+                allow_chat_template,
             ),
         )
         run_on_server(lambda serving: serving.start_http(options, http))
