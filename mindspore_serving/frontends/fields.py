@@ -5,7 +5,7 @@ The structs that bodies are decoded to, refusals, translations and documentation
 them.  Knows no protocol.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -87,9 +87,11 @@ class Fields:
         found: type[S] = extended
         return found
 
-    def describe(self) -> dict[str, dict[str, Any]]:
-        """What a JSON schema says of each field besides its type."""
-        found = {alias: SAMPLING[name].to_schema() for name, alias in self._plain.items()}
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        """What a JSON schema says of each field besides its type; of sampling parameters those
+        alone that are `known`, if it is given."""
+        plain = [one for one in self._plain.items() if known is None or one[1] in known]
+        found = {alias: SAMPLING[name].to_schema() for name, alias in plain}
         found |= {name: {"description": "ignored"} for name in self.ignored}
         for made in self.translated:
             meaning = " ".join(made.meaning.split())

@@ -13,7 +13,7 @@ from mindspore_serving.frontends.openai.requests import (
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
-from mindspore_serving.frontends.openai.stored_responses import COUNT
+from mindspore_serving.frontends.openai.stored_responses import BASE, COUNT
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -93,6 +93,20 @@ class Response(msgspec.Struct):
     output: list[dict[str, Any]]
     usage: dict[str, Any] | None
     error: dict[str, Any] | None
+
+
+class Deleted(msgspec.Struct):
+    id: str
+    object: str
+    deleted: bool
+
+
+class InputItems(msgspec.Struct):
+    object: str
+    data: list[dict[str, Any]]
+    has_more: bool
+    first_id: str | None = None
+    last_id: str | None = None
 
 
 class InputTokens(msgspec.Struct):
@@ -179,9 +193,23 @@ def _generating(model: str) -> tuple[Operation, ...]:
             {JSON: InputTokens},
             Body(ResponseRequest, {ResponseRequest: RESPONSES}, response),
         ),
-        *(
-            Operation(verb, "/v1/responses/{name}", "404: responses are not stored", {})
-            for verb in ("GET", "DELETE", "POST")
+        *_stored(),
+    )
+
+
+def _stored() -> tuple[Operation, ...]:
+    path = f"{BASE}/{{name}}"
+    return (
+        Operation("GET", path, "A stored response", {JSON: Response}, query=("stream",)),
+        Operation("DELETE", path, "Forget a stored response", {JSON: Deleted}),
+        Operation("POST", path, "404: there is no such route", {}),
+        Operation("POST", f"{path}/cancel", "400: nothing runs in the background", {}),
+        Operation(
+            "GET",
+            f"{path}/input_items",
+            "What a stored response was given",
+            {JSON: InputItems},
+            query=("after", "limit", "order"),
         ),
     )
 

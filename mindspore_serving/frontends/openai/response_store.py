@@ -60,14 +60,13 @@ class ResponseStore:
     """Responses by owner and name.  Where there are too many, or too large ones, the oldest of the
     same owner are forgotten."""
 
-    def __init__(self, limits: LanguageLimits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._shelves: dict[str, _Shelf] = {}
 
-    def keep(self, owner: str, name: str, response: StoredResponse) -> None:
+    def keep(self, owner: str, name: str, response: StoredResponse, limits: LanguageLimits) -> None:
         shelf = self._shelves.setdefault(owner, _Shelf())
         shelf.add(name, response)
-        most, most_bytes = self._limits.max_stored, self._limits.max_stored_bytes
+        most, most_bytes = limits.max_stored, limits.max_stored_bytes
         while len(shelf.responses) > most or shelf.num_bytes > most_bytes:
             shelf.remove(next(iter(shelf.responses)))
 

@@ -55,7 +55,7 @@ NAMES = (
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    store = ResponseStore(site.models.limits)
+    store = ResponseStore()
 
     async def answered(site: Site, http: Request, body: ResponseRequest) -> Response:
         return await answer(site, http, body, store)
@@ -83,7 +83,7 @@ async def answer(
     def keep(whole: dict[str, Any]) -> None:
         if body.store is not False:
             found = to_stored(whole, (*before, *to_items(body.input)))
-            store.keep(owner_of(http), whole["id"], found)
+            store.keep(owner_of(http), whole["id"], found, site.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)

@@ -17,7 +17,9 @@ from starlette.routing import BaseRoute, Route
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.frontends import page
+from mindspore_serving.frontends.anthropic import operations as anthropic
 from mindspore_serving.frontends.llm_serving import operations as llm_serving
+from mindspore_serving.frontends.ollama import operations as ollama
 from mindspore_serving.frontends.openai import operations as openai
 from mindspore_serving.frontends.openapi import methods, server
 from mindspore_serving.frontends.openapi.document import to_document
@@ -94,7 +96,8 @@ def sections_of(
         _with(v2_operations.v1_section(), methods.v1_operations(served)),
     ]
     if names:
-        found += [openai.section(names[0]), tgi.section(), llm_serving.section(names[0])]
+        named = (openai, anthropic, ollama, llm_serving)
+        found += [tgi.section(), *(protocol.section(names[0]) for protocol in named)]
     return [*found, server.section()]
 
 

@@ -80,7 +80,7 @@ class _Kinds:
             (schema,), _ = msgspec.json.schema_components([kind])
             title = schema["$ref"].rpartition("/")[2]
             found = next(o for n, o in self.components.items() if n.endswith(f".{title}"))
-            for name, words in fields.describe().items():
+            for name, words in fields.describe({*found["properties"]}).items():
                 given = {**found["properties"].get(name, {}), **words}
                 if given.get("default", "") is None:
                     del given["default"]
@@ -129,8 +129,7 @@ def _parameters(operation: Operation) -> Iterator[Object]:
         schema = _NUMBER if name == "version" else {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for name in operation.query:
-        schema = {"type": "array", "items": {"type": "string"}}
-        yield {"name": name, "in": "query", "required": False, "schema": schema}
+        yield {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
 
 
 def _responses(section: Section, operation: Operation, kinds: _Kinds) -> Object:

@@ -149,24 +149,24 @@ def _stored(text="x"):
 
 
 def test_the_oldest_of_an_owner_are_forgotten():
-    store = ResponseStore(LanguageLimits(max_stored=2))
-    store.keep("you", "0", _stored())
+    store, limits = ResponseStore(), LanguageLimits(max_stored=2)
+    store.keep("you", "0", _stored(), limits)
     for name in "123":
-        store.keep("me", name, _stored())
+        store.keep("me", name, _stored(), limits)
     assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
     assert store.find("you", "0") is not None
 
 
 def test_stored_responses_have_a_limit_of_bytes_together():
     small, large = _stored(), _stored("x" * 10_000)
-    store = ResponseStore(LanguageLimits(max_stored_bytes=2 * small.num_bytes + 1))
+    store, limits = ResponseStore(), LanguageLimits(max_stored_bytes=2 * small.num_bytes + 1)
     for name in "12":
-        store.keep("me", name, small)
-    store.keep("me", "3", small)
+        store.keep("me", name, small, limits)
+    store.keep("me", "3", small, limits)
     assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
     store.forget("me", "3")
-    store.keep("me", "4", small)
+    store.keep("me", "4", small, limits)
     assert [store.find("me", name) is not None for name in "24"] == [True, True]
-    store.keep("me", "5", large)  # which is too large by itself
+    store.keep("me", "5", large, limits)  # which is too large by itself
     assert not any(store.find("me", name) for name in "245")
     assert large.num_bytes > len(json.dumps("x" * 10_000))
