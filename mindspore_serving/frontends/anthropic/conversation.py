@@ -75,11 +75,10 @@ def to_messages(body: CountRequest) -> list[Message]:
             raise InvalidField(place, "is [], expected a text or at least one block")
         for index, block in enumerate(content):
             _add(found, role, f"{place}[{index}]", block)
-    if body.messages and body.messages[-1].role == "assistant":
-        raise InvalidField(
-            "messages", "ends with the assistant's, expected the user's: no answer is continued"
-        )
-    return found.to_messages()
+    messages = found.to_messages()
+    if messages and messages[-1].role == "assistant" and messages[-1].tool_calls:
+        raise InvalidField("messages", "ends with a tool_use, expected its tool_result behind it")
+    return messages
 
 
 def find_ignored(body: CountRequest) -> Iterator[str]:
