@@ -21,7 +21,8 @@ class Request:
     `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
     `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
     by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
-    token ids: read at most once, and only where it matters which worker has seen what.
+    token ids: read at most once, and only where it matters which worker has seen what.  `id` names
+    it in logs; "" for that of the task that submits it (`log.request_id`).
     """
 
     servable: str
@@ -32,6 +33,7 @@ class Request:
     timeout: float | None = None
     is_stream: bool = False
     prefix: Iterable[str | Sequence[int]] = ()
+    id: str = ""
 
 
 @dataclass(slots=True)

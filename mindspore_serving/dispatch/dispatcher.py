@@ -63,6 +63,7 @@ class Dispatcher:
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> PendingRequest:
         """See `core.service.Inference.submit`."""
         pending = self._new_request(request.method, on_reply)
+        pending.id = request.id or log.request_id.get()
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             if method.measures_all or method.admission.queue.since:
@@ -90,6 +91,7 @@ class Dispatcher:
             link.answer_call(item.id, reply)
 
         pending = self._new_request(item.method, answer)
+        pending.id = item.request_id
         try:
             method = _own_method(caller, message) or self.registry.find(
                 message.servable, message.version, item.method

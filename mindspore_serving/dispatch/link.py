@@ -180,9 +180,8 @@ class Link:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        return WorkItem(
-            part.id, request.method, part.codec, chunks, timeout, part.is_stream, part.first
-        )
+        rest = timeout, part.is_stream, part.first, request.id
+        return WorkItem(part.id, request.method, part.codec, chunks, *rest)
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():

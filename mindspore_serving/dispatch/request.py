@@ -72,6 +72,7 @@ class PendingRequest:
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
     num_instances: int = 0  # that were answered
+    id: str = ""  # in logs
     parts: Sequence[RequestPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

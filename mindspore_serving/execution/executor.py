@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from mindspore_serving import log
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
+from mindspore_serving.execution import current
 from mindspore_serving.execution.functions import failure_text
 from mindspore_serving.execution.job import (
     Item,
@@ -130,6 +131,7 @@ class Executor:
             return
         try:
             self._lane.begin(job.position, [item.id])
+            current.enter(item)
             outcome = next(iterator)
         except StopIteration:
             self.end(job)
@@ -138,6 +140,7 @@ class Executor:
             outcome = StageFailed(failure_text(error))
         finally:
             self._lane.end()
+            current.leave()
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
@@ -160,18 +163,20 @@ class Executor:
             return
         stage, tag = program.stages[position], program.method.stages[position].tag
         try:
+            current.enter_all([job.item for job in jobs])
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
             if stage.iterate is not None:
                 jobs = self._begin_streams(stage, jobs)
             self._lane.begin(position, [job.item.id for job in jobs])
-            outcomes = stage.run(jobs)
+            outcomes = _run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
         finally:
             self._lane.end()
+            current.leave()
         self._advance(program, position, jobs, outcomes)
 
     def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
@@ -245,6 +250,17 @@ class Executor:
         item.left -= 1
         if item.left == 0:
             self.finished.append(item)
+
+
+def _run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
+    """What becomes of each job; may raise for all."""
+    if not stage.takes_one:
+        return stage.run(jobs)
+    outcomes: list[Outcome] = []
+    for job in jobs:
+        current.enter(job.item)
+        outcomes += stage.run([job])
+    return outcomes
 
 
 def _too_late(job: Job) -> ServingError:

@@ -44,6 +44,7 @@ class PreparedStage:
     limit: int
     call: Callable[[list[tuple[Value, ...]]], list[Outcome]]
     gains_from_batch: bool = field(default=True, kw_only=True)
+    takes_one: bool = field(default=False, kw_only=True)  # `call` is given the jobs one by one
     start: "Callable[[JobQueue, list[Job]], None] | None" = field(default=None, kw_only=True)
     iterate: "Callable[[Job], Iterator[Outcome]] | None" = field(default=None, kw_only=True)
 
@@ -80,6 +81,7 @@ class Item:
     codec: Any
     deadline: float | None
     is_stream: bool = False
+    request_id: str = ""  # in logs
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
     outputs: list[bytes] = field(default_factory=list)

@@ -81,7 +81,7 @@ class LanguageStage:
             end()
             queue.resume([job], [DeadlineExceeded(_CANCELLED)])
 
-        request_id = self._engine.accept(request, sink, job.item.id)
+        request_id = self._engine.accept(request, sink, job.item.id, job.item.request_id)
         generations[request_id] = cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
@@ -132,8 +132,11 @@ class LanguageService:
             for chunk in chunks:
                 check_shape(chunk, Shape(_LIMITS.max_values, _LIMITS.max_objects))
 
-    def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
-        """Start a request of a front end.  Raises InvalidInputs if `body` is none."""
+    def accept(
+        self, item_id: int, method: str, body: bytes | memoryview, request_id: str = ""
+    ) -> None:
+        """Start a request of a front end, called `request_id` in logs.  Raises InvalidInputs if
+        `body` is none."""
         try:
             request = decode_request(method, body)
         except msgspec.DecodeError as error:
@@ -144,7 +147,7 @@ class LanguageService:
                 del self._open[item_id]
             self._replies.append((item_id, events, is_last))
 
-        self._open[item_id] = self.engine.accept(request, sink, item_id)
+        self._open[item_id] = self.engine.accept(request, sink, item_id, request_id)
 
     def cancel(self, item_id: int) -> None:
         """Nobody waits for the item any more.  It is answered all the same: the master counts."""

@@ -69,7 +69,8 @@ class StageLoop:
                 try:
                     self.start(work)
                 except Exception as error:
-                    self._connection.send(Done([_rejection(work.id, error)]))
+                    with log.of_request(work.request_id):
+                        self._connection.send(Done([_rejection(work.id, error)]))
         elif isinstance(message, Cancel):
             for item_id in message.ids:
                 self.cancel(item_id)
@@ -87,7 +88,7 @@ class StageLoop:
         chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
         instances = decode(work, chunks, program)
         codec = wire.worker_codec(work.codec)
-        item = Item(work.id, program, codec, deadline, work.is_stream)
+        item = Item(work.id, program, codec, deadline, work.is_stream, work.request_id)
         self.executor.add(item, instances)
         self._open[work.id] = item
 
@@ -159,7 +160,7 @@ class LanguageLoop(StageLoop):
     def start(self, work: WorkItem) -> None:
         if work.codec == CODEC:
             body = self._connection.view.get(work.chunks[0])
-            self._language.accept(work.id, work.method, body)
+            self._language.accept(work.id, work.method, body, work.request_id)
         elif self._others is not None and work.method not in self.executor.programs:
             self._others.put(Work([work]))
         else:

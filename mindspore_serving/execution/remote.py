@@ -6,6 +6,7 @@ Knows only messages; the worker's loop reads the channel.
 from collections.abc import Sequence
 from itertools import count
 
+from mindspore_serving import log
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
@@ -73,6 +74,7 @@ class RemoteCaller:
         """No timeout: the worker that runs it answers, or the master does if that dies."""
         call_id = next(self._ids)
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
-        item = WorkItem(call_id, method, "native", chunks, None)
+        request_id = log.request_id.get()
+        item = WorkItem(call_id, method, "native", chunks, None, request_id=request_id)
         self._connection.send(Call(servable, version, item))
         return call_id

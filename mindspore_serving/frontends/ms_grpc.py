@@ -12,7 +12,7 @@ import grpc
 from mindspore_serving import log
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, again
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, trailing
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.wire import ms_proto
@@ -66,8 +66,7 @@ def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
         return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
-    if metadata := again(error):
-        context.set_trailing_metadata(metadata)
+    context.set_trailing_metadata(trailing(error))
     return ms_proto.assemble_error(raw, error.code, str(error))
 
 

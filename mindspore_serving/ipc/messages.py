@@ -35,7 +35,8 @@ class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.  The part begins with instance `first` of the request.
+    in several replies.  The part begins with instance `first` of the request, whose id in logs is
+    `request_id`.
     """
 
     id: int
@@ -45,6 +46,7 @@ class WorkItem(Message, frozen=True):
     timeout: float | None
     is_stream: bool = False
     first: int = 0
+    request_id: str = ""
 
 
 class Fault(Message, frozen=True):

@@ -13,8 +13,8 @@ from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.wire import status
 
 _MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
@@ -39,7 +39,7 @@ class Application(Exchange):
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
-        self._request_id = id_of(head.fields)
+        self._request_id = id_of(head.fields.get(NAME))
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()

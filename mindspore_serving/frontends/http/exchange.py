@@ -8,8 +8,8 @@ from typing import Protocol
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.request_id import NAME, id_of
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -76,7 +76,7 @@ class Refused(Exchange):
     def start(self) -> None:
         self.has_responded = True
         text = self._refusal.text.encode()
-        name = (NAME, id_of({}))
+        name = (NAME, id_of(None))
         fields = [(b"content-type", b"text/plain; charset=utf-8"), name]
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)
         self.output.transport.write(head + text)

@@ -12,10 +12,10 @@ from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.wire.ms_json import Route
 
@@ -94,7 +94,7 @@ class Predict(Exchange):
         self.error: ServingError | None = None  # why it is refused
         self.holder: KeyHolder | None = None  # of its API key
         self._path = path
-        self.request_id = id_of(head.fields)
+        self.request_id = id_of(head.fields.get(NAME))
         self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
         self._num_held = 0  # bytes of the body behind its first part
@@ -160,6 +160,7 @@ class Predict(Exchange):
         self._is_submitted = True
         try:
             request = self.to_request(self._body)
+            request.id = self.request_id.decode()
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:

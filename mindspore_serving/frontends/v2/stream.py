@@ -31,6 +31,7 @@ class Stream:
 
     async def answer(self, _: object, context: Context) -> AsyncIterator[bytes]:
         """The responses to one call, until the client has sent all and each is answered."""
+        self._gate.name(context)
         try:
             holder = self._gate.hold(context)
         except ServingError as error:
