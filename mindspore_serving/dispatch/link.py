@@ -181,7 +181,11 @@ class Link:
         if slices:
             self._slices[part.id] = slices
         rest = timeout, part.is_stream, part.first, request.id
-        return WorkItem(part.id, request.method, part.codec, chunks, *rest)
+        if request.trace is None:
+            return WorkItem(part.id, request.method, part.codec, chunks, *rest)
+        context = request.trace.sent(part, self.name)
+        where = context.traceparent, context.state
+        return WorkItem(part.id, request.method, part.codec, chunks, *rest, *where)
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():
@@ -243,6 +247,8 @@ class Link:
                 part = self.parts[reply.id]
                 assert part.way is not None
                 answers.setdefault(part.way, []).append((part, self._reply(reply)))
+                if part.request.trace is not None:
+                    part.request.trace.answered(part, reply)
                 if reply.is_last:
                     del self.parts[reply.id]
                     for offset in self._slices.pop(reply.id, ()):

@@ -1,21 +1,43 @@
-"""Which requests this thread runs: their ids stand in front of what it logs."""
+"""Which requests this thread runs: their ids stand in front of what it logs, and the spans of the
+servable's own code belong to theirs.
+"""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from mindspore_serving import log
-from mindspore_serving.execution.job import Item
+from mindspore_serving.execution.item_trace import BatchTrace, ItemTrace
+from mindspore_serving.execution.job import Item, Job
+from mindspore_serving.tracing import user_spans
+from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
 
 
 def enter(item: Item) -> None:
     """The thread runs instances of `item` alone, until `leave`."""
     log.request_id.set(item.request_id)
+    _follow(item.trace)
 
 
-def enter_all(items: Iterable[Item]) -> None:
-    """The thread runs instances of all of `items`."""
-    log.request_id.set(",".join(dict.fromkeys([item.request_id for item in items])))
+def enter_all(jobs: Sequence[Job], position: int) -> BatchTrace | None:
+    """The thread runs `jobs`, at the stage `position`; the trace of that batch if any is traced."""
+    log.request_id.set(",".join(dict.fromkeys([job.item.request_id for job in jobs])))
+    traces = dict.fromkeys([job.item.trace for job in jobs if job.item.trace is not None])
+    if not traces:
+        return None
+    sampled = [trace for trace in traces if trace.context.is_sampled]
+    num_requests = len({job.item for job in jobs})
+    attributes = {BATCH_SIZE: len(jobs), BATCH_REQUESTS: num_requests}
+    batch = BatchTrace(position, sampled, attributes) if sampled else None
+    _follow(next(iter(sampled or traces)))
+    return batch
 
 
 def leave() -> None:
     """It runs none."""
     log.request_id.set("")
+    _follow(None)
+
+
+def _follow(trace: ItemTrace | None) -> None:
+    context = None if trace is None else trace.current
+    if context is not user_spans.current.get():
+        user_spans.follow(context)

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from mindspore_serving import log
+from mindspore_serving.core.graph import StageKind
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
 from mindspore_serving.execution import current
 from mindspore_serving.execution.functions import failure_text
+from mindspore_serving.execution.item_trace import BatchTrace
 from mindspore_serving.execution.job import (
     Item,
     Job,
@@ -47,6 +49,7 @@ class Executor:
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
         self._is_stream_next = False
+        self._batches: dict[Job, BatchTrace] = {}  # of those that run, by the first job
         self.finished: list[Item] = []
         self.with_pieces: dict[int, Item] = {}  # by id: streams with outputs to be sent
 
@@ -72,6 +75,8 @@ class Executor:
         ]
         if item.is_stream:
             jobs[0].stream = ReorderBuffer()
+        if item.trace is not None:
+            item.trace.enter(0)
         if program.stages:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
@@ -105,6 +110,8 @@ class Executor:
             self._fail_stage(job, outcome)
             return
         piece = job.piece(outcome)
+        if job.item.trace is not None:
+            job.item.trace.advance(job.position, is_last=False)
         queues = self._queues_of[piece.item.program.method.name]
         if piece.position == len(queues):
             self._finish(piece)
@@ -131,6 +138,8 @@ class Executor:
             return
         try:
             self._lane.begin(job.position, [item.id])
+            if item.trace is not None:
+                item.trace.run(job.position)
             current.enter(item)
             outcome = next(iterator)
         except StopIteration:
@@ -163,7 +172,9 @@ class Executor:
             return
         stage, tag = program.stages[position], program.method.stages[position].tag
         try:
-            current.enter_all([job.item for job in jobs])
+            batch = current.enter_all(jobs, position)
+            if batch is not None and program.method.stages[position].kind is not StageKind.LANGUAGE:
+                self._batches[jobs[0]] = batch
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
@@ -194,17 +205,30 @@ class Executor:
         num_outputs = len(program.method.stages[position].outputs)
         queues = self._queues_of[program.method.name]
         queue = queues[position + 1] if position + 1 < len(queues) else None
+        if self._batches:
+            self._end_batch(jobs, outcomes)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if type(outcome) is not tuple or len(outcome) != num_outputs:
                 self._fail_stage(job, outcome)
                 continue
             job.values += outcome
             job.position = position + 1
+            if job.item.trace is not None:
+                job.item.trace.advance(position, is_last=queue is None)
             if queue is None:
                 self._finish(job)
             else:
                 queue.append(job)
                 self._num_waiting += 1
+
+    def _end_batch(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
+        batch = self._batches.pop(jobs[0], None)
+        if batch is not None:
+            codes = {}
+            for job, outcome in zip(jobs, outcomes, strict=True):
+                if job.item.trace is not None and isinstance(outcome, ServingError):
+                    codes[job.item.trace] = int(outcome.code)
+            batch.end(codes)
 
     def _fail_stage(self, job: Job, outcome: Outcome) -> None:
         method = job.item.program.method
@@ -244,6 +268,8 @@ class Executor:
         if job.item.left == 0:
             return  # a piece of a stream that has failed already
         job.item.fail(job.index, error)
+        if job.item.trace is not None:
+            job.item.trace.leave(job.position, error.code)
         self._settle(job.item)
 
     def _settle(self, item: Item) -> None:

@@ -11,6 +11,7 @@ from mindspore_serving.core.graph import Method
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
+from mindspore_serving.execution.item_trace import ItemTrace
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 """What a stage made of one instance."""
@@ -82,6 +83,7 @@ class Item:
     deadline: float | None
     is_stream: bool = False
     request_id: str = ""  # in logs
+    trace: ItemTrace | None = None  # if it is traced
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
     outputs: list[bytes] = field(default_factory=list)

@@ -14,6 +14,7 @@ from mindspore_serving.execution.connection import Connection, Inbox
 from mindspore_serving.execution.host import call_name
 from mindspore_serving.execution.job import Job, Outcome
 from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.tracing import user_spans
 from mindspore_serving.wire import native
 
 
@@ -74,7 +75,9 @@ class RemoteCaller:
         """No timeout: the worker that runs it answers, or the master does if that dies."""
         call_id = next(self._ids)
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
-        request_id = log.request_id.get()
-        item = WorkItem(call_id, method, "native", chunks, None, request_id=request_id)
+        context = user_spans.current.get()
+        where = ("", "") if context is None else (context.traceparent, context.state)
+        names = log.request_id.get(), *where
+        item = WorkItem(call_id, method, "native", chunks, None, False, 0, *names)
         self._connection.send(Call(servable, version, item))
         return call_id

@@ -19,6 +19,8 @@ from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.frontends.spans import begin_rpc, fail
+from mindspore_serving.tracing.request_span import Tracer
 from mindspore_serving.wire import status
 
 HALF_SENT_GRACE = 0.5  # seconds that clients have to send the rest of a message when we stop
@@ -47,15 +49,18 @@ class CallGate:
     """Lets calls in that have one of `keys`, and reads their messages, of at most `max_message`
     bytes, within `limits`."""
 
-    def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
+    def __init__(
+        self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
+    ) -> None:
         self.limits = limits
         self._keys = keys
+        self._tracer = tracer
         self._memory = BodyMemory(limits.max_body_memory)
         self._reader = MessageReader(self._memory, max_message, limits.body_timeout, SLOW)
 
-    async def admit(self, context: Context) -> AdmittedCall:
-        """Ends the call if it may not come in."""
-        self.name(context)
+    async def admit(self, context: Context, method: str) -> AdmittedCall:
+        """Ends the call of `method` (package.Service/Method) if it may not come in."""
+        self.name(context, method)
         try:
             call = AdmittedCall(self.hold(context), self._reader)
             try:
@@ -68,10 +73,13 @@ class CallGate:
         call.timeout = self.timeout_of(context)
         return call
 
-    def name(self, context: Context) -> None:
-        """Give the call, whose task this is, its id, which the caller gets as trailing metadata."""
+    def name(self, context: Context, method: str) -> None:
+        """Give the call, whose task this is, its id, which the caller gets as trailing metadata;
+        and its span, if calls are traced."""
         log.request_id.set(id_of(_find(context, _ID)).decode())
         context.set_trailing_metadata(trailing())
+        if self._tracer is not None:
+            begin_rpc(self._tracer, context, method)
 
     def hold(self, context: Context) -> KeyHolder | None:
         """Whose call it is, who is to be released at its end.  Raises Unauthorized, Overloaded."""
@@ -104,6 +112,7 @@ class CallGate:
 async def abort(context: Context, error: ServingError) -> NoReturn:
     """End the call with the status of `error`."""
     code = grpc.StatusCode[status.of(error.code).grpc]
+    fail(error)
     try:
         await context.abort(code, str(error), trailing(error))
     except grpc.aio.AbortError:

@@ -15,6 +15,8 @@ from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.frontends.spans import end_http, route_of
+from mindspore_serving.tracing.request_span import current
 from mindspore_serving.wire import status
 
 _MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
@@ -33,13 +35,14 @@ class Application(Exchange):
     _error: ServingError | None = None  # why it is refused
     _is_started = False
     _is_chunked = False
+    _status = 0  # of the answer, once it has begun
     _is_over = False  # all of the answer is written, or nobody wants it
 
     def __init__(self, app: ASGIApp, head: Head, output: Output) -> None:
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
-        self._request_id = id_of(head.fields.get(NAME))
+        self.request_id = id_of(head.fields.get(NAME))
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()
@@ -80,6 +83,8 @@ class Application(Exchange):
         self._changed.set()
 
     def disconnect(self) -> None:
+        if not self._is_over:
+            self._status = 0
         self._is_over = True
         self._let_go()
         self._changed.set()
@@ -100,13 +105,20 @@ class Application(Exchange):
         self._num_held = 0
 
     async def _run(self) -> None:
-        log.request_id.set(self._request_id.decode())  # of this task alone
+        log.request_id.set(self.request_id.decode())  # of this task alone
+        current.set(self.span)
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             log.error("answering a request", exc_info=True)
         finally:
             self._let_go()
+        self._end_answer()
+        if self.span is not None:
+            end_http(self.span, self._status, route_of(self._scope))
+
+    def _end_answer(self) -> None:
+        """The application has returned: end the answer if it did not."""
         if self._is_over:
             return
         if self.has_responded:  # the client must see that the answer is cut short
@@ -144,7 +156,7 @@ class Application(Exchange):
         if not self.is_complete:
             self.keep_alive = False  # answered before its end was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
-        headers.append((NAME, self._request_id))
+        headers.append((NAME, self.request_id))
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")
@@ -156,6 +168,7 @@ class Application(Exchange):
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
         self.has_responded = True
+        self._status = status
         self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
 
     def _write(self, body: bytes, *, is_last: bool) -> None:

@@ -10,6 +10,7 @@ from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.tracing.request_span import RequestSpan
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -38,13 +39,17 @@ class Exchange:
     of the body, then `end`.
     """
 
-    __slots__ = ("has_responded", "is_complete", "keep_alive", "output")
+    __slots__ = ("has_responded", "is_complete", "keep_alive", "output", "request_id", "span")
+
+    request_id: bytes
+    span: RequestSpan | None  # if it is traced
 
     def __init__(self, output: Output, keep_alive: bool) -> None:
         self.output = output
         self.keep_alive = keep_alive  # whether the connection may go on after the answer
         self.is_complete = False  # the request was read to its end
         self.has_responded = False  # a part of the answer was written
+        self.span = None
 
     def start(self) -> None:
         """It may write."""

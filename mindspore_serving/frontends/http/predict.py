@@ -17,6 +17,7 @@ from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.frontends.spans import end_http
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
@@ -66,6 +67,8 @@ class FastPath:
 class Predict(Exchange):
     """One call: submitted when its body is complete and earlier requests are answered."""
 
+    route_name = "/model/{path}"  # in traces
+
     __slots__ = (
         "_body",
         "_call",
@@ -78,7 +81,6 @@ class Predict(Exchange):
         "error",
         "holder",
         "kind",
-        "request_id",
         "route",
         "timeout",
     )
@@ -88,6 +90,7 @@ class Predict(Exchange):
         self.keep_alive = head.keep_alive
         self.is_complete = False
         self.has_responded = False
+        self.span = None
         self.route: Route
         self.timeout: float | None = None  # seconds
         self.kind: tuple[tuple[bytes, bytes], ...] = JSON  # headers of the answer's body
@@ -145,6 +148,8 @@ class Predict(Exchange):
             self._refuse(self.error)
 
     def disconnect(self) -> None:
+        if self.span is not None and not self._is_over:
+            end_http(self.span, 0, self.route_name)
         self._is_over = True
         self._let_go()
         if self._call is not None:
@@ -160,7 +165,7 @@ class Predict(Exchange):
         self._is_submitted = True
         try:
             request = self.to_request(self._body)
-            request.id = self.request_id.decode()
+            request.id, request.span = self.request_id.decode(), self.span
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:
@@ -198,6 +203,8 @@ class Predict(Exchange):
         if self._is_over:
             return
         self._is_over = self.has_responded = True
+        if self.span is not None:
+            end_http(self.span, status, self.route_name)
         if self._num_held or self.holder is not None:
             self._let_go()
         transport = self.output.transport

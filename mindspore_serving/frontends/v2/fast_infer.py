@@ -54,6 +54,7 @@ class FastInfer:
 class Infer(Predict):
     """One call."""
 
+    route_name = "/v2/models/{name}/infer"
     __slots__ = ("_length", "_model", "_parsed", "_v2")
 
     def begin(self, v2: V2, model: Model, head: Head) -> None:

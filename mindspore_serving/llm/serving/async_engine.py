@@ -33,6 +33,7 @@ from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
+from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import EncoderRunner
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
@@ -113,13 +114,20 @@ class AsyncEngine:
         """Requests that are not answered in full."""
         return len(self._open)
 
-    def accept(self, request: LLMRequest, sink: Sink, item_id: int = 0, log_id: str = "") -> str:
+    def accept(
+        self,
+        request: LLMRequest,
+        sink: Sink,
+        item_id: int = 0,
+        log_id: str = "",
+        timeline: Timeline | None = None,
+    ) -> str:
         """Start a request of an item, called `log_id` in logs, from any thread; `collect` calls
-        `sink`.  The request's id, to `cancel` it."""
+        `sink` and writes to `timeline`.  The request's id, to `cancel` it."""
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._outputs)
+            answer = GenerateAnswer(request_id, request, self._outputs, timeline)
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
         self._open[request_id] = _Open(answer, sink, item_id, log_id)
