@@ -5,8 +5,9 @@ servable's own code belong to theirs.
 from collections.abc import Sequence
 
 from mindspore_serving import log
+from mindspore_serving.errors import ServingError
 from mindspore_serving.execution.item_trace import BatchTrace, ItemTrace
-from mindspore_serving.execution.job import Item, Job
+from mindspore_serving.execution.job import Item, Job, Outcome, PreparedStage
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
 
@@ -29,6 +30,26 @@ def enter_all(jobs: Sequence[Job], position: int) -> BatchTrace | None:
     batch = BatchTrace(position, sampled, attributes) if sampled else None
     _follow(next(iter(sampled or traces)))
     return batch
+
+
+def run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
+    """What becomes of each of `jobs`, that were entered; may raise for all."""
+    if not stage.takes_one:
+        return stage.run(jobs)
+    outcomes: list[Outcome] = []
+    for job in jobs:
+        enter(job.item)
+        outcomes += stage.run([job])
+    return outcomes
+
+
+def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> None:
+    """`batch`, of `jobs`, has run."""
+    codes = {}
+    for job, outcome in zip(jobs, outcomes, strict=True):
+        if job.item.trace is not None and isinstance(outcome, ServingError):
+            codes[job.item.trace] = int(outcome.code)
+    batch.end(codes)
 
 
 def leave() -> None:

@@ -181,7 +181,7 @@ class Executor:
             if stage.iterate is not None:
                 jobs = self._begin_streams(stage, jobs)
             self._lane.begin(position, [job.item.id for job in jobs])
-            outcomes = _run(stage, jobs)
+            outcomes = current.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
             log.error("%s of method %s", tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
@@ -205,8 +205,8 @@ class Executor:
         num_outputs = len(program.method.stages[position].outputs)
         queues = self._queues_of[program.method.name]
         queue = queues[position + 1] if position + 1 < len(queues) else None
-        if self._batches:
-            self._end_batch(jobs, outcomes)
+        if self._batches and (batch := self._batches.pop(jobs[0], None)) is not None:
+            current.end(batch, jobs, outcomes)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if type(outcome) is not tuple or len(outcome) != num_outputs:
                 self._fail_stage(job, outcome)
@@ -220,15 +220,6 @@ class Executor:
             else:
                 queue.append(job)
                 self._num_waiting += 1
-
-    def _end_batch(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
-        batch = self._batches.pop(jobs[0], None)
-        if batch is not None:
-            codes = {}
-            for job, outcome in zip(jobs, outcomes, strict=True):
-                if job.item.trace is not None and isinstance(outcome, ServingError):
-                    codes[job.item.trace] = int(outcome.code)
-            batch.end(codes)
 
     def _fail_stage(self, job: Job, outcome: Outcome) -> None:
         method = job.item.program.method
@@ -276,17 +267,6 @@ class Executor:
         item.left -= 1
         if item.left == 0:
             self.finished.append(item)
-
-
-def _run(stage: PreparedStage, jobs: list[Job]) -> list[Outcome]:
-    """What becomes of each job; may raise for all."""
-    if not stage.takes_one:
-        return stage.run(jobs)
-    outcomes: list[Outcome] = []
-    for job in jobs:
-        current.enter(job.item)
-        outcomes += stage.run([job])
-    return outcomes
 
 
 def _too_late(job: Job) -> ServingError:

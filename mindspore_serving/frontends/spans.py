@@ -33,10 +33,15 @@ def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> Re
         "network.protocol.version": head.version,
         REQUEST_ID: request_id.decode(),
     }
-    for header, name in ((b"user-agent", "user_agent.original"), (b"host", "server.address")):
-        value = head.fields.get(header)
-        if value is not None:
-            attributes[name] = value.decode("latin-1")
+    agent, host = head.fields.get(b"user-agent"), head.fields.get(b"host")
+    if agent is not None:
+        attributes["user_agent.original"] = agent.decode("latin-1")
+    if host is not None:
+        name, _, port = host.decode("latin-1").rpartition(":")
+        if port.isdecimal() and len(port) <= 5 and name:
+            attributes["server.address"], attributes["server.port"] = name, int(port)
+        else:
+            attributes["server.address"] = host.decode("latin-1")
     return tracer.begin(method, head.headers, attributes)
 
 

@@ -3,7 +3,7 @@
 import atexit
 
 from opentelemetry import context as contexts
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.trace import NonRecordingSpan, TraceFlags, TraceState
 from opentelemetry.trace import SpanContext as OtelContext
 
@@ -22,6 +22,13 @@ def attach(context: SpanContext | None) -> None:
     state = TraceState.from_header([context.state]) if context.state else None
     own = OtelContext(context.trace_id, context.span_id, True, flags, state)
     contexts.attach(trace.set_span_in_context(NonRecordingSpan(own), _EMPTY))
+
+
+def inject() -> dict[str, str]:
+    """The headers that carry the current span, as OTEL_PROPAGATORS says."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
 
 
 def set_provider(options: TraceOptions) -> None:

@@ -1,4 +1,5 @@
-"""Spans of a servable's own code: `opentelemetry.trace` sees the span of the batch that runs.
+"""Spans of a servable's own code, and of a client's: `opentelemetry.trace` sees the span of the
+batch that runs, and requests that are sent carry the span that is current.
 
 Workers import OpenTelemetry only where the servable does; if it sets no provider, its spans go
 where the server's go.
@@ -23,6 +24,19 @@ def follow(context: SpanContext | None) -> None:
         from mindspore_serving.tracing.attached import attach
 
         attach(context)
+
+
+def headers() -> dict[str, str]:
+    """What a request that this thread sends is to carry, so that it belongs to the current span."""
+    if _API in sys.modules:
+        from mindspore_serving.tracing.attached import inject
+
+        return inject()
+    context = current.get()
+    if context is None:
+        return {}
+    found = {"traceparent": context.traceparent, "tracestate": context.state}
+    return {name: value for name, value in found.items() if value}
 
 
 def provide(options: TraceOptions) -> None:
