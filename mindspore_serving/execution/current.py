@@ -18,16 +18,22 @@ def enter(item: Item) -> None:
     _follow(item.trace)
 
 
-def enter_all(jobs: Sequence[Job], position: int) -> BatchTrace | None:
-    """The thread runs `jobs`, at the stage `position`; the trace of that batch if any is traced."""
+def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTrace | None:
+    """The thread runs `jobs`, at the stage `position`.  If they are a batch and any is traced, the
+    trace of that."""
     log.request_id.set(",".join(dict.fromkeys([job.item.request_id for job in jobs])))
     traces = dict.fromkeys([job.item.trace for job in jobs if job.item.trace is not None])
     if not traces:
         return None
     sampled = [trace for trace in traces if trace.context.is_sampled]
-    num_requests = len({job.item for job in jobs})
-    attributes = {BATCH_SIZE: len(jobs), BATCH_REQUESTS: num_requests}
-    batch = BatchTrace(position, sampled, attributes) if sampled else None
+    batch = None
+    if is_batch and sampled:
+        num_requests = len({job.item for job in jobs})
+        attributes = {BATCH_SIZE: len(jobs), BATCH_REQUESTS: num_requests}
+        batch = BatchTrace(position, sampled, attributes)
+    else:
+        for trace in sampled:
+            trace.run(position)
     _follow(next(iter(sampled or traces)))
     return batch
 

@@ -168,22 +168,23 @@ class Executor:
         return taken
 
     def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
-        if not jobs:
-            return
-        stage, tag = program.stages[position], program.method.stages[position].tag
+        stage, method_stage = program.stages[position], program.method.stages[position]
         try:
-            batch = current.enter_all(jobs, position)
-            if batch is not None and program.method.stages[position].kind is not StageKind.LANGUAGE:
+            if stage.iterate is not None:
+                jobs = self._begin_streams(stage, jobs)
+            if not jobs:
+                return
+            is_language = method_stage.kind is StageKind.LANGUAGE  # which makes its own batches
+            batch = current.enter_all(jobs, position, is_batch=not is_language)
+            if batch is not None:
                 self._batches[jobs[0]] = batch
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
-            if stage.iterate is not None:
-                jobs = self._begin_streams(stage, jobs)
             self._lane.begin(position, [job.item.id for job in jobs])
             outcomes = current.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
-            log.error("%s of method %s", tag, program.method.name, exc_info=True)
+            log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
         finally:
             self._lane.end()

@@ -40,9 +40,10 @@ class Received:
 
 @dataclass(slots=True)
 class Collector:
-    """`url` is where spans are to be sent."""
+    """`url` is where spans are to be sent; they are refused while it `is_failing`."""
 
     url: str = ""
+    is_failing: bool = False
     spans: list[Received] = field(default_factory=list)
     lock: Any = field(default_factory=threading.Lock)
 
@@ -99,8 +100,9 @@ def by_http() -> Iterator[Collector]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             assert self.path == "/v1/traces"
-            collector.take(pb.ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
+            if not collector.is_failing:
+                collector.take(pb.ExportTraceServiceRequest.FromString(body))
+            self.send_response(400 if collector.is_failing else 200)
             self.send_header("content-length", "0")
             self.end_headers()
 
