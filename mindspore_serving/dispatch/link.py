@@ -180,12 +180,22 @@ class Link:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
-        rest = timeout, part.is_stream, part.first, request.id
-        if request.trace is None:
-            return WorkItem(part.id, request.method, part.codec, chunks, *rest)
-        context = request.trace.sent(part, self.name)
-        where = context.traceparent, context.state
-        return WorkItem(part.id, request.method, part.codec, chunks, *rest, *where)
+        traceparent = tracestate = ""
+        if request.trace is not None:
+            context = request.trace.sent(part, self.name)
+            traceparent, tracestate = context.traceparent, context.state
+        return WorkItem(
+            part.id,
+            request.method,
+            part.codec,
+            chunks,
+            timeout,
+            part.is_stream,
+            part.first,
+            request.id,
+            traceparent,
+            tracestate,
+        )
 
     def _send(self, message: msgspec.Struct) -> None:
         if not self.closed.done():

@@ -174,8 +174,9 @@ class Executor:
                 jobs = self._begin_streams(stage, jobs)
             if not jobs:
                 return
-            is_language = method_stage.kind is StageKind.LANGUAGE  # which makes its own batches
-            batch = current.enter_all(jobs, position, is_batch=not is_language)
+            # A language model makes its own batches.
+            is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
+            batch = current.enter_all(jobs, position, is_batch=is_batch)
             if batch is not None:
                 self._batches[jobs[0]] = batch
             if stage.start is not None:
