@@ -20,4 +20,5 @@ class Timeline:
     @property
     def queue_seconds(self) -> float:
         """From when it was ready to its first step; 0.0 if it had none."""
-        return max(0.0, self.first_step - self.ready) if self.first_step else 0.0
+        ready = self.ready or self.accepted
+        return max(0.0, self.first_step - ready) if self.first_step else 0.0
