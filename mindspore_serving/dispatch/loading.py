@@ -63,6 +63,7 @@ def setup_of(
         dict(deployment.llm_options),
         deployment.gang,
         deployment.allow_pickle,
+        deployment.backend,
         deployment.name,
         traces,
     )

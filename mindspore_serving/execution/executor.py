@@ -22,19 +22,19 @@ from mindspore_serving.execution.job import (
     Program,
     ReorderBuffer,
 )
-from mindspore_serving.ipc.status import SIZE, STAGES, Lane
+from mindspore_serving.ipc.status import SIZE, STAGES, BatchSizes, Lane
 
 
 class Executor:
     """The queues in front of every stage of every program.  `post` runs an action on the thread
     that uses the executor; by default at once, for executors whose stages finish on that thread.
-    What runs is written to `lane`."""
+    What runs, and the sizes of batches, are written to `status` (see `ipc.status`)."""
 
     def __init__(
         self,
         programs: dict[str, Program],
         post: Callable[[Callable[[], None]], None] = lambda action: action(),
-        lane: Lane | None = None,
+        status: memoryview | None = None,
     ) -> None:
         self._queues: list[tuple[Program, list[deque[Job]]]] = []
         self._queues_of: dict[str, list[deque[Job]]] = {}
@@ -44,7 +44,8 @@ class Executor:
             self._queues_of[name] = queues
         self.programs = programs
         self.post = post
-        self._lane = lane or Lane(memoryview(bytearray(SIZE)), STAGES)
+        memory = memoryview(bytearray(SIZE)) if status is None else status
+        self._lane, self._sizes = Lane(memory, STAGES), BatchSizes(memory)
         self._turn = 0
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
@@ -174,6 +175,7 @@ class Executor:
                 jobs = self._begin_streams(stage, jobs)
             if not jobs:
                 return
+            self._sizes.observe(len(jobs))
             # A language model makes its own batches.
             is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
             batch = current.enter_all(jobs, position, is_batch=is_batch)

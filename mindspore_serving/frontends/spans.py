@@ -5,10 +5,10 @@ clients send in a body or a query, nor texts of errors, which may quote it.
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
-
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
+from mindspore_serving.frontends.access import CLIENT_LEFT
+from mindspore_serving.frontends.grpc_access import status_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
@@ -17,8 +17,6 @@ from mindspore_serving.wire import status
 
 # Paths that are asked every few seconds, by probes and by Prometheus.
 _QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
-_STATUS, _ROUTE = "http.response.status_code", "http.route"
-_RPC_STATUS = "rpc.response.status_code"
 
 
 def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> RequestSpan | None:
@@ -46,15 +44,15 @@ def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> Re
 
 
 def end_http(span: RequestSpan, code: int, route: str) -> None:
-    """Answered with the status `code`, 0 if nobody waited, by the route that is called so."""
+    """Answered with the status `code` by the route that is called so, or its client has left."""
     if route:
         span.name = f"{span.name} {route}"
-        span.attributes[_ROUTE] = route
-    if code:
-        span.attributes[_STATUS] = code
-    if not code:  # nobody waited
+        span.attributes["http.route"] = route
+    if code == CLIENT_LEFT:
         span.fail(Code.CANCELLED.name.lower(), is_failed=False)
-    elif code >= 500 and not span.has_failed:
+    else:
+        span.attributes["http.response.status_code"] = code
+    if code >= 500 and not span.has_failed:
         span.fail(str(code), is_failed=True)
     span.end()
 
@@ -81,9 +79,8 @@ def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     current.set(span)
 
     def end(_: Any) -> None:
-        cancelled = context.cancelled()
-        code = grpc.StatusCode.CANCELLED if cancelled else context.code() or grpc.StatusCode.OK
-        span.attributes[_RPC_STATUS] = code.name if isinstance(code, grpc.StatusCode) else str(code)
+        name = "CANCELLED" if context.cancelled() else status_of(context)
+        span.attributes["rpc.response.status_code"] = name
         span.end()
 
     done: Any = context  # whose stubs have the callback of another class

@@ -104,9 +104,10 @@ class LLM:
     ) -> list[Answer]:
         """The assistant's answers to a conversation, or to each of a list of them.
 
-        A message is a mapping with "role" and "content".  `template_options` (`tools`,
-        `enable_thinking`) go to the model's chat template.  Raises as `generate` does, and
-        InvalidInputs if the model has no chat template.
+        A message is a mapping with "role" and "content".  `template_options` are variables of the
+        model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`;
+        and `continue_final_message`, with which the answer goes on with the last message.  Raises
+        as `generate` does, and InvalidInputs if the model has no chat template.
         """
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         chats: Any = [messages] if is_one else messages

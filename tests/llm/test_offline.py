@@ -14,6 +14,7 @@ from tests.llm.toy_answers import continuation
 
 VOCAB = 128
 TEMPLATE = (
+    "{% for d in documents or [] %}<d>{{ d.text }}{% endfor %}"
     "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<a>{% endif %}"
 )
@@ -130,6 +131,16 @@ def test_several_chats_are_answered_at_once(llm):
     assert [answer.prompt for answer in llm.chat(chats, greedy())] == ["<u>Hi<a>", "<u>Bye<a>"]
 
 
+def test_what_a_template_and_a_chat_agree_on_is_not_lost(llm):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes, "}]
+    (answer,) = llm.chat(messages, greedy(), continue_final_message=True)
+    assert answer.prompt == "<u>Hi<a>Yes, "
+    (answer,) = llm.chat(messages[:1], greedy(), add_generation_prompt=False)
+    assert answer.prompt == "<u>Hi"
+    (answer,) = llm.chat(messages[:1], greedy(), documents=[{"text": "One."}])
+    assert answer.prompt == "<d>One.<u>Hi<a>"
+
+
 def test_a_bad_prompt_is_named_and_nothing_is_left_behind(llm):
     with pytest.raises(InvalidInputs, match=r"prompts\[1\]: the prompt is empty"):
         llm.generate(["good", "", "good"], greedy())
@@ -156,8 +167,8 @@ def test_params_must_be_one_or_as_many_as_prompts(llm):
 
 
 def test_a_chat_that_is_none_is_refused(llm):
-    with pytest.raises(InvalidInputs, match="role 'nobody'"):
-        llm.chat([{"role": "nobody", "content": "x"}])
+    with pytest.raises(InvalidInputs, match="role None, expected a name"):
+        llm.chat([{"content": "x"}])
 
 
 def test_an_interrupted_call_leaves_nothing_behind(llm, monkeypatch):

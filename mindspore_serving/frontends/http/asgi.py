@@ -11,11 +11,13 @@ from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends import access
+from mindspore_serving.frontends.access import protocol_of
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.request_id import NAME, id_of
-from mindspore_serving.frontends.spans import end_http, route_of
+from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.wire import status
 
@@ -35,7 +37,6 @@ class Application(Exchange):
     _error: ServingError | None = None  # why it is refused
     _is_started = False
     _is_chunked = False
-    _status = 0  # of the answer, once it has begun
     _is_over = False  # all of the answer is written, or nobody wants it
 
     def __init__(self, app: ASGIApp, head: Head, output: Output) -> None:
@@ -43,6 +44,7 @@ class Application(Exchange):
         self._app = app
         self._scope = _scope_of(head, output)
         self.request_id = id_of(head.fields.get(NAME))
+        self.protocol = protocol_of(self._scope["path"])
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()
@@ -82,9 +84,10 @@ class Application(Exchange):
         self.is_complete = True
         self._changed.set()
 
+    def route_path(self) -> str:
+        return route_of(self._scope)
+
     def disconnect(self) -> None:
-        if not self._is_over:
-            self._status = 0
         self._is_over = True
         self._let_go()
         self._changed.set()
@@ -107,18 +110,14 @@ class Application(Exchange):
     async def _run(self) -> None:
         log.request_id.set(self.request_id.decode())  # of this task alone
         current.set(self.span)
+        if self.entry is not None:
+            access.current.set(self.entry)
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             log.error("answering a request", exc_info=True)
         finally:
             self._let_go()
-        self._end_answer()
-        if self.span is not None:
-            end_http(self.span, self._status, route_of(self._scope))
-
-    def _end_answer(self) -> None:
-        """The application has returned: end the answer if it did not."""
         if self._is_over:
             return
         if self.has_responded:  # the client must see that the answer is cut short
@@ -168,11 +167,12 @@ class Application(Exchange):
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
         self.has_responded = True
-        self._status = status
+        self.status = status
         self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
 
     def _write(self, body: bytes, *, is_last: bool) -> None:
         if body and self._has_body:
+            self.num_sent += len(body)
             if self._left is not None:
                 self._left -= len(body)
                 if self._left < 0:

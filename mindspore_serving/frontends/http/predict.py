@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.keys import KeyHolder, Keys
@@ -17,7 +18,7 @@ from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.sites import SiteRules
-from mindspore_serving.frontends.spans import end_http
+from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
@@ -67,8 +68,8 @@ class FastPath:
 class Predict(Exchange):
     """One call: submitted when its body is complete and earlier requests are answered."""
 
-    route_name = "/model/{path}"  # in traces
-
+    protocol = "rest"
+    declared_path = "/model/{path}"
     __slots__ = (
         "_body",
         "_call",
@@ -90,8 +91,10 @@ class Predict(Exchange):
         self.keep_alive = head.keep_alive
         self.is_complete = False
         self.has_responded = False
-        self.span = None
-        self.route: Route
+        self.span: RequestSpan | None = None
+        self.entry: Entry | None = None
+        self.num_sent = 0
+        self.route: Route | None = None
         self.timeout: float | None = None  # seconds
         self.kind: tuple[tuple[bytes, bytes], ...] = JSON  # headers of the answer's body
         self.error: ServingError | None = None  # why it is refused
@@ -148,8 +151,6 @@ class Predict(Exchange):
             self._refuse(self.error)
 
     def disconnect(self) -> None:
-        if self.span is not None and not self._is_over:
-            end_http(self.span, 0, self.route_name)
         self._is_over = True
         self._let_go()
         if self._call is not None:
@@ -187,6 +188,7 @@ class Predict(Exchange):
 
     def to_request(self, body: bytes | bytearray) -> Request:
         """Raises InvalidInputs."""
+        assert self.route is not None
         return to_request(self.route, body, self.timeout)
 
     def answer(self, reply: Reply) -> Answer:
@@ -196,6 +198,17 @@ class Predict(Exchange):
     def refuse(self, error: Exception) -> Answer:
         return self._path.rest.refuse(error)
 
+    def route_path(self) -> str:
+        return self.declared_path
+
+    def complete_entry(self, entry: Entry) -> None:
+        super().complete_entry(entry)
+        entry.servable, entry.method = self.target()
+
+    def target(self) -> tuple[str, str]:
+        """The servable and the method, "" if they are not known."""
+        return ("", "") if self.route is None else (self.route.servable, self.route.method)
+
     def too_big(self) -> ServingError:
         return self._path.rest.too_big()
 
@@ -203,8 +216,7 @@ class Predict(Exchange):
         if self._is_over:
             return
         self._is_over = self.has_responded = True
-        if self.span is not None:
-            end_http(self.span, status, self.route_name)
+        self.status, self.num_sent = status, len(body)
         if self._num_held or self.holder is not None:
             self._let_go()
         transport = self.output.transport

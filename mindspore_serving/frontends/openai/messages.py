@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.fields import show
-from mindspore_serving.frontends.openai.decoding import check_free
 
 _ROLES = {"developer": "system", "function": "tool"}  # names that few templates know
 _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
@@ -43,6 +43,7 @@ class Message(msgspec.Struct):
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
 
 
 def to_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -58,7 +59,7 @@ def _convert(place: str, message: Message, names: dict[str, str]) -> dict[str, A
     found: dict[str, Any] = {"role": _ROLES.get(role, role), "content": _text(place, message)}
     if message.name is not None:
         found["name"] = message.name
-    reasoning = message.reasoning_content or message.reasoning
+    reasoning = message.reasoning_content or message.reasoning or message.thinking
     if reasoning is not None:
         found["reasoning_content"] = reasoning
     calls = _calls(message)
@@ -80,7 +81,7 @@ def _calls(message: Message) -> list[ToolCall]:
 
 
 def _text(place: str, message: Message) -> str:
-    """The content; "" in place of null, for templates look into it."""
+    """The content; "" in place of null."""
     content = message.content
     if isinstance(content, str):
         return content

@@ -1,28 +1,42 @@
 """The sandbox in which chat templates run.
 
-Neither templates, which come with a model, nor their arguments can be trusted: they reach no
-private attribute of Python, change nothing they are given, and are stopped at a time limit.
+Neither templates, which come with a model or a request, nor their arguments can be trusted: they
+reach no private attribute of Python, change nothing they are given, and each rendering has a budget
+of time and of what it makes.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
+from jinja2.filters import FILTERS
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Namespace, pass_environment
 from jinja2.visitor import NodeTransformer
 
 from mindspore_serving.errors import StartError, TooLarge
-
-DEADLINE = "_deadline"  # a variable of every rendering: when, by the sandbox's clock, it is over
+from mindspore_serving.llm.chat.budget import MAX_WIDTH, Budget
 
 _MAX_TEMPLATE = 1 << 20  # characters
-_MAX_REPEATED = 1 << 20  # items of what a template multiplies
+_WIDENING = frozenset({"ljust", "rjust", "center", "zfill", "expandtabs"})  # methods of a text
+_FORBIDDEN = frozenset({"translate", "maketrans", "format_map", "to_bytes", "from_bytes"})
+_budget: ContextVar[Budget] = ContextVar("budget")  # of the rendering; none while one is read
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[None]:
+    """Templates that are rendered within it take from `budget`."""
+    token = _budget.set(budget)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
 
 
 class TemplateRefused(jinja2.TemplateError):
@@ -41,13 +55,31 @@ class _Generation(Extension):
 
 
 class _Metered(NodeTransformer):
-    """Makes every loop look at the clock: nothing else can take long in a template."""
+    """Makes every loop look at the clock, and charges for every text that is made."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
-        deadline = nodes.Name(DEADLINE, "load")
-        node.iter = nodes.Filter(node.iter, "_metered", [deadline], [], None, None)
+        node.iter = _filtered(node.iter, "_metered")
         return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Output:
+        self.generic_visit(node)
+        node.nodes = [_filtered(_shown(one), "_charged") for one in node.nodes]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Concat:
+        self.generic_visit(node)
+        node.nodes = [_filtered(one, "_charged") for one in node.nodes]
+        return node
+
+
+def _shown(node: Any) -> nodes.Expr:
+    shown: nodes.Expr = nodes.Const(node.data) if isinstance(node, nodes.TemplateData) else node
+    return shown
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 class _Namespace(Namespace):
@@ -70,19 +102,21 @@ def _check_name(name: str) -> None:
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"*", "**"})
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, "jinja2.ext.loopcontrols"],
         )
-        self._clock = clock
-        self.filters["tojson"] = _to_json
-        self.filters["_metered"] = self._meter
+        self.filters |= {name: _checked(name) for name in _CHECKS}
+        self.filters |= {"join": _join, "tojson": _to_json}
+        self.filters["_metered"] = lambda items: _budget.get().metered(items)
+        self.filters["_charged"] = _charged
+        del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format)  # noqa: A006
+        self.globals["strftime_now"] = lambda format: datetime.now().strftime(format[:256])  # noqa: A006
         # The type itself would be a way out.
         self.globals["dict"] = lambda *args, **names: dict(*args, **names)
         self.globals["namespace"] = _Namespace
@@ -98,26 +132,130 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return self.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise StartError(f"line {error.lineno} of the chat template: {error}") from error
+        except RecursionError:
+            raise StartError("the chat template has too many levels in one another") from None
 
-    def _meter(self, items: Iterable[Any], deadline: float) -> Iterator[Any]:
-        for item in items:
-            if self._clock() > deadline:
-                raise TooLarge("the chat takes the model's template too long")
-            yield item
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return attr not in _FORBIDDEN and super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        inner = super().wrap_str_format(value)
+        if inner is None:
+            return None
+
+        def checked(*args: Any, **named: Any) -> str:
+            _budget.get().check_format(value.__self__, [*args, *named.values()])
+            return inner(*args, **named)
+
+        return checked
+
+    def call(self, context: jinja2.runtime.Context, called: Any, *args: Any, **named: Any) -> Any:
+        budget = _budget.get()
+        budget.tick()
+        text = getattr(called, "__self__", None)
+        if isinstance(text, str):
+            _check_method(budget, text, called.__name__, [*args, *named.values()])
+        return super().call(context, called, *args, **named)
 
     def call_binop(
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
-        if operator == "**" or _product_size(left, right) > _MAX_REPEATED:
-            raise TooLarge("the chat template computes something too large")
+        budget = _budget.get()
+        if operator == "**":
+            raise TooLarge("the chat template computes a power, which may be too large")
+        if operator == "*":
+            budget.check_product(left, right)
+        elif operator == "+":
+            budget.check_sum(left, right)
+        elif isinstance(left, str):
+            budget.check_format(left, right if isinstance(right, tuple) else (right,))
         return super().call_binop(context, operator, left, right)
 
 
-def _product_size(left: Any, right: Any) -> int:
-    for many, times in ((left, right), (right, left)):
-        if isinstance(many, str | list | tuple) and isinstance(times, int):
-            return len(many) * times
-    return 0
+def _check_method(budget: Budget, text: str, name: str, args: list[Any]) -> None:
+    """Before a method of a text is called; wrong arguments are left to it."""
+    budget.spend(len(text))
+    if name in _WIDENING:
+        for width in args:
+            budget.check_width(width)
+        budget.spend(MAX_WIDTH * (1 + text.count("\t") if name == "expandtabs" else 1))
+    elif name == "replace" and len(args) >= 2:
+        budget.check_replace(text, args[0], args[1])
+    elif name == "join" and args and isinstance(args[0], list | tuple):
+        budget.spend(len(text) * len(args[0]))
+        budget.spend_on(args[0])
+
+
+def _charged(value: Any) -> Any:
+    budget = _budget.get()
+    budget.tick()
+    budget.spend_on(value)
+    return value
+
+
+def _checked(name: str) -> Callable[..., Any]:
+    """A filter of Jinja's behind its check.  No budget is there while a template is read: that
+    keeps Jinja from computing filters of constants then."""
+    inner, check = FILTERS[name], _CHECKS[name]
+    passes = getattr(inner, "jinja_pass_arg", None)
+
+    def checked(*args: Any, **named: Any) -> Any:
+        check(_budget.get(), *(args[1:] if passes else args), **named)
+        return inner(*args, **named)
+
+    if passes:
+        checked.jinja_pass_arg = passes  # type: ignore[attr-defined]
+    return checked
+
+
+def _check_widths(budget: Budget, value: Any, *args: Any, **named: Any) -> None:
+    for one in (*args, *named.values()):
+        budget.check_width(one)
+    budget.spend_on(value)
+    budget.spend(MAX_WIDTH)
+
+
+def _check_indent(budget: Budget, text: Any, width: Any = 4, *args: Any, **named: Any) -> None:
+    budget.check_width(width)
+    wide = len(width) if isinstance(width, str) else width
+    budget.spend(len(text) + (1 + text.count("\n")) * int(wide))
+
+
+def _check_growing(budget: Budget, value: Any, *args: Any, **named: Any) -> None:
+    for _ in range(8):  # an escaped character has at most so many
+        budget.spend_on(value)
+    for one in (*args, *named.values()):
+        budget.spend(len(one) * len(str(value)) if isinstance(one, str) else 1)
+
+
+_CHECKS: dict[str, Callable[..., None]] = {
+    "batch": _check_widths,
+    "center": _check_widths,
+    "slice": _check_widths,
+    "indent": _check_indent,
+    "format": lambda budget, text, *args, **named: budget.check_format(
+        text, [*args, *named.values()]
+    ),
+    "replace": lambda budget, text, old, new, count=None: budget.check_replace(str(text), old, new),
+    "string": lambda budget, value: budget.spend_on(value),
+    **dict.fromkeys(
+        ("e", "escape", "forceescape", "pprint", "urlencode", "urlize", "wordwrap", "xmlattr"),
+        _check_growing,
+    ),
+}
+
+
+@pass_environment
+def _join(
+    environment: Sandbox, values: Iterable[Any], d: str = "", attribute: str | int | None = None
+) -> str:
+    budget = _budget.get()
+    found = list(budget.metered(values))
+    if attribute is not None:
+        found = [environment.getitem(one, attribute) for one in found]
+    budget.spend(len(d) * len(found))
+    budget.spend_on(found)
+    return str(d).join(map(str, found))
 
 
 def _raise_exception(message: str) -> None:
@@ -132,7 +270,7 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes <, > and &, which a model is not to see.
-    return json.dumps(
+    return _budget.get().dump_json(
         value,
         ensure_ascii=ensure_ascii,
         indent=indent,

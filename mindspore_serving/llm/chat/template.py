@@ -13,12 +13,13 @@ from typing import Any
 import jinja2
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
-from mindspore_serving.llm.chat.sandbox import DEADLINE, Sandbox, TemplateRefused
+from mindspore_serving.llm.chat.budget import Budget
+from mindspore_serving.llm.chat.messages import Message, to_template
+from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spending
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
-Message = Mapping[str, Any]
-
-ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_MARK = "\u2063continue\u2063 "  # behind the text of a message that the answer goes on with
+_WORK = 16  # characters that a template may make on the way, for each of its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class ChatTemplate:
         limits: RenderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._environment = Sandbox(clock)
+        self._environment = Sandbox()
         self.source = source + (tool_source or "")
         self._template = self._environment.read(source)
         self._tool_template = self._environment.read(tool_source) if tool_source else None
@@ -72,8 +73,8 @@ class ChatTemplate:
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """The text of `messages`, each with a "role" and mostly a "content".
@@ -82,24 +83,41 @@ class ChatTemplate:
 
         Args:
             add_generation_prompt: end with what makes the model answer.
+            continue_final_message: end with the text of the last message, which the answer goes on
+                with; nothing makes the model answer then.
             tools: JSON schemas of what the model may call.
-            documents: for templates that know them.
-            options: further variables of the template (`enable_thinking`).
+            options: further variables of the template (`documents`, `enable_thinking`).
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
-        self._check(messages)
-        variables: dict[str, Any] = {
-            **self._special_tokens,
-            **(options or {}),
-            "messages": [dict(message) for message in messages],
-            "tools": tools,
-            "documents": documents,
-            "add_generation_prompt": add_generation_prompt,
-        }
-        template = self._tool_template if tools and self._tool_template else self._template
+        given = to_template(messages, self.source)
+        if continue_final_message:
+            last = given[-1] = {**given[-1]}
+            text = last.get("content")
+            if not isinstance(text, str):
+                raise InvalidInputs("the last message has no text to go on with")
+            last["content"] = text + _MARK
+        found = self._render(
+            {
+                "documents": None,
+                **self._special_tokens,
+                **(options or {}),
+                "messages": given,
+                "tools": tools,
+                "add_generation_prompt": add_generation_prompt and not continue_final_message,
+            }
+        )
+        return _cut(found) if continue_final_message else found
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        has_tools = variables["tools"] and self._tool_template
+        template = self._tool_template if has_tools else self._template
+        assert template is not None
+        limits = self._limits
+        work = max(1 << 20, _WORK * limits.max_chars)
         try:
-            return self._collect(template, variables)
+            with spending(Budget(work, limits.max_seconds, self._clock)):
+                return self._collect(template, variables)
         except (InvalidInputs, MemoryError):
             raise
         except TemplateRefused as error:
@@ -110,28 +128,10 @@ class ChatTemplate:
             failure = f"failed on these messages: {error}"
         raise InvalidInputs(f"the model's chat template {failure}")
 
-    def _check(self, messages: Sequence[Message]) -> None:
-        if not messages:
-            raise InvalidInputs("messages is empty, expected at least one message")
-        for index, message in enumerate(messages):
-            if not isinstance(message, Mapping):
-                raise InvalidInputs(
-                    f"messages[{index}] is of type {type(message).__name__}, expected an object"
-                )
-            role = message.get("role")
-            # Some models have roles of their own, which their templates name ("observation").
-            is_own = f"'{role}'" in self.source or f'"{role}"' in self.source
-            if not isinstance(role, str) or not (role in ROLES or is_own):
-                raise InvalidInputs(
-                    f"messages[{index}] has role {role!r}, expected one of "
-                    f"{', '.join(sorted(ROLES))}"
-                )
-
     def _collect(self, template: jinja2.Template, variables: dict[str, Any]) -> str:
-        deadline = self._clock() + self._limits.max_seconds
         pieces: list[str] = []
         size = 0
-        for piece in template.generate({**variables, DEADLINE: deadline}):
+        for piece in template.generate(variables):
             pieces.append(piece)
             size += len(piece)
             if size > self._limits.max_chars:
@@ -140,6 +140,17 @@ class ChatTemplate:
                     "expected less"
                 )
         return "".join(pieces)
+
+
+def _cut(text: str) -> str:
+    """`text` up to the mark.  Templates that trim contents leave no space before it either."""
+    before, mark, _ = text.rpartition(_MARK.rstrip())
+    if not mark:
+        raise InvalidInputs(
+            "the model's chat template does not show the last message, which the answer is to go "
+            "on with"
+        )
+    return before if text.startswith(_MARK, len(before)) else before.rstrip()
 
 
 def _find_sources(directory: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, re
 Array = npt.NDArray[Any]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
+WHOLE = "model.safetensors"
 
 
 class Checkpoint:
@@ -42,9 +43,9 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
-        """Map `directory`/*.safetensors, by model.safetensors.index.json where there is one; or if
-        there are none, MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`).
-        `directory` may be a GGUF file.
+        """Map `directory`/*.safetensors: by model.safetensors.index.json where there is one, else
+        model.safetensors alone if it is there.  If there are none, MindSpore's *.ckpt, whose
+        tensors get Hugging Face's names (`ckpt`).  `directory` may be a GGUF file.
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
@@ -121,6 +122,8 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     if index.exists():
         return _read_shards(directory, index)
     files = sorted(directory.glob("*.safetensors"))
+    if directory / WHOLE in files:
+        files = [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
     if files:
         return _read_all(files, read_safetensors)
     files = sorted(directory.glob("*.ckpt"))

@@ -54,7 +54,7 @@ def load_definition(
             f"config.json has architectures {names!r}, an encoder, expected a model that generates"
         )
     name = names[0] if isinstance(names, list) and names else None
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
         raise StartError(

@@ -59,7 +59,10 @@ def rope_from(
         raise StartError(f"rope scaling {kind!r} is unknown, expected one of {sorted(SCALINGS)}")
     base = float(parameters.get("rope_theta") or base)
     dim = int(head_dim * float(parameters.get("partial_rotary_factor", 1.0)))
-    return scaling(_Setting(base, dim, trained, longest, parameters))
+    try:
+        return scaling(_Setting(base, dim, trained, longest, parameters))
+    except (ArithmeticError, ValueError) as error:
+        raise StartError(f"rope scaling {kind!r} of {parameters} is impossible: {error}") from None
 
 
 def _plain(base: float, dim: int) -> Frequencies:

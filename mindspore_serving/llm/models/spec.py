@@ -1,11 +1,11 @@
 """A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.config_types import MOST_FEATURES, check_types, most
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.rope import Rope, rope_from
 
@@ -170,7 +170,13 @@ def _heads(config: Config, hidden: int) -> tuple[int, int, int]:
             f"config.json has num_attention_heads {num_heads}, expected a multiple of "
             f"num_key_value_heads={num_kv_heads}"
         )
-    return num_heads, num_kv_heads, size(config, "head_dim", default=hidden // num_heads)
+    head_dim = size(config, "head_dim", default=hidden // num_heads)
+    if not 0 < head_dim <= MOST_FEATURES:
+        raise StartError(
+            f"config.json has hidden_size {hidden} of {num_heads} heads, expected 1 to "
+            f"{MOST_FEATURES} features of each"
+        )
+    return num_heads, num_kv_heads, head_dim
 
 
 def size(config: Config, *names: str, default: int | None = None) -> int:
@@ -181,6 +187,9 @@ def size(config: Config, *names: str, default: int | None = None) -> int:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise StartError(f"config.json has {name} {value!r}, expected an int over 0")
+        if value > most(name):
+            shown = str(value) if value < 10**40 else "a number of over 40 digits"
+            raise StartError(f"config.json has {name} {shown}, expected at most {most(name)}")
         return value
     if default is None:
         raise StartError(f"config.json has no {' or '.join(names)}")
@@ -193,7 +202,7 @@ def number(config: Config, *names: str) -> float:
         value = config.get(name)
         if value is None:
             continue
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
+        if not isinstance(value, int | float) or not 0 < value < 1e30:
             raise StartError(f"config.json has {name} {value!r}, expected a number over 0")
         return float(value)
     raise StartError(f"config.json has no {' or '.join(names)}")
@@ -204,8 +213,10 @@ def _flat(config: Config) -> Config:
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
         raise StartError("config.json has no architectures")
+    check_types(config)
     text = config.get("text_config")
     flat = {**config, **text} if isinstance(text, dict) else {**config}
+    check_types(flat)
     return {**DEFAULTS.get(str(names[0]), {}), **flat, "architectures": names}
 
 

@@ -217,11 +217,17 @@ class Processor:
             text = "the model has no chat template: give text, or add chat_template.jinja to it"
             raise RequestRefused(Refused("template", text))
         options = dict(request.template_options)
-        adds = bool(options.pop("add_generation_prompt", True))
+        continues = bool(options.pop("continue_final_message", False))
+        adds = bool(options.pop("add_generation_prompt", not continues))
+        if continues and adds:
+            raise InvalidField(
+                "continue_final_message", "is given, expected no add_generation_prompt with it"
+            )
         try:
             text = self._chat_template.render(
                 request.messages,
                 add_generation_prompt=adds,
+                continue_final_message=continues,
                 tools=to_template(tools) if tools else None,
                 options=options,
             )

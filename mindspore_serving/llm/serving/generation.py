@@ -26,6 +26,7 @@ from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Prompt, Prompts
 from mindspore_serving.llm.serving.engine_loop import FirstStep
+from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import Vectors
 
@@ -40,20 +41,22 @@ class GenerateAnswer:
         request_id: str,
         request: Generate,
         outputs: OutputProcessor,
+        recorder: Recorder,
         timeline: Timeline | None = None,
     ) -> None:
         self.request_ids = (request_id,)
         self._request = request
         self._outputs = outputs
-        self._num_open = request.params.n
+        self.num_open = request.params.n  # answers that have not ended
         self._parts: dict[int, list[Generated]] = {}
         self._format: AnswerFormat | None = None
         self._parsers: dict[int, AnswerParser] = {}
         self._timeline = timeline or Timeline()
+        self._timing = Timing(recorder, self._timeline)
 
     @property
     def is_done(self) -> bool:
-        return self._num_open == 0
+        return self.num_open == 0
 
     def prepare(
         self, request: Generate, processor: Processor, read: Prompt | None = None
@@ -85,17 +88,19 @@ class GenerateAnswer:
             return [output]
         if isinstance(output, FirstStep):
             line.first_step = output.at
+            self._timing.begin()
             return []
         if output.index == PROMPT:
             return [PromptScored(self._outputs.tokens(output.token_ids, output.logprobs))]
-        line.first_token = line.first_token or time.monotonic()
+        self._timing.add(output.index, len(output.token_ids), output.finish_reason)
         line.num_generated_tokens += len(output.token_ids)
         line.num_cached_tokens = max(line.num_cached_tokens, output.num_cached_tokens)
         if output.finish_reason is not None:
-            self._num_open -= 1
+            self.num_open -= 1
             line.finish_reasons.append(output.finish_reason.value)
         events: list[Event] = [*self._chunks(output)]
         if self.is_done:
+            self._timing.end()
             events.append(self._finished())
         return events
 

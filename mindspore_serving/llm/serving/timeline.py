@@ -18,6 +18,11 @@ class Timeline:
     finish_reasons: list[str] = field(default_factory=list)  # of those that have ended
 
     @property
+    def began(self) -> float:
+        """When it began to be computed; or came, if it did not."""
+        return self.first_step or self.accepted
+
+    @property
     def queue_seconds(self) -> float:
         """From when it was ready to its first step; 0.0 if it had none."""
         ready = self.ready or self.accepted

@@ -254,6 +254,7 @@ _DECODERS: dict[str, Callable[[Config, bool], Stage]] = {
     ),  # no decoder at all: spaces between tokens
 }
 _FUSED: dict[str, Callable[[Config, bool], Stage]] = {
+    "ByteLevel": lambda config, continues: _ByteLevel(),  # exact if all that is joined is such
     "Fuse": lambda config, continues: _PerToken(str),
     "Replace": _replace_in_pieces,
     "Strip": _strip_pieces,

@@ -117,17 +117,81 @@ def test_a_template_that_fails_says_on_what():
     [
         ([], "messages is empty, expected at least one message"),
         (["hi"], "messages[0] is of type str, expected an object"),
-        ([{"content": "hi"}], "messages[0] has role None, expected one of assistant, developer,"),
-        ([CHAT[1], {"role": "boss"}], "messages[1] has role 'boss', expected one of assistant"),
+        ([{"content": "hi"}], "messages[0] has role None, expected a name"),
+        ([CHAT[1], {"role": 5}], "messages[1] has role 5, expected a name"),
     ],
 )
-def test_messages_without_a_known_role_are_refused(messages, text):
+def test_messages_without_a_role_are_refused(messages, text):
     with pytest.raises(InvalidInputs, match=f"^{re.escape(text)}"):
         render(QWEN, messages)
 
 
-def test_a_role_that_the_template_names_is_known():
-    assert render("{{ messages[0].role == 'observation' }}", [{"role": "observation"}]) == "True"
+def test_whatever_role_there_is_the_template_decides():
+    shown = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    assert render(shown, [{"role": "observation", "content": "hot"}]) == "<observation>hot"
+
+
+def test_fields_that_are_null_are_not_there():
+    message = {"role": "assistant", "content": "Hi", "tool_calls": None, "name": None}
+    assert render(LLAMA_3, [message]) == render(LLAMA_3, [{"role": "assistant", "content": "Hi"}])
+
+
+def test_a_content_that_is_null_is_no_word():
+    message = {"role": "assistant", "content": None}
+    assert render("[{{ messages[0].content }}]", [message]) == "[]"
+    assert render("[{{ messages[0].content }}]", [{"role": "assistant"}]) == "[]"
+
+
+DEEPSEEK_R1 = """
+{%- for message in messages %}
+{%- if message['role'] == 'assistant' and message['content'] is none %}
+{%- for tool in message['tool_calls'] %}{{ '<call>' + tool['type'] + '<sep>'
++ tool['function']['name'] + '\\n```json\\n'
++ tool['function']['arguments'] + '\\n```' }}{% endfor %}
+{%- elif message['role'] == 'assistant' %}{{ '<assistant>' + message['content'] }}
+{%- else %}{{ '<user>' + message['content'] }}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}])
+def test_calls_are_shown_by_templates_that_ask_whether_there_is_a_content(content):
+    call = {"id": "1", "function": {"name": "f", "arguments": {"a": "é"}}}
+    messages = [{"role": "assistant", **content, "tool_calls": [call]}]
+    assert render(DEEPSEEK_R1, messages) == '<call>function<sep>f\n```json\n{"a": "é"}\n```'
+
+
+def test_arguments_are_json_wherever_a_template_wants_text():
+    template = "{% set a = messages[0].tool_calls[0].arguments %}{{ a }} {{ a ~ '!' }} {{ a.x }}"
+    call = {"name": "f", "arguments": {"x": True}}
+    messages = [{"role": "assistant", "tool_calls": [call]}]
+    assert render(template, messages) == '{"x": true} {"x": true}! True'
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
+def test_reasoning_has_the_name_that_the_template_knows(name, given):
+    message = {"role": "assistant", "content": "", given: "hm"}
+    assert render("{{ messages[0]." + name + " }}", [message]) == "hm"
+
+
+def test_documents_reach_the_template():
+    shown = "{% for d in documents %}{{ d.text }}{% endfor %}"
+    assert render(shown, options={"documents": [{"text": "One"}, {"text": "Two"}]}) == "OneTwo"
+    assert render("{{ documents is none }}") == "True"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("template", [LLAMA_3, QWEN, MISTRAL], ids=["llama3", "qwen", "mistral"])
+@pytest.mark.parametrize("text", ["Sure: ", "Sure", " Sure,\n"])
+def test_an_answer_goes_on_with_the_last_message_as_with_transformers(template, text):
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": text}]
+    options = {"continue_final_message": True}
+    expected = by_transformers(template, messages, {**options, "add_generation_prompt": False})
+    assert render(template, messages, **options) == expected
+
+
+def test_a_message_that_the_template_does_not_show_cannot_be_gone_on_with():
+    with pytest.raises(InvalidInputs, match="does not show the last message"):
+        render("nothing", continue_final_message=True)
 
 
 def test_a_template_that_is_no_jinja_names_its_line():
@@ -154,10 +218,114 @@ def test_a_template_that_takes_too_long_is_stopped_in_its_loop():
     assert next(now) == 1002
 
 
-@pytest.mark.parametrize("expression", ["'x' * 10**9", "[0] * 9999999", "2 ** 99", "9999999 * 'x'"])
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'x' * 10**9",
+        "[0] * 9999999",
+        "2 ** 99",
+        "9999999 * 'x'",
+        "'x'.ljust(1000000000)",
+        "'x'.zfill(1000000000)",
+        "'x' | center(1000000000)",
+        "'x' | indent(1000000000, true)",
+        "[1] | tojson(indent=1000000000)",
+        "[1] | batch(1000000000, 'x') | list",
+        "'%1000000000d' % 5",
+        "'%*d' % (1000000000, 5)",
+        "'{:>1000000000}'.format('x')",
+        "'{:>{}}'.format('x', 1000000000)",
+        "'{0.real:1000000000}'.format(1)",
+        "('x' * 1000000).replace('x', 'y' * 1000)",
+        "('x' * 1000000) | replace('x', 'y' * 1000)",
+        "('y' * 10000).join(range(100000) | map('string') | list)",
+        "range(100000) | join('y' * 10000)",
+    ],
+)
 def test_a_template_cannot_make_something_huge(expression):
     with pytest.raises(TooLarge):
         render("{{ (" + expression + ") | length }}")
+
+
+FORTY = "{% for i in range(40) %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% set n = namespace(x='x') %}" + FORTY + "{% set n.x = n.x ~ n.x %}{% endfor %}",
+        "{% set n = namespace(x='x') %}" + FORTY + "{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}" + FORTY + "{% set n.x = n.x + n.x %}{% endfor %}",
+        "{% set n = namespace(x=[1]) %}"
+        + FORTY
+        + "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+        "{% set n = namespace(x=[1]) %}"
+        + FORTY
+        + "{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x | tojson }}",
+        "{% set n = namespace(x='x') %}"
+        + FORTY
+        + "{% set y %}{{ n.x }}{{ n.x }}{% endset %}{% set n.x = y %}{% endfor %}",
+        "{% set n = namespace(x=9) %}" + FORTY + "{% set n.x = n.x * n.x %}{% endfor %}",
+        "{% set y %}{% for i in range(99999) %}" + "x" * 10000 + "{% endfor %}{% endset %}",
+    ],
+)
+def test_a_template_cannot_grow_something_huge(template):
+    with pytest.raises(TooLarge):
+        ChatTemplate(template, limits=RenderLimits(max_chars=100_000)).render(CHAT)
+
+
+@pytest.mark.parametrize("name", ["lipsum(9)", "'x'.translate({120: 'y'})", "(1).to_bytes(9)"])
+def test_what_only_makes_much_of_nothing_is_not_there(name):
+    with pytest.raises(InvalidInputs):
+        render("{{ " + name + " }}")
+
+
+def test_a_macro_that_calls_itself_twice_is_stopped():
+    now = iter(range(10**6))
+    template = ChatTemplate(
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}"
+        "{{ m(60) }}",
+        limits=RenderLimits(max_seconds=1000.0),
+        clock=lambda: next(now),
+    )
+    with pytest.raises(TooLarge, match="too long"):
+        template.render(CHAT)
+
+
+def test_a_template_cannot_put_its_own_end_off():
+    now = iter(range(10**6))
+    template = ChatTemplate(
+        "{% set _deadline = 9e99 %}{% for i in range(99999) %}{% endfor %}",
+        limits=RenderLimits(max_seconds=1000.0),
+        clock=lambda: next(now),
+    )
+    with pytest.raises(TooLarge, match="too long"):
+        template.render(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("'a,b'.split(',') | join('-')", "a-b"),
+        ("messages | join('|', attribute='role')", "system|user|assistant|user"),
+        ("'%s is %5.1f' % ('x', 2)", "x is   2.0"),
+        ("'{:>4}|{}'.format('x', 20250101)", "   x|20250101"),
+        ("'x' | center(5)", "  x  "),
+        ("'a\\nb' | indent(2)", "a\n  b"),
+        ("'aXa'.replace('X', 'Y') | replace('a', 'b')", "bYb"),
+        ("[1, 2, 3] | batch(2) | list", "[[1, 2], [3]]"),
+        ("{'a': [1]} | tojson(indent=2)", '{\n  "a": [\n    1\n  ]\n}'),
+        ("'<' | e", "&lt;"),
+        ("'x'.rjust(3) ~ 1 ~ none", "  x1None"),
+    ],
+)
+def test_what_templates_use_works(expression, text):
+    assert render("{{ " + expression + " }}") == text
+
+
+def test_a_template_of_too_many_levels_is_refused():
+    with pytest.raises(StartError, match="too many levels"):
+        ChatTemplate("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}")
 
 
 @pytest.mark.parametrize(

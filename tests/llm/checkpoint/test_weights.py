@@ -254,3 +254,12 @@ def test_a_kernel_that_cannot_map_at_once_is_no_error(directory, monkeypatch):
     _, _, bits = Checkpoint.open(directory).raw("w")
     map_now([bits])
     assert bits.tolist() == [1, 1, 1, 1]
+
+
+def test_variants_beside_the_whole_model_are_left_alone(directory):
+    whole = {"a": np.ones(2, np.float32)}
+    numpy_library.save_file(whole, directory / "model.safetensors")
+    numpy_library.save_file({"a": np.zeros(2, np.float16)}, directory / "model.fp16.safetensors")
+    assert Checkpoint.open(directory).f32("a").tolist() == [1, 1]
+    (directory / "model.safetensors").unlink()
+    assert Checkpoint.open(directory).f32("a").tolist() == [0, 0]

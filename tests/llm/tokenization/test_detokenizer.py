@@ -153,3 +153,20 @@ def test_chains_with_strip_and_replace_are_the_librarys(chain, ids):
     inner = Inner.from_str(trained("metaspace").to_str())
     inner.decoder = decoders.Sequence(chain)
     assert "".join(pieces(Tokenizer(inner), ids)) == inner.decode(ids)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=30))
+def test_the_decoder_that_transformers_gives_a_converted_gguf_file_is_known(text):
+    inner = Inner.from_str(trained("byte_level").to_str())
+    inner.decoder = decoders.Sequence(
+        [
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace("\u2581", " "),
+            decoders.ByteLevel(),
+        ]
+    )
+    ids = inner.encode(text).ids
+    found = "".join(pieces(Tokenizer(inner), ids, skip_special_tokens=False))
+    assert found == inner.decode(ids, skip_special_tokens=False) == text

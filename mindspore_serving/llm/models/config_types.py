@@ -1,0 +1,105 @@
+"""What kinds of values config.json may have, checked before any of them is used.
+
+Only keys that some definition reads are known.  Knows no architecture.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mindspore_serving.errors import StartError
+
+MOST = 2**31 - 1
+MOST_FEATURES = 1 << 16  # of a head
+_FEW = 4096  # layers, heads and experts: what is made for each takes time
+_COUNTED = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
+    *("num_key_value_heads", "num_local_experts", "num_experts"),
+)
+
+
+def most(name: str) -> int:
+    """The largest int that the key `name` may have."""
+    return MOST_FEATURES if name == "head_dim" else _FEW if name in _COUNTED else MOST
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+
+
+def _is_number(value: Any) -> bool:
+    is_any = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_any and 0 <= value < 1e30
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_one, value))
+
+
+_Kind = tuple[str, Callable[[Any], bool], Sequence[str]]
+_ROPE: tuple[_Kind, ...] = (
+    (
+        "a number of 0 or more",
+        _is_number,
+        ("rope_theta", "partial_rotary_factor", "factor", "low_freq_factor", "high_freq_factor",
+         "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
+         "original_max_position_embeddings"),
+    ),
+    ("a text", _is_text, ("rope_type", "type")),
+    ("true or false", lambda value: isinstance(value, bool), ("truncate",)),
+    ("a list of numbers of 0 or more", _is_list_of(_is_number), ("short_factor", "long_factor")),
+)  # fmt: skip
+_KINDS: tuple[_Kind, ...] = (
+    (
+        "a number of 0 or more",
+        _is_number,
+        ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "partial_rotary_factor",
+         "attn_logit_softcapping", "final_logit_softcapping"),
+    ),
+    (
+        "an int of 0 or more",
+        _is_int,
+        ("sliding_window", "sliding_window_pattern", "max_window_layers", "decoder_sparse_step",
+         "original_max_position_embeddings"),
+    ),
+    (
+        "true or false",
+        lambda value: isinstance(value, bool),
+        ("tie_word_embeddings", "use_sliding_window", "attention_bias", "bias", "mlp_bias",
+         "norm_topk_prob"),
+    ),
+    ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function")),
+    (
+        "an object",
+        lambda value: isinstance(value, dict),
+        ("rope_scaling", "rope_parameters", "text_config"),
+    ),
+    ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures")),
+    ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers",)),
+)  # fmt: skip
+_LAYERS = ("full_attention", "sliding_attention")  # of which rope_parameters may have one each
+
+
+def check_types(config: Mapping[str, Any]) -> None:
+    """Raises StartError naming the first key of another kind than is known; null is nothing."""
+    _check("", config, _KINDS)
+    for name in ("rope_scaling", "rope_parameters"):
+        rope = config.get(name) or {}
+        _check(f"{name}.", rope, _ROPE)
+        for layer in _LAYERS:
+            _check(
+                f"{name}.", rope, (("an object", lambda value: isinstance(value, dict), (layer,)),)
+            )
+            _check(f"{name}.{layer}.", rope.get(layer) or {}, _ROPE)
+
+
+def _check(place: str, found: Mapping[str, Any], kinds: Sequence[_Kind]) -> None:
+    for accepted, is_such, names in kinds:
+        for name in names:
+            value = found.get(name)
+            if value is not None and not is_such(value):
+                shown = repr(value)[:80]
+                raise StartError(f"config.json has {place}{name} {shown}, expected {accepted}")

@@ -1,0 +1,66 @@
+"""What generations took: counted by the thread that delivers their tokens."""
+
+import time
+from collections import Counter
+
+from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.metrics.catalog import GENERATIONS
+from mindspore_serving.metrics.histogram import Histogram
+
+
+class Recorder:
+    """Counts for one engine; `answers` by finish reason."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[str] = Counter()
+        self._histograms = {one.name: Histogram(one.bounds) for one in GENERATIONS}
+
+    def observe(self, name: str, value: float, times: int = 1) -> None:
+        """`value` for the metric `serving_llm_NAME`, so many times."""
+        self._histograms[f"serving_llm_{name}"].observe(value, times)
+
+    def counts(self) -> dict[str, tuple[float, list[int]]]:
+        """The sum and the counts of each histogram, by the name of its metric."""
+        return {name: (one.total, one.counts[:]) for name, one in self._histograms.items()}
+
+
+class Timing:
+    """Of one generation, whose times are in `line`."""
+
+    def __init__(self, recorder: Recorder, line: Timeline) -> None:
+        self._recorder = recorder
+        self._line = line
+        self._last_token = 0.0
+        self._last_tokens: dict[int, float] = {}  # by answer
+
+    def begin(self) -> None:
+        """Its first step has begun."""
+        self._recorder.observe("queue_seconds", self._line.queue_seconds)
+
+    def add(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
+        """Answer `index` has got so many tokens, and has ended if there is a `reason`."""
+        if reason is not None:
+            self._recorder.answers[reason.value] += 1
+        if not num_tokens:
+            return
+        line, now = self._line, time.monotonic()
+        self._last_token = now
+        last = self._last_tokens.get(index)
+        self._last_tokens[index] = now
+        if last is not None:
+            self._recorder.observe("inter_token_seconds", (now - last) / num_tokens, num_tokens)
+        if not line.first_token:
+            line.first_token = now
+            self._recorder.observe("time_to_first_token_seconds", now - line.accepted)
+            self._recorder.observe("prefill_seconds", now - line.began)
+
+    def end(self) -> None:
+        """All its answers have ended."""
+        line = self._line
+        self._recorder.observe("request_prompt_tokens", line.num_prompt_tokens)
+        self._recorder.observe("request_generated_tokens", line.num_generated_tokens)
+        if line.first_token:
+            self._recorder.observe("generation_seconds", self._last_token - line.accepted)
+            self._recorder.observe("decode_seconds", self._last_token - line.first_token)
+            self._recorder.observe("inference_seconds", self._last_token - line.began)
