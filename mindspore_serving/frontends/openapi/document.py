@@ -129,8 +129,7 @@ def _parameters(operation: Operation) -> Iterator[Object]:
         schema = _NUMBER if name == "version" else {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for name in operation.query:
-        schema = {"type": "array", "items": {"type": "string"}}
-        yield {"name": name, "in": "query", "required": False, "schema": schema}
+        yield {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
 
 
 def _responses(section: Section, operation: Operation, kinds: _Kinds) -> Object:
