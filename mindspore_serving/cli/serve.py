@@ -161,6 +161,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_origins=settings.allow_origin,
             max_n=settings.max_n,
             allow_priority=settings.allow_priority,
+            allow_chat_template=settings.allow_chat_template,
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
             limits=most,

@@ -183,6 +183,7 @@ class ServeSettings:
     strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
+    allow_chat_template: bool = option(False, "language models: clients may give chat templates")
     name: str = option("", "what clients call it, if one servable is served", metavar="NAME")
     runtime: str | None = option(
         None,

@@ -54,7 +54,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     Args:
         tools: functions that the model may call, as OpenAI writes them.
         tool_choice: which of them it calls; respected if `parse_output`.
-        template_options: variables of the chat template.
+        template_options: variables of the chat template; `add_generation_prompt` and
+            `continue_final_message` are what the transformers library has under these names.
+        chat_template: in place of the model's own, "" for that; only from who may give one.
         parse_output: chunks have reasoning and calls of tools apart from the text; else all that
             the model writes is text.
         truncate: keep only this many tokens at the end of the prompt.
@@ -74,6 +76,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     tools: list[dict[str, Any]] | None = None
     tool_choice: ToolChoice = ToolChoice()
     template_options: dict[str, Any] = {}
+    chat_template: str = ""
     parse_output: bool = False
     params: SamplingParams = SamplingParams()
     grammar: Grammar | None = None

@@ -7,7 +7,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """A loaded language model, as front ends and people see it.
 
     `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
-    shows none.  `sampling` are fields of SamplingParams, as the model's authors recommend.
+    shows none; the tool format "generic" is that of models whose template has none.  `sampling` are
+    fields of SamplingParams, as the model's authors recommend.
     """
 
     architecture: str

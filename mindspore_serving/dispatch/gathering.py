@@ -16,9 +16,11 @@ from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.metrics.histogram import Histogram
 from mindspore_serving.metrics.series import Series
 
-_GAUGES = {  # of an engine: metric -> number
+_PRESENT = {  # of an engine: metric -> number
     "serving_llm_requests_running": "num_running",
     "serving_llm_requests_waiting": "num_waiting",
+}
+_CACHE = {
     "serving_llm_cache_blocks": "num_blocks",
     "serving_llm_cache_blocks_free": "num_free_blocks",
 }
@@ -81,10 +83,11 @@ def _add_engines(page: Page, service: Service, counted: Counted) -> None:
     labels, present = _labels(service), status.engine(service)
     for metric, name in _COUNTERS.items():
         page.add(metric, counted.numbers[name], *labels)
-    for metric, name in _GAUGES.items():
-        if name in present:
+    for metric, name in _PRESENT.items():
+        page.add(metric, present.get(name, 0), *labels)
+    if present.get("num_blocks"):  # not known before the first step; an encoder has none
+        for metric, name in _CACHE.items():
             page.add(metric, present[name], *labels)
-    if present.get("num_blocks"):
         page.add("serving_llm_cache_used_ratio", cache_used(present), *labels)
 
 

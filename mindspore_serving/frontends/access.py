@@ -21,6 +21,7 @@ _PREFIXES = (  # how the paths of a protocol begin; the first that fits
     ("tgi", ("/generate/", "/generate_stream/", "/info/", "/ping/", "/invocations/")),
     ("tgi", ("/tokenize/", "/chat_tokenize/")),
     ("server", ("/health/", "/livez/", "/readyz/", "/metrics/", "/servables/")),
+    ("server", ("/docs/", "/openapi.json/")),
 )
 _SERVICES = {
     "mindspore.serving.proto.MSService": "grpc",

@@ -103,14 +103,16 @@ class Generation:
 class LanguageRules:
     """What clients may ask of language models.
 
-    `max_n` answers to one prompt at most, a priority only if `allows_priority`, the time that
-    `limits` has, and what `content` has room for.
+    `max_n` answers to one prompt at most, a priority only if `allows_priority`, a chat template of
+    their own only if `allows_templates`, the time that `limits` has, and what `content` has room
+    for.
     """
 
     max_n: int = DEFAULT_MAX_N
     allows_priority: bool = False
     limits: ServerLimits = ServerLimits()
     content: LanguageLimits = LanguageLimits()
+    allows_templates: bool = False
 
     def check(self, request: Generate) -> None:
         """Raises RequestRefused."""
@@ -120,6 +122,9 @@ class LanguageRules:
         if request.priority and not self.allows_priority:
             text = f"priority is {request.priority}, expected 0 without --allow-priority"
             raise RequestRefused(Refused("input", text, field="priority"))
+        if request.chat_template and not self.allows_templates:
+            text = "chat_template is given, expected none without --allow-chat-template"
+            raise RequestRefused(Refused("input", text, field="chat_template"))
 
 
 @dataclass(frozen=True, slots=True)

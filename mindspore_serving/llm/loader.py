@@ -12,7 +12,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
@@ -57,7 +57,7 @@ class Opened:
             can_embed=engine.embedding_size > 0,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
-            tool_format=find_tool_format(template),
+            tool_format=self.tool_format,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
@@ -70,6 +70,14 @@ class Opened:
             sampling=tuple(self.recommended.items()),
             summary=self.describe(),
         )
+
+    @property
+    def tool_format(self) -> str:
+        """Of calls of tools: the chat template's own, or the generic one if it has none."""
+        if self.chat_template is None:
+            return ""
+        own = find_tool_format(self.chat_template.source)
+        return own or (GENERIC if self.config.generic_tools else "")
 
     def describe(self) -> str:
         """One line: what was chosen, and what it can hold."""

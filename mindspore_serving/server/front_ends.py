@@ -97,6 +97,7 @@ class HttpOptions:
         check.check_bool("vllm_metrics", self.vllm_metrics)
         check.check_int("max_n", self.language.max_n, 1, MAX_SEQUENCES)
         check.check_bool("allow_priority", self.language.allows_priority)
+        check.check_bool("allow_chat_template", self.language.allows_templates)
         if not isinstance(self.language.content, LanguageLimits):
             raise InvalidInputs(
                 "The type of language_limits should be type of LanguageLimits, but actually "

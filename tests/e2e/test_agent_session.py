@@ -96,6 +96,21 @@ def test_a_title_for_the_conversation_is_streamed(client):
     assert found.usage.output_tokens <= SESSION["title"]["max_tokens"]
 
 
+def test_an_answer_that_was_begun_is_gone_on_with(client):
+    question = {"role": "user", "content": "What is the capital of France?"}
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    found = ask(
+        client,
+        model=NAME,
+        max_tokens=8,
+        messages=[question, begun],
+        stream=False,
+        temperature=0,
+    )
+    assert "Paris" in found.content[0].text
+    assert "capital" not in found.content[0].text
+
+
 def test_ollamas_client_asks_the_same_model(port):
     with ollama.Client(f"http://127.0.0.1:{port}", timeout=PATIENCE) as client:
         assert [one.model for one in client.list().models] == [f"{NAME}:latest"]

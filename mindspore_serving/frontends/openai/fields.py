@@ -46,7 +46,14 @@ CHAT = Fields(
         ),
         *_REFUSED,
     ),
-    translated=(*_TRANSLATED, to.chat_max_tokens, to.chat_logprobs, to.template_options),
+    translated=(
+        *_TRANSLATED,
+        to.chat_max_tokens,
+        to.chat_logprobs,
+        to.prompt_logprobs,
+        to.template_options,
+        to.chat_template,
+    ),
     ignored=(
         "metadata",
         "modalities",

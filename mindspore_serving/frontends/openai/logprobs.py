@@ -3,7 +3,7 @@ completions.
 """
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Token
@@ -72,6 +72,23 @@ def _top(token: Token) -> dict[str, float] | None:
     for one in (*token.top, token):
         found.setdefault(name_of(one), LEAST if one.logprob is None else one.logprob)
     return found
+
+
+def of_prompt(tokens: Sequence[Token], count: int) -> list[dict[str, Any] | None]:
+    """`prompt_logprobs` as vLLM has them: for each token of the prompt its own and the `count`
+    likeliest, by id; None for the first, which follows nothing."""
+    return [None if token.logprob is None else _by_id(token, count) for token in tokens]
+
+
+def _by_id(token: Token, count: int) -> dict[str, Any]:
+    found = {str(one.id): _ranked(one, rank) for rank, one in enumerate(token.top[:count], 1)}
+    rank = next((place for place, one in enumerate(token.top, 1) if one.id == token.id), None)
+    found.setdefault(str(token.id), _ranked(token, rank))
+    return found
+
+
+def _ranked(token: Token, rank: int | None) -> dict[str, Any]:
+    return {"logprob": token.logprob, "rank": rank, "decoded_token": token.text}
 
 
 def joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

@@ -41,6 +41,9 @@ class Common(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: Int | None = None
     cache_salt: str | None = None
     priority: Int | None = None
+    echo: bool | None = None
+    prompt_logprobs: Int | None = None
+    return_token_ids: bool | None = None
 
 
 @CHAT.extend
@@ -56,6 +59,10 @@ class ChatRequest(Common, kw_only=True):
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     chat_template_kwargs: Object | None = None
+    chat_template: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[Object] | None = None
 
 
 @COMPLETIONS.extend
@@ -64,7 +71,6 @@ class CompletionRequest(Common, kw_only=True):
 
     prompt: str | list[str | Int | list[Int]]
     best_of: Int | None = None
-    echo: bool | None = None
     logprobs: Int | None = None
     add_special_tokens: bool | None = None
 

@@ -112,7 +112,10 @@ def chat_logprobs(body: Any, _: ModelCard) -> int | None:
     return None
 
 
-@translation("reasoning_effort", "chat_template_kwargs", to="template_options")
+_TEMPLATE_FIELDS = ("add_generation_prompt", "continue_final_message", "documents")
+
+
+@translation("reasoning_effort", "chat_template_kwargs", *_TEMPLATE_FIELDS, to="template_options")
 def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
     """variables of the chat template; `"none"` sets `enable_thinking` to false, too"""
     options: dict[str, Any] = {}
@@ -121,9 +124,34 @@ def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
         options["reasoning_effort"] = effort
         if effort == "none":
             options["enable_thinking"] = False
+    for name in _TEMPLATE_FIELDS:
+        value = getattr(body, name)
+        check_free(name, value)
+        if value is not None:
+            options[name] = value
     given = body.chat_template_kwargs or {}
     check_free("chat_template_kwargs", given)
     return {**options, **given}
+
+
+@translation("chat_template")
+def chat_template(body: Any, _: ModelCard) -> str | None:
+    """in place of the model's own, if the server allows it (`--allow-chat-template`)"""
+    found: str | None = body.chat_template
+    return found
+
+
+@translation("prompt_logprobs")
+def prompt_logprobs(body: Any, _: ModelCard) -> int | None:
+    """as vLLM has it: 0 to 20 for each token of the prompt; not in a stream"""
+    count: int | None = body.prompt_logprobs
+    if count is None:
+        return None
+    if not 0 <= count <= MAX_CHAT_LOGPROBS:
+        raise InvalidField("prompt_logprobs", f"is {count}, expected 0 to {MAX_CHAT_LOGPROBS}")
+    if body.stream:
+        raise InvalidField("prompt_logprobs", "is given, expected no stream with it")
+    return count
 
 
 @translation("max_tokens")
@@ -163,7 +191,10 @@ def completion_logprobs(body: Any, card: ModelCard) -> int | None:
     return count
 
 
-@translation("echo", to="prompt_logprobs")
-def completion_prompt_logprobs(body: Any, _: ModelCard) -> int | None:
-    """the prompt is put before the answer, with log-probabilities if `logprobs` is given"""
-    return body.logprobs if body.echo else None
+@translation("prompt_logprobs", "echo", to="prompt_logprobs")
+def completion_prompt_logprobs(body: Any, card: ModelCard) -> int | None:
+    """`prompt_logprobs` as of chats; `echo` puts the prompt before the answer, with
+    log-probabilities if `logprobs` is given"""
+    found: int | None = prompt_logprobs.make(body, card)
+    echoed = body.logprobs if body.echo else None
+    return echoed if found is None else max(found, echoed or 0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Grammar
-from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.grammar.source import regex_literal, rename_start, spacing
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.grammar.source import answer_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +74,7 @@ def reason_first(reasoning_format: str, grammar: Grammar) -> Grammar:
     ]
     if row.is_open:
         del rules[1]
-    return Grammar("lark", "\n".join(rules) + "\n" + _answer(grammar))
-
-
-def _answer(grammar: Grammar) -> str:
-    """A rule `answer` that stands for `grammar`."""
-    if grammar.kind == "lark":
-        return rename_start(grammar.source, "answer")
-    if grammar.kind == "regex":
-        return f"answer: {regex_literal(grammar.source)}\n"
-    schema: Any = {"type": "object"}
-    if grammar.kind == "json_schema":
-        try:
-            schema = json.loads(grammar.source)
-        except (ValueError, RecursionError) as error:
-            raise InvalidInputs(f"the json_schema is not JSON: {error}") from None
-        if schema is True:
-            schema = {}
-    if not isinstance(schema, dict):
-        raise InvalidInputs(f"the json_schema is {grammar.source[:80]!r}, expected an object")
-    options: dict[str, Any] = {**spacing(grammar.source)}
-    stated = schema.get("x-guidance")
-    options |= stated if isinstance(stated, dict) else {}
-    return f"answer: %json {json.dumps({**schema, 'x-guidance': options})}\n"
+    return Grammar("lark", "\n".join(rules) + "\n" + answer_rule(grammar, "answer"))
 
 
 def _prompt(template_source: str) -> str:

@@ -7,6 +7,7 @@ They run in a sandbox with limits on output and time: they cannot be trusted.  K
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,16 @@ class ChatTemplate:
         )
         return _cut(found) if continue_final_message else found
 
+    @cached_property
+    def shows_system(self) -> bool:
+        """Whether a system message is in the text."""
+        told = "6f1e-system"
+        try:
+            text = self.render([_message("system", told), _message("user", "Hello")])
+        except InvalidInputs:
+            return False
+        return told in text
+
     def _render(self, variables: dict[str, Any]) -> str:
         has_tools = variables["tools"] and self._tool_template
         template = self._tool_template if has_tools else self._template
@@ -140,6 +151,10 @@ class ChatTemplate:
                     "expected less"
                 )
         return "".join(pieces)
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
 
 
 def _cut(text: str) -> str:

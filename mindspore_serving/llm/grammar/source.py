@@ -8,6 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.errors import InvalidInputs
+
 # On one line, with at most a space behind "," and ":", as most models have learnt to write.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
@@ -80,6 +83,29 @@ def regex_literal(regex: str) -> str:
     """A regular expression between slashes, as Lark has it."""
     escaped = re.sub(r"\\.|/|\n", _escape, regex, flags=re.DOTALL)
     return f"/{escaped}/" if escaped else '""'
+
+
+def answer_rule(grammar: Grammar, name: str) -> str:
+    """Lark with a rule `name` that stands for `grammar`.  Raises InvalidInputs for a JSON schema
+    that is not JSON."""
+    if grammar.kind == "lark":
+        return rename_start(grammar.source, name)
+    if grammar.kind == "regex":
+        return f"{name}: {regex_literal(grammar.source)}\n"
+    schema: Any = {"type": "object"}
+    if grammar.kind == "json_schema":
+        try:
+            schema = json.loads(grammar.source)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputs(f"the json_schema is not JSON: {error}") from None
+        if schema is True:
+            schema = {}
+    if not isinstance(schema, dict):
+        raise InvalidInputs(f"the json_schema is {grammar.source[:80]!r}, expected an object")
+    options: dict[str, Any] = {**spacing(grammar.source)}
+    stated = schema.get("x-guidance")
+    options |= stated if isinstance(stated, dict) else {}
+    return f"{name}: %json {json.dumps({**schema, 'x-guidance': options})}\n"
 
 
 def _escape(found: re.Match[str]) -> str:

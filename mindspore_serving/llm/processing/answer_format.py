@@ -20,7 +20,8 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.output_parser import Content, Delta, OutputParser, Reasoning
 from mindspore_serving.llm.chat.reasoning_formats import as_requested, reason_first
-from mindspore_serving.llm.chat.tool_formats import tool_grammar, tool_names
+from mindspore_serving.llm.chat.tool_formats import tool_names
+from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
 
 Tools = list[dict[str, Any]]
 _PLACES = {Reasoning: 0, Content: 1, ToolCallDelta: 2}  # in a chunk
@@ -62,12 +63,13 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
     if choice.mode == "none":
         tools = []
     reasoning = as_requested(card.reasoning_format, request.template_options)
-    grammar = _tool_grammar(request, tools, card.tool_format) if tools else request.grammar
-    if grammar is not None:
-        try:
-            grammar = reason_first(reasoning, grammar)
-        except InvalidInputs as error:
-            raise RequestRefused(Refused("grammar", str(error))) from None
+    try:
+        grammar = _tool_grammar(request, tools, card.tool_format) if tools else request.grammar
+        grammar = grammar and reason_first(reasoning, grammar)
+    except InvalidField:
+        raise
+    except InvalidInputs as error:
+        raise RequestRefused(Refused("grammar", str(error))) from None
     return AnswerFormat(
         tools,
         grammar,
@@ -78,7 +80,7 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
     )
 
 
-def _tool_grammar(request: Generate, tools: Tools, tool_format: str) -> Grammar | None:
+def _tool_grammar(request: Generate, tools: Tools, tool_format: str) -> Grammar:
     choice = request.tool_choice
     tool_names(tools)  # now rather than when the answer is parsed
     if choice.mode == "required":
@@ -89,15 +91,7 @@ def _tool_grammar(request: Generate, tools: Tools, tool_format: str) -> Grammar 
             'is "auto", but the chat template of this model has no form for calls of tools: give '
             '"none", "required" or the name of a tool',
         )
-    if request.grammar is not None:
-        raise RequestRefused(
-            Refused(
-                "grammar",
-                "the form of the answer cannot be given together with tools and tool_choice "
-                '"auto": give tool_choice "none", "required" or the name of a tool',
-            )
-        )
-    return None
+    return auto_grammar(tool_format, tools, choice.parallel, request.grammar)
 
 
 class AnswerParser:

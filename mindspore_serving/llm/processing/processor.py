@@ -23,8 +23,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.chat.tool_formats import to_template
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
+from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.work import Prompt, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -66,7 +66,8 @@ class Processor:
     ) -> None:
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
-        self._chat_template = chat_template
+        special_tokens = tokenizer.special_tokens if tokenizer else {}
+        self._chat = ChatPrompt(chat_template, special_tokens, card.tool_format)
         self._card = card
         self._compiler: GrammarCompiler | None = None  # made when the first grammar comes
         self._lock = threading.Lock()
@@ -213,27 +214,7 @@ class Processor:
             return request.prompt, request.add_special
         if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
-        if self._chat_template is None:
-            text = "the model has no chat template: give text, or add chat_template.jinja to it"
-            raise RequestRefused(Refused("template", text))
-        options = dict(request.template_options)
-        continues = bool(options.pop("continue_final_message", False))
-        adds = bool(options.pop("add_generation_prompt", not continues))
-        if continues and adds:
-            raise InvalidField(
-                "continue_final_message", "is given, expected no add_generation_prompt with it"
-            )
-        try:
-            text = self._chat_template.render(
-                request.messages,
-                add_generation_prompt=adds,
-                continue_final_message=continues,
-                tools=to_template(tools) if tools else None,
-                options=options,
-            )
-        except InvalidInputs as error:
-            raise RequestRefused(Refused("template", str(error))) from None
-        return text, False  # the template has written them
+        return self._chat.text(request, tools), False  # the template has written them
 
     def _check_extent(self, text: str) -> None:
         most = 64 * self._card.max_model_len  # no token is as long; limits before work

@@ -12,6 +12,7 @@ from mindspore_serving.core.llm_messages import (
     METHODS,
     Detokenize,
     Embed,
+    Generate,
     LLMRequest,
     Refused,
     RequestRefused,
@@ -100,6 +101,8 @@ def is_small(request: LLMRequest) -> bool:
     """
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL
+    if isinstance(request, Generate) and request.chat_template:
+        return False  # anything may be in it
     if isinstance(request, Embed):
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     texts: list[Any] = [request.messages, request.tools, request.template_options]

@@ -72,7 +72,7 @@ def test_the_model_is_told_of_tools_and_shows_its_markers(web):
     web.chat(tools=[LOOK, WAIT])
     assert to_template(web.answer_format.tools) == TOLD
     assert web.answer_format.shows_special_tokens
-    assert web.answer_format.grammar is None
+    assert web.answer_format.grammar.kind == "lark"  # of the calls that the model begins
 
 
 def test_a_stream_gives_a_call_piece_by_piece(web):
@@ -177,11 +177,12 @@ def test_a_model_without_a_form_for_calls_says_so(web):
     assert "has no form for calls of tools" in answer.error["message"]
 
 
-def test_a_form_of_the_answer_and_free_choice_of_tools_exclude_each_other(web):
-    speak(web, "{}", tool_format="hermes")
+def test_a_form_of_the_answer_goes_with_tools(web):
+    speak(web, '{"a":1}', tool_format="hermes")
     wanted = {"type": "json_object"}
-    answer = web.chat(tools=[LOOK], response_format=wanted)
-    assert (answer.status, answer.error["param"]) == (400, "response_format")
+    (choice,) = web.chat(tools=[LOOK], response_format=wanted).json["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ('{"a":1}', "stop")
+    assert "form: %json" in web.answer_format.grammar.source
     assert web.chat(tools=[LOOK], tool_choice="none", response_format=wanted).status == 200
 
 

@@ -2,7 +2,6 @@ import json
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken
 
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidInputs
@@ -13,11 +12,10 @@ from mindspore_serving.llm.chat.reasoning_formats import (
     find_reasoning_format,
     reason_first,
 )
-from mindspore_serving.llm.chat.tool_formats import find_tool_format, tool_grammar
-from mindspore_serving.llm.grammar.compiler import GrammarCompiler
-from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.chat.tool_grammars import tool_grammar
+from tests.llm.chat.languages import CALL, CITY, NOW, TOOLS, WRITTEN, allows, make_language, tool
 from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
-from tests.llm.tokenizers_trained import byte_level
 
 HERMES = """
 {%- for tool in tools %}{{ tool | tojson }}{% endfor %}
@@ -90,53 +88,9 @@ def test_reasoning_that_is_turned_off_is_not_open():
     assert as_requested("", {"thinking": False}) == ""
 
 
-def tool(name, parameters=None, **more):
-    return {"type": "function", "function": {"name": name, "parameters": parameters, **more}}
-
-
-CITY = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
-TOOLS = [tool("get_weather", CITY), tool("get_time")]
-MARKERS = ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|action_start|>", "<|plugin|>",
-           "<|action_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]  # fmt: skip
-
-
-def make_tokenizer(has_markers):
-    inner = byte_level()
-    if has_markers:
-        inner.add_special_tokens([AddedToken(marker, normalized=False) for marker in MARKERS])
-    return Tokenizer(inner, {"eos_token": "</s>"})
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["text", "special-tokens"])
 def language(request):
-    tokenizer = make_tokenizer(request.param)
-    return tokenizer, GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
-
-
-def allows(language, grammar, text):
-    """Whether `text`, as the model would write it, is a whole answer."""
-    tokenizer, compiler = language
-    state = compiler.compile(grammar).begin()
-    for token_id in tokenizer.encode(text, add_special=False):
-        state.advance(token_id)
-    return state.error is None and state.is_complete
-
-
-CALL = '{"name": "get_weather", "%s": {"city": "Paris"}}'
-NOW = '{"name": "get_time", "%s": {}}'
-WRITTEN = {
-    "hermes": (f"<tool_call>\n{CALL % 'arguments'}\n</tool_call>",
-               f"\n<tool_call>\n{NOW % 'arguments'}\n</tool_call>", ""),
-    "llama3": (CALL % "parameters", f"; {NOW % 'parameters'}", ""),
-    "mistral": (f"[TOOL_CALLS][{CALL % 'arguments'}", f", {NOW % 'arguments'}", "]"),
-    "internlm": (f"<|action_start|><|plugin|>\n{CALL % 'parameters'}<|action_end|>",
-                 f"<|action_start|><|plugin|>\n{NOW % 'parameters'}<|action_end|>", ""),
-}  # fmt: skip
+    return make_language(request.param)
 
 
 @pytest.mark.parametrize("tool_format", WRITTEN)

@@ -69,7 +69,7 @@ def test_a_request_that_is_not_parsed_is_left_as_it_is():
     ("fields", "tools", "kind", "is_parsed"),
     [
         ({}, [], None, True),  # of reasoning
-        ({"tools": [LOOK]}, [LOOK], None, True),
+        ({"tools": [LOOK]}, [LOOK], "lark", True),
         ({"tools": [LOOK], "tool_choice": ToolChoice(mode="none")}, [], None, True),
         ({"tools": [LOOK], "tool_choice": ToolChoice(mode="required")}, [LOOK], "lark", True),
         ({"grammar": Grammar("json_object")}, [], "lark", True),
@@ -92,7 +92,7 @@ def test_without_tools_and_reasoning_nothing_is_parsed():
     ("fields", "card", "reason", "field"),
     [
         ({"tools": [LOOK]}, CARD, "input", "tool_choice"),
-        ({"tools": [LOOK], "grammar": Grammar("json_object")}, HERMES, "grammar", ""),
+        ({"tools": [LOOK], "grammar": Grammar("json_schema", "[")}, HERMES, "grammar", ""),
         ({"grammar": Grammar("json_schema", "{")}, HERMES, "grammar", ""),
     ],
 )

@@ -125,7 +125,7 @@ def test_texts_to_embed_and_events_come_from_a_child_too(preparing):
     "request_",
     [
         Generate(prompt="x" * 2_000_000),
-        Generate(messages=[{"role": "nobody", "content": TEXT}]),
+        Generate(messages=[{"role": "", "content": TEXT}]),
         Generate(prompt="a", grammar=Grammar("regex", "(")),
         Generate(prompt="a" + TEXT, adapter="none", grammar=Grammar("json_schema", "{")),
     ],

@@ -1,0 +1,76 @@
+"""A conversation as the text that the model gets: by its chat template, or by that of a request.
+
+Knows no tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from mindspore_serving.core.llm_messages import Generate, Refused, RequestRefused, Tokenize
+from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
+from mindspore_serving.llm.chat.generic_tools import with_tools
+from mindspore_serving.llm.chat.messages import Message
+from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.chat.tool_formats import GENERIC, to_template
+
+_MAX_TEMPLATES = 16  # of requests, that are kept
+
+
+class ChatPrompt:
+    """Of one model.  Threads may share it.
+
+    Args:
+        template: the model's own, None if it has none.
+        special_tokens: what templates know as `bos_token` and so on.
+        tool_format: of calls, see `chat.tool_formats`.
+    """
+
+    def __init__(
+        self, template: ChatTemplate | None, special_tokens: Mapping[str, str], tool_format: str
+    ) -> None:
+        self._template = template
+        self._tool_format = tool_format
+        self._read = lru_cache(_MAX_TEMPLATES)(lambda text: ChatTemplate(text, special_tokens))
+
+    def text(self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None) -> str:
+        """The messages of `request`, which see `tools`.  Raises RequestRefused or InvalidField."""
+        try:
+            return self._render(request, tools)
+        except InvalidField:
+            raise
+        except (InvalidInputs, StartError) as error:
+            raise RequestRefused(Refused("template", str(error))) from None
+
+    def _render(self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None) -> str:
+        template = self._find(request)
+        options = dict(request.template_options)
+        continues = bool(options.pop("continue_final_message", False))
+        adds = bool(options.pop("add_generation_prompt", not continues))
+        if continues and adds:
+            raise InvalidField(
+                "continue_final_message", "is given, expected no add_generation_prompt with it"
+            )
+        messages: Sequence[Message] = request.messages or ()
+        if self._tool_format == GENERIC:
+            is_free = isinstance(request, Tokenize) or request.tool_choice.mode != "required"
+            has_system = template.shows_system
+            messages = with_tools(messages, tools or (), has_system=has_system, is_free=is_free)
+            tools = None
+        return template.render(
+            messages,
+            add_generation_prompt=adds,
+            continue_final_message=continues,
+            tools=to_template(tools) if tools else None,
+            options=options,
+        )
+
+    def _find(self, request: Generate | Tokenize) -> ChatTemplate:
+        given = request.chat_template if isinstance(request, Generate) else ""
+        if given:
+            return self._read(given)
+        if self._template is None:
+            raise InvalidInputs(
+                "the model has no chat template: give text, or add chat_template.jinja to it"
+            )
+        return self._template
