@@ -1,6 +1,8 @@
 """Which protocol has a path, and the counts of a real HTTP server, also of clients that leave."""
 
 import pytest
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from mindspore_serving.frontends import refusals
 from mindspore_serving.frontends.access import Responses, protocol_of, protocol_of_service
@@ -8,9 +10,17 @@ from tests.frontends.http_serving import BODY, GET, Web, post
 from tests.waiting import eventually
 
 
+async def cut(request):
+    async def made():
+        yield b"one"
+        raise ZeroDivisionError("a bug of ours")
+
+    return StreamingResponse(made())
+
+
 @pytest.fixture
 def web(background):
-    web = Web(background)
+    web = Web(background, routes=[Route("/cut", cut)])
     yield web
     web.close()
 
@@ -76,6 +86,16 @@ def test_a_client_that_leaves_is_counted(web):
     client.stream.close()
     counts = web.server.shared.responses.counts
     eventually(lambda: counts["rest", 499] == 1)
+
+
+def test_an_answer_that_we_cut_short_is_no_client_that_left(web):
+    client = web.connect()
+    client.send(GET.replace(b"/health", b"/cut"))
+    while client.stream.recv(1 << 16):
+        pass
+    counts = web.server.shared.responses.counts
+    eventually(lambda: counts["other", 500] == 1)
+    assert counts["other", 499] == 0
 
 
 def test_without_an_access_log_no_entry_is_made():

@@ -89,6 +89,7 @@ class Application(Exchange):
 
     def expire(self, error: ServingError) -> None:
         if self.has_responded:
+            self._cut(status.of(error.code).http)
             self.output.transport.abort()
             return
         text, seconds = str(error).encode(), status.retry_after(error)
@@ -116,11 +117,16 @@ class Application(Exchange):
             return
         if self.has_responded:  # the client must see that the answer is cut short
             self._is_over = True
+            self._cut(500)
             self.output.transport.close()
         else:
             self.keep_alive = False
             self._begin(500, [length_of(_FAILED)])
             self._write(_FAILED, is_last=True)
+
+    def _cut(self, status: int) -> None:
+        """The answer ends here, and counts with another status than it has begun with."""
+        self.is_cut, self.status = True, status
 
     async def _receive(self) -> Message:
         if self._expects_continue and not (self.is_complete or self.has_responded or self._is_over):

@@ -73,7 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_closed()
         for exchange in self._exchanges:
             exchange.disconnect()
-            exchange.status = CLIENT_LEFT
+            if not exchange.is_cut:
+                exchange.status = CLIENT_LEFT
             self._count(exchange)
         self._exchanges.clear()
         self._is_discarding = True

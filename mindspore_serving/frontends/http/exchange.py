@@ -42,6 +42,7 @@ class Exchange:
 
     protocol = "other"
     status: int
+    is_cut = False  # we have ended the connection before the answer was complete
     __slots__ = (
         "entry",
         "has_responded",
