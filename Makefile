@@ -6,6 +6,9 @@
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make bench   the benchmarks     make clean   everything that make made
+#   make lint-deploy   the tools that check Dockerfiles, manifests and units, on deploy/
+#   make rehearse      build the image of deploy/ and run it as there, without a container engine;
+#                      needs root; EXTRAS=lite for another than llm
 # PYTHON is the interpreter to start from, VENV where to install, ARGS what to add to pytest.
 
 SHELL       := /bin/bash
@@ -17,6 +20,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
 FUZZ   ?= --requests 100000
+EXTRAS ?= llm
+TOOLS  := .venv-deploy
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
@@ -25,7 +30,7 @@ DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: chaos fuzz demo serve test test-fast lint bench clean
+.PHONY: chaos fuzz demo serve test test-fast lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -55,8 +60,14 @@ bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.model_efficiency
 	$(BIN)/python -m benchmarks.start_time
 
+lint-deploy: $(TOOLS)/.installed
+	$(TOOLS)/bin/python tests/deploy/lint.py
+
+rehearse: $(VENV)/.tests
+	$(BIN)/python -m tests.deploy.rehearsal --extras "$(EXTRAS)"
+
 clean:
-	rm -rf $(VENV) benchmarks/.envs benchmarks/.cache build mindspore_serving.egg-info
+	rm -rf $(VENV) $(TOOLS) benchmarks/.envs benchmarks/.cache build mindspore_serving.egg-info
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -72,6 +83,11 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 	@echo "installing .[$(TESTS)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
+	@touch $@
+
+$(TOOLS)/.installed: tests/deploy/tools.txt
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check install -q -r $<
 	@touch $@
 
 $(VENV)/bin/python:

@@ -5,8 +5,9 @@
 For a classic servable, and for a language model if its directory is given: first the peak, in a
 closed loop, then an open loop (Poisson) at ten times that, of clients that have 3 seconds.  They
 say so (X-Request-Timeout), or say nothing and leave.  Goodput is what is answered in time; the
-ratio is that of both phases of one run.  For the refused: how long that took, and whether they
-were told when to come again.
+ratio is that of both phases of one run.  For the refused: how long that took, and whether the
+answer says when to come again; also of those alone that came after LEARNING seconds, because how
+long clients wait that do not say so is only known when the first have left.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from benchmarks.processes import HERE, free_ports, running
 from benchmarks.report import print_json, print_table
 
 PATIENCE = 3.0  # seconds that a client waits
+LEARNING = 10.0
 FACTOR = 10
 WARM_SECONDS = 3.0
 CLASSIC = ("/model/slow_add_one:add_one", {"instances": [{"x": 1}]}, 8)
@@ -57,14 +59,19 @@ class Outcomes:
 
     statuses: Counter[int] = field(default_factory=Counter)  # 0: the client has left
     num_answered: int = 0  # before the last request came
-    refused_seconds: list[float] = field(default_factory=list)
+    refused: list[tuple[float, float]] = field(default_factory=list)  # when it came, seconds
     num_without_retry_after: int = 0
 
-    def add(self, status: int, head: bytes, seconds: float) -> None:
+    def add(self, status: int, head: bytes, came: float) -> None:
         self.statuses[status] += 1
         if status in (429, 503):
-            self.refused_seconds.append(seconds)
+            self.refused.append((came, time.perf_counter() - came))
             self.num_without_retry_after += b"\r\nretry-after:" not in head.lower()
+
+    def refused_ms(self, since: float = 0.0) -> tuple[float, float]:
+        """The median and the 99th percentile of the refused that came at `since` or later."""
+        seconds = sorted(took for came, took in self.refused if came >= since) or [0.0]
+        return 1000 * seconds[len(seconds) // 2], 1000 * seconds[int(len(seconds) * 0.99)]
 
 
 async def ask(subject: Subject, request: bytes, outcomes: Outcomes) -> None:
@@ -83,7 +90,7 @@ async def ask(subject: Subject, request: bytes, outcomes: Outcomes) -> None:
         status = int(head[9:12])
     except (TimeoutError, OSError, ValueError):
         pass
-    outcomes.add(status, head, time.perf_counter() - began)
+    outcomes.add(status, head, began)
 
 
 async def find_peak(subject: Subject, num_clients: int, seconds: float) -> float:
@@ -119,10 +126,11 @@ async def measure(name: str, subject: Subject, seconds: float) -> list[list[str]
     counts = (subject.num_clients, 2 * subject.num_clients, 4 * subject.num_clients)
     peak = max([await find_peak(subject, count, seconds / 3) for count in counts])
     for label, says in (("deadline", True), ("leaves", False)):
+        began = time.perf_counter()
         outcomes = await overload(subject, FACTOR * peak, seconds, says=says)
         goodput = outcomes.num_answered / seconds
-        refused = sorted(outcomes.refused_seconds) or [0.0]
-        p50, p99 = (1000 * refused[int(len(refused) * q)] for q in (0.5, 0.99))
+        p50, p99 = outcomes.refused_ms()
+        _, later = outcomes.refused_ms(began + LEARNING)
         print_json(
             "overload",
             subject=name,
@@ -131,7 +139,7 @@ async def measure(name: str, subject: Subject, seconds: float) -> list[list[str]
             goodput=goodput,
             ratio=goodput / peak,
             statuses=dict(outcomes.statuses),
-            refused_ms={"p50": p50, "p99": p99},
+            refused_ms={"p50": p50, "p99": p99, "later_p99": later},
             without_retry_after=outcomes.num_without_retry_after,
         )
         rows.append(
@@ -140,9 +148,10 @@ async def measure(name: str, subject: Subject, seconds: float) -> list[list[str]
                 f"{peak:.1f}",
                 f"{goodput:.1f}",
                 f"{goodput / peak:.2f}",
-                f"{len(outcomes.refused_seconds)}",
+                f"{len(outcomes.refused)}",
                 f"{p50:.1f}",
                 f"{p99:.1f}",
+                f"{later:.1f}",
             ]
         )
         await asyncio.sleep(PATIENCE)
@@ -195,7 +204,7 @@ def main() -> None:
     if options.model is not None and options.only != "classic":
         make = partial(_language, options.model.name, options.clients)
         rows += serve_and_measure("language", options.model, make, options.seconds)
-    header = ["", "peak/s", "goodput/s", "ratio", "refused", "refused p50 ms", "p99 ms"]
+    header = ["", "peak/s", "goodput/s", "ratio", "refused", "refused p50 ms", "p99 ms", "later"]
     print_table(header, rows)
 
 

@@ -26,7 +26,7 @@ SIGNATURES = {
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
         "language_limits=None, max_n=16, allow_priority=False, allow_chat_template=False, "
-        "allow_loading=False, client_shared_memory=False)"
+        "allow_loading=False, client_shared_memory=False, vllm_metrics=False)"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -35,7 +35,7 @@ SIGNATURES = {
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', llm_options=None, "
         "max_workers=0, min_workers=1, requests_per_worker=8, scale_down_delay=60, "
-        "node_labels=None, allow_pickle=False)"
+        "node_labels=None, allow_pickle=False, backend='')"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",

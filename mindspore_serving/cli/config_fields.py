@@ -32,6 +32,7 @@ PER_SERVABLE = (
     "max_model_len",
     "llm_option",
     "allow_pickle",
+    "backend",
 )
 FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file")  # relative to the file
 

@@ -7,6 +7,7 @@ from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable import bare, repository
+from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
 _LIBRARIES = {"mindir": "mindspore"}  # of runtimes that are not called as their library
@@ -14,11 +15,11 @@ _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 
 
-def check_library(directory: str, name: str, runtime: str | None) -> None:
+def check_library(directory: str, name: str, runtime: str | None, backend: str | None) -> None:
     """Raises StartError if the library of a servable is missing, or which one it is is not clear.
 
-    `runtime` is that of language models, None for the default.  What a servable_config.py needs is
-    not known before it runs.
+    `runtime` is that of language models, None for the default; `backend` that of model files.  What
+    a servable_config.py needs is not known before it runs.
     """
     path = os.path.join(directory, name)
     if repository.is_language_model(path):
@@ -28,7 +29,7 @@ def check_library(directory: str, name: str, runtime: str | None) -> None:
     elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):
         version = max(bare.versions(path), default=1)
         spec = bare.find_bare_model(path, version, allow_pickle=True)
-        formats.require(backends.resolve(spec.format, spec.backend))
+        formats.require(backends.resolve(spec.format, check_backend(backend, spec.format)))
 
 
 def _check(module: str) -> None:

@@ -19,12 +19,17 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def warning(settings: ServeSettings) -> str | None:
-    """What to say if others than this machine can reach the server and read along."""
+def warnings(settings: ServeSettings) -> Iterator[str]:
+    """What to say if the log, or others than this machine, can have what requests hold."""
     host = settings.host
+    if settings.log_requests:
+        yield (
+            "WARNING: --log-requests writes the prompts and values of all clients to the log.  Who "
+            "reads the log, and wherever it is kept, has them."
+        )
     if settings.tls_cert or host in _LOOPBACK or host.startswith("127."):
-        return None
-    return (
+        return
+    yield (
         f"WARNING: listening on {host} without TLS: everyone who reaches this address can call "
         "every servable and read the traffic, API keys too.  Use --host 127.0.0.1, a firewall, or "
         "--tls-cert, --tls-key and --tls-ca."

@@ -12,6 +12,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import repository, version_policy
 from mindspore_serving.servable.discovery import discover
+from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server.config import merge_config, to_deployment
 
@@ -87,7 +88,7 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
     refused = [text for one in at for text in one.refused]
     for place in list(found):
         try:
-            check_library(*place, settings.runtime)
+            check_library(*place, settings.runtime, settings.backend)
         except StartError as error:
             refused.append(f"{place[1]}: {error}")
             found.remove(place)
@@ -110,11 +111,18 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
             alias=settings.name,
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
             allow_pickle=settings.allow_pickle,
+            backend=(settings.backend or "") if _is_bare(directory, name) else "",
         )
         for directory, name in found
         for version in _versions(settings.versions, directory, name)
     ]
     return configs, refused
+
+
+def _is_bare(directory: str, name: str) -> bool:
+    """Whether it is a model file without servable_config.py."""
+    path = os.path.join(directory, name)
+    return not (is_language_model(path) or os.path.isfile(os.path.join(path, CONFIG_FILE)))
 
 
 def _unloadable(settings: ServeSettings) -> ServeSettings:

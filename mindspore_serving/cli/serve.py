@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mindspore_serving import server
+from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
@@ -17,6 +17,7 @@ from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
+from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.servable.check import check_number
 from mindspore_serving.server import startup
 from mindspore_serving.server.master import context
@@ -31,6 +32,7 @@ def run(settings: ServeSettings) -> int:
     Raises ServingError if nothing can be served; then nothing is left running.
     """
     tls = _tls(settings)
+    _set_log(settings)
     configs, refused = servables.find(settings)
     for text in refused:
         _complain(f"Not served: {text}")
@@ -57,6 +59,17 @@ def run(settings: ServeSettings) -> int:
     _say(report.ready(settings, startup.describe(), seconds))
     _warn(settings)
     return _wait()
+
+
+def _set_log(settings: ServeSettings) -> None:
+    """Of this process and of its workers."""
+    given = {
+        LEVEL: settings.log_level,
+        FORMAT: settings.log_format,
+        ACCESS: "1" if settings.access_log else None,
+        REQUESTS: "1" if settings.log_requests else None,
+    }
+    log.configure({name: value for name, value in given.items() if value is not None})
 
 
 def _poll_seconds(settings: ServeSettings) -> float:
@@ -153,6 +166,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             client_shared_memory=settings.client_shared_memory,
             limits=most,
             language_limits=content,
+            vllm_metrics=settings.vllm_metrics,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)
@@ -168,8 +182,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
 
 
 def _warn(settings: ServeSettings) -> None:
-    text = report.warning(settings)
-    if text:
+    for text in report.warnings(settings):
         _complain(text)
 
 

@@ -11,6 +11,8 @@ from mindspore_serving.cli.options import (
     pairs,
     positional,
 )
+from mindspore_serving.log.settings import FORMATS, NAMES
+from mindspore_serving.servable.backend_choice import NAMES as BACKENDS
 
 HTTP_PORT, GRPC_PORT = 1500, 5500
 RUNTIMES = ("openvino", "torch", "mindspore", "mindir", "transformers")
@@ -100,6 +102,21 @@ class ServeSettings:
         action="append",
         metavar="NAME=VALUE",
     )
+    log_level: str | None = option(
+        None,
+        "what is logged, of the workers too (default: that of the environment, else warning)",
+        choices=tuple(NAMES),
+    )
+    log_format: str | None = option(
+        None, "lines of the log: text (the default), or JSON objects", choices=FORMATS
+    )
+    access_log: bool = option(False, "a line for each response; nothing of bodies is in it")
+    log_requests: bool = option(
+        False, "a line for each request WITH ITS PROMPT OR VALUES: for debugging, not for people's"
+    )
+    vllm_metrics: bool = option(
+        False, "/metrics has the numbers of language models under vLLM's names, too"
+    )
     http_status_codes: bool = option(
         True, "answer errors below /model/ with 4xx and 5xx; the original had 200 for all"
     )
@@ -157,6 +174,11 @@ class ServeSettings:
     )
     allow_pickle: bool = option(
         False, "scikit-learn models may be pickles, which run any code that is in them"
+    )
+    backend: str | None = option(
+        None,
+        "of MindIR and ONNX files without servable_config.py (default: what is installed)",
+        choices=BACKENDS,
     )
     strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")

@@ -29,9 +29,19 @@ def run(settings: StatusSettings) -> int:
 
 
 def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The table; `servables` as GET /servables gives them."""
-    rows = [_cells(one, row) for one in servables for row in one["workers"]]
+    """The table, agents below their worker; `servables` as GET /servables gives them."""
+    rows = [
+        _cells(one, row)
+        for one in servables
+        for worker in one["workers"]
+        for row in (worker, *(_as_worker(agent) for agent in worker.get("agents", ())))
+    ]
     yield from table([_HEADER, *rows])
+
+
+def _as_worker(agent: dict[str, Any]) -> dict[str, Any]:
+    """The agent of a distributed servable, whose worker is ready only with all of them."""
+    return {**agent, "state": f"rank {agent['rank']}"}
 
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:

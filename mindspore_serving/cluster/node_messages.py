@@ -94,6 +94,7 @@ class Report(Message, frozen=True, tag=10):
     num_beats: int
     running: list[Running]
     loaded: float = 0.0  # share of the servable
+    numbers: list[int] | None = None  # what its process uses, and its batches
 
 
 class Moving(Message, frozen=True, tag=11):

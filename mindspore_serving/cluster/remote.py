@@ -99,6 +99,8 @@ class RemoteProcess:
             running = [replace(one, since=now - one.since) for one in message.running]
             status.write(self.view.reserved, message.num_beats, running)
             status.set_loaded(self.view.reserved, message.loaded)
+            if message.numbers is not None:  # of a node of this version
+                status.set_numbers(self.view.reserved, message.numbers)
         elif isinstance(message, Moving):
             self.is_moving = True
         elif isinstance(message, Exited):

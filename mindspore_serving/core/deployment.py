@@ -84,6 +84,7 @@ class Deployment:
     alias: str = ""  # what clients call it, if not by the name of its directory
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     allow_pickle: bool = False  # whether a bare model may be one
+    backend: str = ""  # of a bare model, where there is a choice
     gang: GangOptions | None = None  # of a distributed servable
     generation: int = 0
 

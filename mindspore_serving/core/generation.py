@@ -39,6 +39,7 @@ class SamplingParams:
         16,
         "most tokens of an answer; None: up to the end of the context",
         at_least=1,
+        ollama="num_predict",
         tgi="max_new_tokens",
         llm_serving="max_new_tokens",
     )
@@ -48,6 +49,8 @@ class SamplingParams:
         "answers to one prompt, which share its cache",
         at_least=1,
         at_most=MAX_SEQUENCES,
+        anthropic=None,
+        ollama=None,
         tgi=None,
         llm_serving=None,
     )
@@ -90,6 +93,7 @@ class SamplingParams:
         "divides positive logits of tokens of prompt and answer; 1 is none",
         at_least=0.01,
         at_most=100.0,
+        ollama="repeat_penalty",
     )
     frequency_penalty: float = param(
         0.0, "subtracted for each time a token is in the answer", at_least=-2.0, at_most=2.0
@@ -99,13 +103,18 @@ class SamplingParams:
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
     stop: Sequence[str] = param(
-        (), "texts that end the answer, and are not part of it", at_most=MAX_STOPS
+        (),
+        "texts that end the answer, and are not part of it",
+        at_most=MAX_STOPS,
+        anthropic="stop_sequences",
     )
     stop_token_ids: Sequence[int] = param((), "tokens that end the answer, besides the model's own")
     include_stop: bool = param(
         False,
         "a stop text stays in the answer",
         openai="include_stop_str_in_output",
+        anthropic=None,
+        ollama=None,
         tgi=None,
         llm_serving=None,
     )
@@ -119,6 +128,8 @@ class SamplingParams:
         "likeliest tokens that are reported besides each token; None: no log-probabilities",
         at_least=0,
         at_most=MAX_LOGPROBS,
+        anthropic=None,
+        ollama=None,
         tgi="top_n_tokens",
         llm_serving="top_n_tokens",
     )
@@ -128,6 +139,8 @@ class SamplingParams:
         at_least=0,
         at_most=MAX_LOGPROBS,
         openai=None,
+        anthropic=None,
+        ollama=None,
         tgi=None,
         llm_serving=None,
     )

@@ -37,6 +37,13 @@ class LanguageLimits:
     max_bad_words_length: int = param(4096, "characters of all bad words together", at_least=1)
     max_bias: int = param(1024, "tokens with a `logit_bias`", at_least=0)
     max_stop_ids: int = param(1024, "stop tokens", at_least=0)
+    max_stored: int = param(
+        256,
+        "OpenAI's responses that are stored for each API key, or for all who have none; the oldest "
+        "is forgotten",
+        at_least=0,
+    )
+    max_stored_bytes: int = param(32 << 20, "bytes of those; so also", at_least=0)
 
     def __post_init__(self) -> None:
         for name, row in LANGUAGE_LIMITS.items():

@@ -16,7 +16,14 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from mindspore_serving.errors import InvalidField
 
-PROTOCOLS = {"openai": "OpenAI", "tgi": "TGI", "llm_serving": "llm-serving", "v2": "v2"}
+PROTOCOLS = {
+    "openai": "OpenAI",
+    "anthropic": "Anthropic",
+    "ollama": "Ollama",
+    "tgi": "TGI",
+    "llm_serving": "llm-serving",
+    "v2": "v2",
+}
 _ROW = "row"
 _INFINITE = float("inf")
 
@@ -53,6 +60,16 @@ class Row:
         if self.kind is float:
             return f"a number from {'over ' if self.is_open else ''}{low:g} to {high:g}"
         return _WORDS[self.kind]
+
+    def to_schema(self) -> dict[str, Any]:
+        """What a JSON schema says of its values besides their type."""
+        found: dict[str, Any] = {"description": self.meaning}
+        is_number = self.kind in (int, float)
+        if is_number and self.low != -_INFINITE:
+            found["exclusiveMinimum" if self.is_open else "minimum"] = self.low
+        if self.high != _INFINITE:
+            found["maximum" if is_number else "maxItems"] = self.high
+        return found if self.default in ((), {}) else {**found, "default": self.default}
 
     def check(self, value: Any) -> None:
         """Raises InvalidField.  Token ids are not looked at: that takes a vocabulary."""

@@ -5,9 +5,9 @@ says which codec its body is in, the worker decodes, runs and encodes, and the r
 come back ready to be put into an answer of the same protocol.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
@@ -91,7 +91,8 @@ class ServableReadiness:
 @dataclass(frozen=True, slots=True)
 class MethodCounts:
     """What became of the requests to a method.  `last_ms` is when the last was answered, in
-    milliseconds since 1970, 0 if none was."""
+    milliseconds since 1970, 0 if none was.  `waited_ns` is how long those that a worker got waited
+    for it, and `worker_ns` how long those that succeeded were with their workers."""
 
     num_succeeded: int = 0
     succeeded_ns: int = 0
@@ -99,6 +100,9 @@ class MethodCounts:
     failed_ns: int = 0
     num_instances: int = 0  # of those that succeeded
     last_ms: int = 0
+    num_waited: int = 0
+    waited_ns: int = 0
+    worker_ns: int = 0
 
 
 class Control(Protocol):
@@ -152,6 +156,10 @@ class Control(Protocol):
         ...
 
 
+Changes: TypeAlias = Mapping[str, Any]
+"""Fields of a `core.deployment.Deployment`, in place of what the operator gave."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelState:
     """A servable version that can be served.  `reason` says why it is not, "" if it is ready."""
@@ -165,16 +173,21 @@ class ModelState:
 
 
 class ModelControl(Protocol):
-    """Models that come and go while the server runs."""
+    """Models that come and go while the server runs.  `is_allowed` if clients may load and unload
+    them."""
+
+    is_allowed: bool
 
     async def index(self) -> Sequence[ModelState]:
         """All that is served or can be loaded by name."""
         ...
 
-    async def load(self, name: str, *, is_forced: bool = False) -> None:
+    async def load(
+        self, name: str, *, is_forced: bool = False, changes: Changes | None = None
+    ) -> None:
         """Serve the versions of `name` that there are now, each anew if it has changed or if
-        `is_forced`.  Raises NotFound, StartError, or Forbidden if the operator has not allowed
-        it."""
+        `is_forced`, with `changes` until it is loaded again.  Raises NotFound, StartError, or
+        Forbidden if the operator has not allowed it."""
         ...
 
     async def unload(self, name: str) -> None:

@@ -51,11 +51,14 @@ class BatchScheduler:
     def hand_out(self) -> None:
         now = time.monotonic()  # uvloop's clock counts milliseconds
         for method in list(self._waiting):
-            method.hand_out(now)
+            has_moved = method.hand_out(now)
             if not len(method.queue) and not method.suspects:
                 del self._waiting[method]
-            else:
-                self._wake_when_due(method, now)
+                continue
+            if has_moved:  # it is the last next time: methods of a worker take turns
+                del self._waiting[method]
+                self._waiting[method] = None
+            self._wake_when_due(method, now)
 
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
         self.windows[link].answered(answers, time.monotonic())
@@ -89,6 +92,8 @@ class BatchedMethod(ServedMethod):
         self.suspects: deque[RequestPart] = deque()  # a worker may have died of them
         self.wake_at = 0.0  # when the loop will look at a delayed batch
         self._has_agents = deployment.gang is not None
+        # Nothing waits in a worker that may not be run again when the worker dies.
+        self._leaves_singly = not self.can_retry and not self._has_agents
         self._is_suspect_out = False
         self._num_dropped = 0  # in the queue, that nobody waits for any more
         self._scheduler = scheduler
@@ -148,7 +153,9 @@ class BatchedMethod(ServedMethod):
     def add_worker(self, link: Link) -> None:
         runs_models = link.owns_models and not self._has_agents
         most_messages = MOST_MESSAGES if runs_models else MOST_MESSAGES_WITHOUT_MODELS
-        self._scheduler.windows.setdefault(link, Window(most_messages))
+        window = self._scheduler.windows.setdefault(link, Window(most_messages))
+        if self._leaves_singly:
+            window.limit_messages(1)
         self.workers.append(link)
         self._scheduler.schedule(self)
 
@@ -177,14 +184,16 @@ class BatchedMethod(ServedMethod):
             part.sent = 0.0
         return parts
 
-    def hand_out(self, now: float) -> None:
-        """Give workers all that may leave now."""
+    def hand_out(self, now: float) -> bool:
+        """Give workers all that may leave now; whether anything did."""
         if self.suspects:
             self._hand_out_suspect(now)
+        has_moved = False
         while self._hand_out_once(now):
-            pass
+            has_moved = True
         if self.num_ahead:
             self.admission.queue.fill(now)
+        return has_moved
 
     def on_empty(self, link: WorkerLink) -> None:
         """The worker that is reserved for suspects has answered everything."""
@@ -231,7 +240,7 @@ class BatchedMethod(ServedMethod):
             return False
         batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill one
         share = max(batch, -(-len(self.queue) // num_free))
-        parts = self.queue.take(min(room, share), now)
+        parts = self.queue.take(min(room, batch if self._leaves_singly else share), now)
         if not parts:
             return False
         parts = self._take_wanted(parts, now)

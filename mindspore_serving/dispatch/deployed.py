@@ -56,6 +56,7 @@ class Deployed:
         self.workers: list[WorkerSupervisor] = []  # that it is to have
         self.models: dict[str, ModelReport] = {}  # what its device workers have loaded
         self._started: list[WorkerSupervisor] = []  # also those that leave
+        self._num_restarts = 0  # of those that are gone
         self._launch = launch
         self._dispatcher = dispatcher
         self._retire_link = retire
@@ -79,6 +80,11 @@ class Deployed:
         """Whether no worker of it has run yet."""
         states = {one.state for one in self.workers}
         return bool(states) and states <= {"new", "starting"}
+
+    @property
+    def num_restarts(self) -> int:
+        """Workers that ran in place of others."""
+        return self._num_restarts + sum(one.num_restarts for one in self._started)
 
     def is_same_version(self, other: "Deployed") -> bool:
         own, others = self.deployment, other.deployment
@@ -177,8 +183,9 @@ class Deployed:
             is_awaited=deployment.gang is None,
         )
         self.workers.append(supervisor)
-        self._started = [one for one in self._started if one.state != "gone"]
-        self._started.append(supervisor)
+        gone = [one for one in self._started if one.state == "gone"]
+        self._num_restarts += sum(one.num_restarts for one in gone)
+        self._started = [*(one for one in self._started if one not in gone), supervisor]
         return supervisor
 
     def _new_autoscaler(self) -> Autoscaler:

@@ -154,7 +154,9 @@ class Dispatcher:
         if method is not None:
             self.shares.release(method.share)
             now = self._now()
-            method.series.observe(now - request.started, code, request.num_instances)
+            method.series.observe(now - request.started, code, now, request.num_instances)
+            if request.parts and request.parts[0].sent > 0:
+                method.series.observe_wait(request.started, request.parts[0].sent, now, code)
             if code or method.measures_all or method.admission.queue.since:
                 method.count_done(request, code, now)
         for part in request.parts:

@@ -18,6 +18,7 @@ from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
+    AgentPlace,
     Call,
     CallReply,
     Cancel,
@@ -25,6 +26,7 @@ from mindspore_serving.ipc.messages import (
     Exit,
     Failed,
     Leaving,
+    LogLevel,
     Numbers,
     Payload,
     Ready,
@@ -64,7 +66,8 @@ class Link:
         self.place = launched.place
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, RequestPart] = {}
-        self.numbers: dict[str, int] = {}  # of its language-model engine, as it reported last
+        self.numbers = Numbers({})  # of its language-model engine, as it reported last
+        self.agents: list[AgentPlace] = []  # of a distributed servable
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
@@ -80,9 +83,10 @@ class Link:
         self._frames: Frames[ToMaster] = Frames(ToMaster)
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
+        self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
-        self._running: list[Running] = []
+        self._log_level: str | None = None
         self._freed: list[int] = []
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
         self._loop.add_reader(self._stream.fileno(), self._on_readable)
@@ -121,26 +125,18 @@ class Link:
             self._send_freed()
             self._launched.arena.trim()
 
+    def set_log_level(self, level: str | None) -> None:
+        """The level that `log.set_level` was given here is to be the worker's."""
+        if level != self._log_level:
+            self._log_level = level
+            self._send(LogLevel(level))
+
     def ask_to_exit(self) -> None:
         self._send(Exit())
 
-    # --- what it says of itself ---------------------------------------------------------------
-
-    @property
-    def num_beats(self) -> int | None:
-        """Its heartbeats so far, if they can be seen."""
-        return None if self.closed.done() else status.beats(self._launched.view.reserved)
-
-    @property
-    def share_loaded(self) -> float:
-        """How much of the servable it has loaded, from 0 to 1."""
-        return 0.0 if self.closed.done() else status.loaded(self._launched.view.reserved)
-
     def running(self) -> list[Running]:
         """What it runs now; once the link is closed, what it ran then."""
-        if not self.closed.done():
-            self._running = list(status.read(self._launched.view.reserved))
-        return self._running
+        return list(status.read(self.status))
 
     # --- its end ------------------------------------------------------------------------------
 
@@ -155,7 +151,7 @@ class Link:
         if self.closed.done():
             return
         self.is_ready = False
-        self.running()
+        self.status = memoryview(bytes(self.status))
         self._loop.remove_reader(self._stream.fileno())
         self._outbox.close()
         self._stream.close()
@@ -217,7 +213,7 @@ class Link:
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
         elif isinstance(message, Numbers):
-            self.numbers = message.values
+            self.numbers = message
         else:
             self._on_loaded(message)
 
@@ -230,6 +226,7 @@ class Link:
         self.has_reported = True
         if isinstance(message, Ready):
             self.is_ready = True
+            self.agents = message.agents
             self.loaded.set_result(message)
         else:
             where = f"node {self.place.node}: " if self.place.node else ""

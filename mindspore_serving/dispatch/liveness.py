@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
+from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import TRIM_SECONDS
 from mindspore_serving.ipc.status import STEPS, Running
 
@@ -67,15 +69,16 @@ async def watch(
     link: Link, deployment: Deployment, on_pulse: Callable[[Link, Pulse], None]
 ) -> None:
     """Look at a worker until it has ended; `on_pulse` is called when it falls silent or is back.
-    Ends it when it is dead, or runs something for too long."""
+    Ends it when it is dead, or runs something for too long; has it log what we do."""
     pulse, seconds = Pulse(deployment.heartbeat_timeout), interval(deployment)
     last = trimmed = time.monotonic()
     while not await _is_closed_within(link, seconds):
         now = time.monotonic()
         was_silent = pulse.is_silent
         # If we were stopped ourselves for a while, the worker is not to blame.
-        pulse.see(link.num_beats, min(now - last, 2 * seconds))
+        pulse.see(status.beats(link.status), min(now - last, 2 * seconds))
         last = now
+        link.set_log_level(log.changed_level())
         overdue = find_overdue(link.running(), deployment, now)
         if overdue is not None:
             link.end(overdue[1], overdue[0])

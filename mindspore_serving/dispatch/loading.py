@@ -59,4 +59,5 @@ def setup_of(
         dict(deployment.llm_options),
         deployment.gang,
         deployment.allow_pickle,
+        deployment.backend,
     )

@@ -11,7 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import deployed as workers
-from mindspore_serving.dispatch import liveness, loading
+from mindspore_serving.dispatch import gathering, liveness, loading, vllm_metrics
 from mindspore_serving.dispatch.budget import LoadBudget
 from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.dispatcher import Dispatcher
@@ -22,6 +22,7 @@ from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import Call
+from mindspore_serving.metrics.exposition import Page
 
 EXIT_GRACE = 10.0  # seconds a worker has to leave before it is killed
 _HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
@@ -45,6 +46,14 @@ class Master:
         self.registry.find_reason = self.control.find_reason
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
+
+    def add_metrics(self, page: Page, *, has_vllm: bool = False) -> None:
+        """Put what can be counted here on `page`; with `has_vllm`, also under vLLM's names."""
+        page.add("serving_requests_in_flight", self.dispatcher.num_in_flight)
+        gathering.add_deployed(page, zip(self._deployed, self.control.readiness(), strict=True))
+        gathering.add_services(page, self.registry)
+        if has_vllm:
+            vllm_metrics.add_models(page, self.registry)
 
     # --- starting and stopping --------------------------------------------------------------
 
@@ -241,6 +250,7 @@ class Master:
         service = self._services.pop(link, None)
         if service is not None:
             self.registry.remove_worker(service, link)
+            service.totals.fold()
             service.reason = ""  # another is expected, unless its supervisor says otherwise
 
     def _on_pulse(self, link: Link, pulse: Pulse) -> None:

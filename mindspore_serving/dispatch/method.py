@@ -10,7 +10,7 @@ from mindspore_serving.dispatch.request import PendingRequest, RequestPart, cut
 from mindspore_serving.dispatch.shares import Share
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
-from mindspore_serving.metrics import Series
+from mindspore_serving.metrics.series import Series
 from mindspore_serving.wire import cutting
 
 

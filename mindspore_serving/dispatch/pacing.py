@@ -52,6 +52,10 @@ class Window:
         self._most_messages = most_messages
         self._messages: list[list[int]] = []  # [id of its last part, how many are not answered]
 
+    def limit_messages(self, most: int) -> None:
+        """There may be at most `most` messages, or fewer if that was so."""
+        self._most_messages = min(self._most_messages, most)
+
     def room(self, batch_size: int) -> int:
         """How many more parts may be sent."""
         if len(self._messages) >= self._most_messages:

@@ -10,6 +10,7 @@ from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch.batched import BatchedMethod
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.streamed import StreamedMethod
+from mindspore_serving.dispatch.totals import Totals
 from mindspore_serving.errors import NotFound, ServableUnavailable, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 
@@ -28,6 +29,7 @@ class Service:
     reason: str = ""  # why nobody serves it, if no worker is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
+    totals: Totals = field(default_factory=Totals)
 
     @property
     def public(self) -> dict[str, MethodReport]:
@@ -75,6 +77,7 @@ class Registry:
         service.card = card or service.card
         service.reason = ""
         service.workers.append(worker)
+        service.totals.add(worker)
         for report in reports:
             if report.name not in service.methods:
                 service.methods[report.name] = self._new_method(deployment, version, report)

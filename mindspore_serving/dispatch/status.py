@@ -1,6 +1,6 @@
 """What runs and how busy it is now, as plain numbers for people and pages.  Changes nothing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import Code
-from mindspore_serving.metrics import Series, quantiles
+from mindspore_serving.metrics.series import Series, quantiles
 
 
 def describe(service: Service) -> dict[str, Any]:
@@ -66,7 +66,8 @@ def readiness(
 
 
 def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
-    """Where a worker runs, or ran last; nothing but its state before its first start."""
+    """Where a worker runs, or ran last, and its agents if it has any; nothing but its state before
+    its first start."""
     link = supervisor.link
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
@@ -75,6 +76,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
         "pid": link.process.pid,
         "device": link.place.device_id,
         "state": supervisor.condition,
+        **({"agents": [msgspec.structs.asdict(one) for one in link.agents]} if link.agents else {}),
     }
 
 
@@ -88,7 +90,7 @@ def observe(service: Service, supervisors: Iterable[WorkerSupervisor]) -> dict[s
         "workers": [worker(one) for one in supervisors],
         "requests": {
             "waiting": num_waiting(service),
-            "running": sum(len(link.parts) for link in service.workers),
+            "running": num_running(service),
             "total": sum(method.series.seconds.count for method in methods),
         },
         "p50_ms": p50,
@@ -110,12 +112,20 @@ def counts(series: Series) -> MethodCounts:
         int(series.failed_seconds * 1e9),
         series.num_instances,
         int(series.last_seen() * 1000),
+        series.waits.count,
+        int(series.waits.total * 1e9),
+        int(series.worker_seconds * 1e9),
     )
 
 
 def num_waiting(service: Service) -> int:
     """Parts of requests that no worker has yet."""
     return sum(method.num_waiting for method in service.methods.values())
+
+
+def num_running(service: Service) -> int:
+    """Parts of requests that workers have."""
+    return sum(len(link.parts) for link in service.workers)
 
 
 def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCard]]:
@@ -128,44 +138,10 @@ def language_models(services: Iterable[Service]) -> list[tuple[str, int, ModelCa
     return list(newest.values())
 
 
-GAUGES = {  # metric -> number of a service
-    "workers": "num_workers",
-    "waiting": "num_waiting_parts",
-    "llm_requests_running": "num_running",
-    "llm_requests_waiting": "num_waiting",
-    "llm_cache_blocks": "num_blocks",
-    "llm_cache_blocks_free": "num_free_blocks",
-}
-COUNTERS = {
-    "llm_steps": "num_steps",
-    "llm_prompt_tokens": "num_prompt_tokens",
-    "llm_generated_tokens": "num_generated_tokens",
-    "llm_prefix_cache_queries": "num_cache_queries",
-    "llm_prefix_cache_hits": "num_cache_hits",
-    "llm_preemptions": "num_preemptions",
-}
-
-
-def metrics(
-    services: Iterable[Service], names: Mapping[str, str]
-) -> dict[str, dict[tuple[str, str], float]]:
-    """The numbers of all services by metric of `names` and by (servable, version)."""
-    found: dict[str, dict[tuple[str, str], float]] = {}
-    for service in services:
-        numbers = engine(service)
-        numbers["num_workers"] = len(service.workers)
-        numbers["num_waiting_parts"] = num_waiting(service)
-        for metric, name in names.items():
-            if name in numbers:
-                labels = (service.name, str(service.version))
-                found.setdefault(metric, {})[labels] = float(numbers[name])
-    return found
-
-
 def engine(service: Service) -> dict[str, int]:
     """The sums of what the engines of its workers count; empty before their first steps."""
     totals: dict[str, int] = {}
     for link in service.workers:
-        for name, value in link.numbers.items():
+        for name, value in link.numbers.values.items():
             totals[name] = totals.get(name, 0) + value
     return totals

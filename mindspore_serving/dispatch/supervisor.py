@@ -12,6 +12,7 @@ from mindspore_serving import log
 from mindspore_serving.core import backoff
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import NoPlace, ResourceShortage, ServingError, StartError
+from mindspore_serving.ipc.status import loaded
 from mindspore_serving.isolation.spawning import exit_text
 
 FIRST_PATIENCE, PATIENCE = 300.0, 10.0  # seconds to wait for a place, at first and later
@@ -38,6 +39,7 @@ class WorkerSupervisor:
         self.reason = ""  # with the end of the worker's log: not for clients
         self.last_exit = ""
         self.link: Link | None = None
+        self.num_restarts = 0  # workers that ran in place of others
         self.first_link: Link | None = None  # while its first worker loads
         self._start = start
         self._on_change = on_change
@@ -60,7 +62,7 @@ class WorkerSupervisor:
         """How much its first worker has loaded, from 0 to 1."""
         if self.link is not None:
             return 1.0
-        return 0.0 if self.first_link is None else self.first_link.share_loaded
+        return 0.0 if self.first_link is None else loaded(self.first_link.status)
 
     def ready_in(self) -> float | None:
         """The seconds until a worker runs or starts; None if none will, or it dies all the time."""
@@ -166,6 +168,7 @@ class WorkerSupervisor:
                 delay = self._died(0.0)
             else:
                 self._has_no_place = False
+                self.num_restarts += 1
                 self.state = "ready" if self.is_wanted else "leaving"
                 if not self.is_wanted:
                     link.process.kill()  # nothing was given to it yet

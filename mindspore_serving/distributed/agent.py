@@ -53,7 +53,7 @@ def join(setup: AgentSetup, models: Sequence[LoadedModel]) -> GangConnection:
         connection = connect(setup.address)
     except OSError as error:
         raise StartError(f"the worker at {setup.address} is not there any more: {error}") from error
-    connection.ask(Join(setup.rank, to_reports(signatures)))
+    connection.ask(Join(setup.rank, to_reports(signatures), os.getpid()))
     return connection
 
 

@@ -32,6 +32,7 @@ class GangModel:
         self.spec: ModelSpec = leader.gang.model
         self.num_slots = spec.stage_size if spec.enable_pipeline_infer else 1
         self._signature = leader.gang.signature
+        self.agents = leader.places
 
     @classmethod
     def open(

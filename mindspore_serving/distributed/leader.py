@@ -26,6 +26,7 @@ from mindspore_serving.distributed.messages import (
 from mindspore_serving.distributed.peer import MOST_WORDS, Peer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.ipc.messages import AgentPlace
 
 MOST_UNKNOWN = 256  # connections that have not proved the token
 GREETING = 10.0  # seconds that they have for it
@@ -57,6 +58,7 @@ class Leader:
         self._on_broken = on_broken
         self._peers: set[Peer] = set()
         self._agents: dict[int, Peer] = {}
+        self._pids: dict[int, int] = {}  # of agents, by rank
         self._end = ""  # why there is no gang any more
         self.predictions = Predictions(gang, self._agents, self._break, limit)
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -118,6 +120,14 @@ class Leader:
         for peer in list(self._peers):
             peer.close()
 
+    @property
+    def places(self) -> list[AgentPlace]:
+        """Where the ranks of a complete gang run."""
+        return [
+            AgentPlace(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
+            for rank in self.gang.ranks
+        ]
+
     # --- peers ----------------------------------------------------------------------------------
 
     def on_opened(self, peer: Peer) -> None:
@@ -150,6 +160,7 @@ class Leader:
         peer.rank = message.rank
         peer.expect_tensors()
         self._agents[message.rank] = peer
+        self._pids[message.rank] = message.pid
         peer.send(Accepted())
         log.info("rank %d has joined %s", message.rank, self.gang.name)
         if self.gang.is_complete:

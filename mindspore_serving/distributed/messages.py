@@ -15,7 +15,7 @@ from mindspore_serving.ipc.channel import FRAME_LIMIT
 from mindspore_serving.ipc.messages import Fault, Message
 from mindspore_serving.wire.tensor import MAX_RANK
 
-PROTOCOL = 1  # grows with every change of what follows
+PROTOCOL = 2  # grows with every change of what follows
 SMALL = 1 << 16  # bytes of any message before a peer has proved its token
 MEDIUM = 4 << 20  # ... and of all but tensors: a plan has a rank table
 MOST_TENSORS = FRAME_LIMIT - 64  # bytes of encoded tensors; the rest is for the message around
@@ -100,10 +100,11 @@ class GaveUp(Message, frozen=True, tag=22):
 
 
 class Join(Message, frozen=True, tag=23):
-    """An agent has loaded the model of its rank."""
+    """An agent, the process `pid` of its machine, has loaded the model of its rank."""
 
     rank: int
     graphs: list[GraphReport]
+    pid: int
 
 
 class Beat(Message, frozen=True, tag=24):

@@ -76,9 +76,12 @@ def _watch(
     parent = os.getppid()
 
     def wait() -> None:
-        trimmed = 0.0
+        trimmed = measured = 0.0
         while True:
             status.beat(arena.reserved)
+            if time.monotonic() - measured >= status.USAGE_SECONDS:
+                measured = time.monotonic()
+                status.set_usage(arena.reserved)
             if time.monotonic() - trimmed >= TRIM_SECONDS:
                 trimmed = time.monotonic()
                 arena.trim()

@@ -19,19 +19,19 @@ from mindspore_serving.execution.job import (
     Program,
     ReorderBuffer,
 )
-from mindspore_serving.ipc.status import SIZE, STAGES, Lane
+from mindspore_serving.ipc.status import SIZE, STAGES, BatchSizes, Lane
 
 
 class Executor:
     """The queues in front of every stage of every program.  `post` runs an action on the thread
     that uses the executor; by default at once, for executors whose stages finish on that thread.
-    What runs is written to `lane`."""
+    What runs, and the sizes of batches, are written to `status` (see `ipc.status`)."""
 
     def __init__(
         self,
         programs: dict[str, Program],
         post: Callable[[Callable[[], None]], None] = lambda action: action(),
-        lane: Lane | None = None,
+        status: memoryview | None = None,
     ) -> None:
         self._queues: list[tuple[Program, list[deque[Job]]]] = []
         self._queues_of: dict[str, list[deque[Job]]] = {}
@@ -41,7 +41,8 @@ class Executor:
             self._queues_of[name] = queues
         self.programs = programs
         self.post = post
-        self._lane = lane or Lane(memoryview(bytearray(SIZE)), STAGES)
+        memory = memoryview(bytearray(SIZE)) if status is None else status
+        self._lane, self._sizes = Lane(memory, STAGES), BatchSizes(memory)
         self._turn = 0
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
@@ -158,6 +159,7 @@ class Executor:
     def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
         if not jobs:
             return
+        self._sizes.observe(len(jobs))
         stage, tag = program.stages[position], program.method.stages[position].tag
         try:
             if stage.start is not None:

@@ -15,7 +15,7 @@ from mindspore_serving.core.llm_messages import METHODS
 from mindspore_serving.core.tasks import TASKS
 from mindspore_serving.core.value import Value
 from mindspore_serving.execution.job import Outcome, Program
-from mindspore_serving.ipc.messages import MethodReport, ModelReport
+from mindspore_serving.ipc.messages import AgentPlace, MethodReport, ModelReport
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
@@ -36,6 +36,7 @@ class Host:
     num_slots: int = 1  # how many
     language: "LanguageService | None" = None
     tasks: "dict[str, OpenTask]" = field(default_factory=dict)  # by path
+    agents: list[AgentPlace] = field(default_factory=list)  # of a distributed servable
 
     def method_reports(self) -> list[MethodReport]:
         reports = []

@@ -29,7 +29,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
-from mindspore_serving.ipc.messages import WorkReply, to_fault
+from mindspore_serving.ipc.messages import Numbers, WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
@@ -121,6 +121,10 @@ class LanguageService:
         """The engine's newest numbers; empty before its first step."""
         stats = self.engine.stats
         return {} if stats is None else msgspec.to_builtins(stats)
+
+    def report(self) -> Numbers:
+        """All that the engine counts."""
+        return Numbers(self.numbers(), *self.engine.counts())
 
     def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
         """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up

@@ -57,6 +57,7 @@ def load(
         setup.version,
         setup.llm_options,
         allow_pickle=setup.allow_pickle,
+        backend=setup.backend,
     )
     if declaration.language is not None and not declaration.methods:
         from mindspore_serving.execution.bare import add_default_method  # and what it knows
@@ -112,6 +113,7 @@ def _open_gang(
     name = host.declaration.name
     gang = GangModel.open(name, spec, options, on_broken)
     host.declaration.models[name] = gang.spec
+    host.agents = gang.agents
     host.num_slots = gang.num_slots
     if gang.num_slots > 1:
         host.threads = ThreadPoolExecutor(gang.num_slots, "prediction")

@@ -20,7 +20,7 @@ from mindspore_serving.ipc.messages import (
     Cancel,
     Done,
     Exit,
-    Numbers,
+    LogLevel,
     ToWorker,
     Work,
     WorkItem,
@@ -44,6 +44,7 @@ class StageLoop:
         self._inbox = inbox
         self._remote = remote
         self._open: dict[int, Item] = {}
+        self._begun: dict[int, float] = {}  # of items whose time will be logged
         self._is_leaving = False
 
     @property
@@ -75,6 +76,8 @@ class StageLoop:
                 self.cancel(item_id)
         elif isinstance(message, CallReply):
             self.executor.resume(*self._remote.take(message.reply))
+        elif isinstance(message, LogLevel):
+            log.set_level(message.level)
         elif isinstance(message, Exit):
             self._is_leaving = True
 
@@ -90,6 +93,8 @@ class StageLoop:
         item = Item(work.id, program, codec, deadline, work.is_stream)
         self.executor.add(item, instances)
         self._open[work.id] = item
+        if log.is_shown("1"):
+            self._begun[work.id] = time.monotonic()
 
     def cancel(self, item_id: int) -> None:
         """Nobody waits for the item any more."""
@@ -115,6 +120,10 @@ class StageLoop:
 
     def _reply(self, item: Item) -> WorkReply:
         del self._open[item.id]
+        begun = self._begun.pop(item.id, None)
+        if begun is not None:
+            name, milliseconds = item.program.method.name, 1000 * (time.monotonic() - begun)
+            log.info("Method %s WorkerRequestHandle Time Cost # %.3f ms", name, milliseconds)
         put = self._connection.arena.put
         instances = [put(output) for output in item.outputs]
         faults = to_faults(item.faults)
@@ -176,7 +185,7 @@ class LanguageLoop(StageLoop):
         numbers = self._language.numbers()
         if numbers and numbers != self._numbers:
             self._numbers = numbers
-            self._connection.send(Numbers(numbers))
+            self._connection.send(self._language.report())
         return super().collect() + collected
 
 

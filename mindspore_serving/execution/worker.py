@@ -20,7 +20,7 @@ from mindspore_serving.execution.loop import LanguageLoop, StageLoop
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Failed, Leaving, Ready, Setup
-from mindspore_serving.ipc.status import STAGES, STEPS, Lane, set_loaded
+from mindspore_serving.ipc.status import STEPS, Lane, set_loaded
 from mindspore_serving.servable.check import check_servable_name
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
@@ -61,7 +61,7 @@ class Worker:
         self.overrides = Overrides()
         self._on_broken = on_broken
         self._connection = Connection(stream, arena, view)
-        self._lane = Lane(arena.reserved, STAGES)
+        self._status = arena.reserved
         self._inbox = Inbox(self._connection, self._connection)
         self._remote = RemoteCaller(self._connection, self._inbox)
 
@@ -78,7 +78,7 @@ class Worker:
         elif host.threads is not None:
             self._serve_threads(host)
         else:
-            self._loop(self._inbox, Executor(host.programs, lane=self._lane)).run()
+            self._loop(self._inbox, Executor(host.programs, status=self._status)).run()
         host.close()
         return 0
 
@@ -89,10 +89,9 @@ class Worker:
     def _load(self, setup: Setup) -> Host | None:
         self._remote.servable = setup.servable_name
         try:
-            memory = self._connection.arena.reserved
-            setup, steps = self.overrides.apply(setup), Lane(memory, STEPS)
+            setup, steps = self.overrides.apply(setup), Lane(self._status, STEPS)
             wakeable = self._connection.make_wakeable
-            with loading.reported_to(partial(set_loaded, memory)):
+            with loading.reported_to(partial(set_loaded, self._status)):
                 host = load(setup, self._remote, wakeable, steps, self._broke)
         except ModuleNotFoundError as error:  # of ours, or of what ours need
             self._connection.send(Failed(extras.missing(error, "it")))
@@ -104,7 +103,8 @@ class Worker:
             return None
         self._remote.version = host.version
         card = None if host.language is None else host.language.engine.card
-        self._connection.send(Ready(host.version, host.method_reports(), host.models, card))
+        methods = host.method_reports()
+        self._connection.send(Ready(host.version, methods, host.models, card, host.agents))
         return host
 
     def _broke(self, reason: str) -> None:
@@ -117,7 +117,7 @@ class Worker:
         inbox = Inbox(source, self._connection)
         inbox.kept.extend(self._inbox.kept)
         self._remote.inbox = inbox
-        self._loop(inbox, Executor(host.programs, source.post, self._lane)).run()
+        self._loop(inbox, Executor(host.programs, source.post, self._status)).run()
 
     def _loop(self, inbox: Inbox, executor: Executor) -> StageLoop:
         return StageLoop(self._connection, inbox, self._remote, executor)
@@ -141,7 +141,7 @@ class Worker:
         self._remote.inbox = Inbox(others, self._connection)
         thread = threading.Thread(target=self._run, args=[loop], name="channel", daemon=True)
         thread.start()
-        self._loop(self._remote.inbox, Executor(slow, others.put, self._lane)).run()
+        self._loop(self._remote.inbox, Executor(slow, others.put, self._status)).run()
         loop.is_alone = True
         self._connection.wake()
         thread.join()

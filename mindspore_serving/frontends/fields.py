@@ -5,7 +5,7 @@ The structs that bodies are decoded to, refusals, translations and documentation
 them.  Knows no protocol.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -85,6 +85,24 @@ class Fields:
         new = [(name, kind, None) for name, kind in fields.items() if name not in known]
         extended: Any = msgspec.defstruct(body.__name__, new, bases=(body,), kw_only=True)
         found: type[S] = extended
+        return found
+
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        """What a JSON schema says of each field besides its type; of sampling parameters those
+        alone that are `known`, if it is given."""
+        plain = [one for one in self._plain.items() if known is None or one[1] in known]
+        found = {alias: SAMPLING[name].to_schema() for name, alias in plain}
+        found |= {name: {"description": "ignored"} for name in self.ignored}
+        for made in self.translated:
+            meaning = " ".join(made.meaning.split())
+            for name in made.fields:
+                found.setdefault(name, {"description": meaning})
+        for one in self.refused:
+            if one.is_wrong is bool:
+                found[one.field] = {"enum": [None, False], "description": one.problem}
+            else:
+                problem = one.problem.removeprefix("is {}, ")
+                found.setdefault(one.field, {}).setdefault("description", problem)
         return found
 
     def refuse(self, body: msgspec.Struct) -> None:

@@ -4,11 +4,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
-from mindspore_serving.frontends.refusals import refuse
+from mindspore_serving.frontends.refusals import OLLAMA, refuse
 from mindspore_serving.frontends.sites import SiteRules
 
 _LANGUAGE = (  # routes of language models, beside "/"
-    *("/v1/", "/v2/", "/models/", "/serving/", "/generate"),
+    *("/v1/", "/v2/", "/models/", "/serving/", "/generate", *OLLAMA),
     *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
 )
 OPEN_PATHS = (  # for everybody
@@ -49,6 +49,8 @@ class Gate:
         fields = dict(scope["headers"])
         if self._sites is not None:
             self._sites.check(scope["method"], fields)
-            if scope["path"].startswith(_LANGUAGE) or scope["path"] == "/":
+            if f"{scope['path']}/".startswith(_LANGUAGE) or scope["path"] == "/":
                 self._sites.check_type(fields)
-        return self._keys.find(fields.get(b"authorization")).admit() if self._keys else None
+        if not self._keys:
+            return None
+        return self._keys.find(fields.get(b"authorization"), fields.get(b"x-api-key")).admit()

@@ -14,6 +14,7 @@ import grpc.aio
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
+from mindspore_serving.frontends import access
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
@@ -59,6 +60,7 @@ class CallGate:
             except BaseException:
                 call.leave()
                 raise
+            access.note_received(len(call.body))
         except ServingError as error:
             await abort(context, error)
         call.timeout = self.timeout_of(context)

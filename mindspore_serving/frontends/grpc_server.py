@@ -12,7 +12,9 @@ import grpc.aio
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
+from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.address import Address, most_descriptors
+from mindspore_serving.frontends.grpc_access import Counted
 from mindspore_serving.frontends.tls import Tls, to_credentials
 
 _WATCH_SECONDS = 0.5  # between two looks whether the server still runs
@@ -27,10 +29,11 @@ class GrpcServer:
         handlers: Sequence[Any],
         limits: ServerLimits | None = None,
         closing: Sequence[Callable[[], None]] = (),
+        responses: Responses | None = None,
     ) -> None:
         """`closing` are called first when the server stops."""
         self.address = address
-        self._handlers = handlers
+        self._handlers: list[Any] = [Counted(one, responses or Responses()) for one in handlers]
         self._limits = limits or ServerLimits()
         self._closing = closing
         self._server: grpc.aio.Server | None = None

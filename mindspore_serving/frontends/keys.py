@@ -83,11 +83,14 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self._holders)
 
-    def find(self, authorization: bytes | None) -> KeyHolder:
+    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> KeyHolder:
         """Whose key an Authorization header has: as a bearer token, or as the password of basic
-        authentication, for which browsers show a dialogue.  Raises Unauthorized."""
+        authentication, for which browsers show a dialogue.  Or an X-Api-Key header, as Anthropic's
+        clients send it.  Raises Unauthorized."""
         # The time that a look-up takes tells something of the digest, and nothing of the key.
         holder = self._holders.get(_digest(_key_of(authorization or b"")))
+        if holder is None and api_key is not None:
+            holder = self._holders.get(_digest(api_key.strip()))
         if holder is None:
             raise Unauthorized(TEXT)
         return holder

@@ -28,10 +28,10 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.frontends import access
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.terms import Terms
-from mindspore_serving.metrics import WAITS, Histogram
 
 DEFAULT_MAX_N = 16
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
@@ -43,18 +43,16 @@ class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it before its end needs `cancel`, which frees what the request has; `with` does that.
-    `queue` counts the seconds that it waited for its first step, `idle_timeout` is that of Replies.
+    `idle_timeout` is that of Replies.
     """
 
     def __init__(
         self,
         inference: Inference,
         request: Request,
-        queue: Histogram | None = None,
         idle_timeout: float | None = None,
     ) -> None:
         self._events: deque[Event] = deque()
-        self._queue = queue
         self._replies = Replies(inference, request, idle_timeout)
 
     async def begin(self) -> Started:
@@ -72,13 +70,11 @@ class Generation:
             event = await self.next()
             if event is None:
                 raise ServingError("the model did not finish its answer")
-            if not isinstance(event, Finished):
-                yield event
-                continue
-            if self._queue is not None:
-                self._queue.observe(event.queue_seconds)
+            if isinstance(event, Finished):
+                access.note_tokens(event.num_prompt_tokens, event.num_generated_tokens)
             yield event
-            return
+            if isinstance(event, Finished):
+                return
 
     def cancel(self) -> None:
         """Nobody reads any more.  Harmless at the end."""
@@ -133,8 +129,7 @@ class LanguageRules:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that takes requests; `adapter` if the name is that of a LoRA adapter of it.  `queue`
-    counts the seconds that generations waited for their first steps."""
+    """A model that takes requests; `adapter` if the name is that of a LoRA adapter of it."""
 
     name: str
     servable: str
@@ -142,7 +137,6 @@ class ServedModel:
     card: ModelCard
     inference: Inference
     adapter: str = ""
-    queue: Histogram | None = None
     rules: LanguageRules = LanguageRules()
 
     def generate(self, request: Generate, terms: Terms) -> Generation:
@@ -151,7 +145,7 @@ class ServedModel:
         if terms.priority:
             request = msgspec.structs.replace(request, priority=request.priority + terms.priority)
         idle_timeout = self.rules.limits.stream_idle_timeout if request.is_stream else None
-        return Generation(self.inference, self._wrap(request, terms), self.queue, idle_timeout)
+        return Generation(self.inference, self._wrap(request, terms), idle_timeout)
 
     async def call(self, request: LLMRequest, expected: type[Answer], terms: Terms) -> Answer:
         """The one answer to any other request.  Raises RequestRefused, or another ServingError."""
@@ -203,11 +197,7 @@ def _is_any(name: str | None) -> bool:
 
 
 class LanguageModels:
-    """All that are served now.  Used on the event loop's thread.
-
-    `queues` counts, by servable and version, the seconds that generations waited for their first
-    steps; of those that were answered in full.
-    """
+    """All that are served now.  Used on the event loop's thread."""
 
     def __init__(
         self, inference: Inference, control: Control, rules: LanguageRules | None = None
@@ -215,7 +205,6 @@ class LanguageModels:
         self._inference = inference
         self._control = control
         self._rules = rules or LanguageRules()
-        self.queues: dict[tuple[str, str], Histogram] = {}
 
     @property
     def limits(self) -> LanguageLimits:
@@ -226,10 +215,9 @@ class LanguageModels:
         """The newest version of each, by name, and behind each its adapters."""
         found = []
         for servable, version, card in self._control.language_models():
-            queue = self._queue(servable, version) if card.can_generate else None
             for adapter in ("", *card.adapters):
                 own = (adapter or servable, servable, version, card)
-                found.append(ServedModel(*own, self._inference, adapter, queue, self._rules))
+                found.append(ServedModel(*own, self._inference, adapter, self._rules))
         return found
 
     def listed(self) -> list[ServedModel]:
@@ -258,9 +246,3 @@ class LanguageModels:
             raise missing
         names = ", ".join(model.name for model in models) or "none"
         raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")
-
-    def _queue(self, servable: str, version: int) -> Histogram:
-        labels = servable, str(version)
-        if labels not in self.queues:
-            self.queues[labels] = Histogram(WAITS)
-        return self.queues[labels]

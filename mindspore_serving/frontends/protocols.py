@@ -5,34 +5,18 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import Scope
 
-from mindspore_serving.frontends import llm_serving, openai, page, tgi
+from mindspore_serving.frontends import anthropic, llm_serving, ollama, openai, openapi, page, tgi
+from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
+from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.metrics import render_waits
-
-
-class _AmongModels(BaseRoute):
-    """A route that exists only where there is a language model, or may be soon."""
-
-    def __init__(self, site: Site, route: BaseRoute) -> None:
-        self._site = site
-        self._route = route
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match = self._route.matches(scope)
-        control = self._site.control
-        exists = control.has_language_models or still_loading(control) is not None
-        return match if exists else (Match.NONE, {})
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route.handle(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +28,8 @@ class Mounted:
     metrics: Callable[[], bytes]
 
 
-def mount(site: Site, form: Form, v2: V2) -> Mounted:
-    """`form` is the form of llm-serving's streams."""
+def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
+    """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
     recorder = tgi.Recorder()
 
     async def root(request: Request) -> Response:
@@ -62,20 +46,22 @@ def mount(site: Site, form: Form, v2: V2) -> Mounted:
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        waits = render_waits(
-            "llm_queue_seconds",
-            "From when a generation was ready to its first step",
-            site.models.queues,
-        )
-        return waits + recorder.render(gauges)
+        return recorder.render(gauges)
+
+    def has_models(_: Scope) -> bool:
+        control = site.control
+        return control.has_language_models or still_loading(control) is not None
 
     routes = (
         Route("/", root, methods=["GET"]),
-        *(_AmongModels(site, route) for route in tgi.routes(site, recorder=recorder)),
+        *(RouteIf(route, has_models) for route in tgi.routes(site, recorder=recorder)),
         *v2_routes.routes(v2, site.max_body),
         *v1.routes(v2, site.max_body),
+        *anthropic.routes(site),  # before OpenAI's: both have /v1/models
         *openai.routes(site),  # behind TGI's /tokenize, which declines what is not its own
+        *ollama.routes(site),
         *llm_serving.routes(site, form),
         *page.routes(site),
+        *openapi.routes(v2, visible or Visible()),
     )
     return Mounted(routes, metrics)

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from starlette.responses import JSONResponse, Response
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
+from mindspore_serving.frontends.anthropic.errors import to_limit
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
+from mindspore_serving.frontends.ollama.errors import to_response as to_ollama
 from mindspore_serving.frontends.openai.errors import to_failure
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
 from mindspore_serving.frontends.v2.errors import to_response as to_v2
@@ -39,6 +41,10 @@ def _openai(error: ServingError) -> Response:
     return to_failure(error).to_response()
 
 
+def _anthropic(error: ServingError) -> Response:
+    return to_limit(error).to_response()
+
+
 def _classic(error: ServingError) -> Response:
     response = JSONResponse({"error_msg": str(error)}, status.of(error.code).http)
     seconds = status.retry_after(error)
@@ -56,9 +62,18 @@ def _other(error: ServingError) -> Response:
     return to_tgi_error(error).to_response()
 
 
+OLLAMA = tuple(  # a classic URL may begin with "/api/" too
+    f"/api/{name}/"
+    for name in (
+        *("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version"),
+        *("pull", "push", "create", "copy", "delete", "blobs"),
+    )
+)
 PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
     (("/v2/",), to_v2),
+    (("/v1/messages/",), _anthropic),
     (("/v1/", "/tokenize/", "/detokenize/"), _openai),
+    (OLLAMA, to_ollama),
     (("/models/", "/serving/"), to_llm_serving),
     (("/model/", "/servables/", "/metrics/"), _classic),
     (("",), _other),

@@ -6,6 +6,7 @@ from collections import deque
 
 from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, Overloaded
+from mindspore_serving.frontends import access
 
 MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
 REPLY_SIZE = 256  # bytes of one without instances
@@ -20,6 +21,7 @@ async def infer(inference: Inference, request: Request) -> Reply:
         if not future.done():
             future.set_result(reply)
 
+    access.note(request.servable, request.method)
     call = inference.submit(request, resolve)
     try:
         return await future
@@ -49,6 +51,7 @@ class Replies:
         self._idle_timeout = idle_timeout
         self._is_silent = True  # since the timer was started
         self._timer: asyncio.TimerHandle | None = None
+        access.note(request.servable, request.method)
         self._call = inference.submit(request, self._take)
 
     async def next(self) -> Reply | None:

@@ -111,6 +111,16 @@ class ModelReport(Message, frozen=True):
     graphs: list[InstanceSignature]
 
 
+class AgentPlace(Message, frozen=True):
+    """Where a rank of a distributed servable runs: the address of its machine by the rank table,
+    the device there, and the process."""
+
+    rank: int
+    node: str
+    device: int
+    pid: int
+
+
 # --- master to worker -------------------------------------------------------------------------
 
 
@@ -130,6 +140,7 @@ class Setup(Message, frozen=True, tag=10):
     llm_options: dict[str, Any] = {}  # of a language model without servable_config.py
     gang: GangOptions | None = None  # of a distributed servable
     allow_pickle: bool = False  # whether models may be pickles
+    backend: str = ""  # of a model without servable_config.py
 
 
 class Work(Message, frozen=True, tag=11):
@@ -155,6 +166,12 @@ class Exit(Message, frozen=True, tag=14):
     """Finish what runs, then leave."""
 
 
+class LogLevel(Message, frozen=True, tag=15):
+    """Log from `level` on, see `log.set_level`."""
+
+    level: str | None
+
+
 # --- worker to master -------------------------------------------------------------------------
 
 
@@ -165,6 +182,7 @@ class Ready(Message, frozen=True, tag=20):
     methods: list[MethodReport]
     models: dict[str, ModelReport]
     card: ModelCard | None = None  # of its language model
+    agents: list[AgentPlace] = []  # of a distributed servable
 
 
 class Failed(Message, frozen=True, tag=21):
@@ -194,10 +212,13 @@ class Leaving(Message, frozen=True, tag=24):
 
 
 class Numbers(Message, frozen=True, tag=25):
-    """What the worker's language-model engine counts now: the fields of its `EngineStats`."""
+    """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
+    by finish reason, and histograms by the names of their metrics: the sum, and the counts."""
 
     values: dict[str, int]
+    answers: dict[str, int] = {}
+    histograms: dict[str, tuple[float, list[int]]] = {}
 
 
-ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit
+ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel
 ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers

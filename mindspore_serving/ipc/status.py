@@ -2,13 +2,19 @@
 stage holds the worker's interpreter, and when the worker is dead.
 
 Each thread that runs work of requests has a lane: when it began, which stage, the ids of the items.
-Behind the lanes are a count of heartbeats, and how much is loaded.
+Behind the lanes are a count of heartbeats, how much is loaded, what the process uses, and how large
+the batches were.
 """
 
+import os
+import resource
 import struct
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+
+from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 NUM_LANES = 2
 STAGES, STEPS = range(NUM_LANES)  # the thread that runs stages, and a language model's engine
@@ -18,8 +24,12 @@ MOST_IDS = _LENGTH - _IDS
 _ANY = MOST_IDS + 1  # the count that stands for any items
 _BEATS = NUM_LANES * _LENGTH * 8
 _LOADED = _BEATS + 8
-SIZE = _LOADED + 8
+_USAGE = _LOADED + 8
+_BATCHES = _USAGE + 3 * 8  # a count for each bound of SIZES and above, and the sum
+SIZE = _BATCHES + (len(SIZES) + 2) * 8
+_NUMBERS = (SIZE - _USAGE) // 8
 BEAT_SECONDS = 0.2  # between two heartbeats
+USAGE_SECONDS = 1.0  # between two looks at what the process uses
 
 
 _HEAD = struct.Struct("qqqq")  # with the first id
@@ -91,6 +101,68 @@ def loaded(memory: memoryview) -> float:
     """How much of the servable is loaded, from 0 to 1, as far as it is known."""
     found: float = struct.unpack_from("d", memory, _LOADED)[0] if len(memory) == SIZE else 0.0
     return found
+
+
+class BatchSizes:
+    """Counts the batches that one thread runs."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
+
+    def observe(self, size: int) -> None:
+        for start, more in ((_BATCHES + bisect_left(SIZES, size) * 8, 1), (SIZE - 8, size)):
+            (count,) = _NUMBER.unpack_from(self._memory, start)
+            _NUMBER.pack_into(self._memory, start, count + more)
+
+
+def batch_sizes(memory: memoryview) -> Histogram:
+    """How many batches of which size were run."""
+    found = Histogram(SIZES)
+    *counts, total = numbers(memory)[3:]
+    found.add(total, counts)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process uses: seconds of processor time, bytes in RAM, open descriptors."""
+
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    num_open_files: int = 0
+
+
+def set_usage(memory: memoryview) -> None:
+    """Write down what this process uses now."""
+    times = os.times()
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    num_open = len(os.listdir("/proc/self/fd")) - 1  # but for that of the directory
+    microseconds = int((times.user + times.system) * 1e6)
+    if len(memory) == SIZE:
+        struct.pack_into(
+            "3q", memory, _USAGE, microseconds, pages * resource.getpagesize(), num_open
+        )
+
+
+def usage(memory: memoryview) -> Usage:
+    """What it wrote down last."""
+    microseconds, resident_bytes, num_open_files = numbers(memory)[:3]
+    return Usage(microseconds / 1e6, resident_bytes, num_open_files)
+
+
+def numbers(memory: memoryview) -> list[int]:
+    """Usage and sizes of batches, to be copied to another machine."""
+    if len(memory) != SIZE:
+        return [0] * _NUMBERS
+    return list(struct.unpack_from(f"{_NUMBERS}q", memory, _USAGE))
+
+
+def set_numbers(memory: memoryview, found: Sequence[int]) -> None:
+    """Copy `numbers` from another machine.  Raises ValueError if they cannot be those."""
+    if len(found) != _NUMBERS or not all(0 <= one < 1 << 63 for one in found):
+        raise ValueError("it sent other numbers than were expected")
+    struct.pack_into(f"{_NUMBERS}q", memory, _USAGE, *found)
 
 
 def write(memory: memoryview, num_beats: int, running: Iterable[Running]) -> None:

@@ -68,8 +68,8 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
     if _shared(old) != _shared(new):
         raise InvalidInputs(
             "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
-            "max_workers, node_labels, llm_options, allow_pickle or a timeout of servable name "
-            f"{name} is different in multiple configurations."
+            "max_workers, node_labels, llm_options, allow_pickle, backend or a timeout of servable "
+            f"name {name} is different in multiple configurations."
         )
     return replace(
         old,
@@ -90,6 +90,7 @@ _shared = attrgetter(
     "node_labels",
     "llm_options",
     "allow_pickle",
+    "backend",
 )
 
 

@@ -14,6 +14,7 @@ from mindspore_serving import log
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.value import Value, to_value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, did_you_mean
+from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import (
     as_int_tuple,
     as_str_tuple,
@@ -39,7 +40,6 @@ _FORMATS = {
     "lightgbm": "LightGBM",
     "python": "Python",
 }
-_BACKENDS = {"mindir": ("mindspore", "openvino"), "onnx": ("onnxruntime", "openvino")}
 _runner: Runner | None = None
 
 
@@ -177,7 +177,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         without_batch_dim_inputs=without,
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
-        backend=_checked_backend(backend, name),
+        backend=check_backend(backend, name),
         allow_pickle=check_bool("allow_pickle", allow_pickle),
     )
     return Model(key)
@@ -192,20 +192,6 @@ def _checked_format(model_format: object) -> str:
     raise InvalidInputs(
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
         f"case ignored, or {', '.join(known[3:])}, but given '{given}'{did_you_mean(given, known)}"
-    )
-
-
-def _checked_backend(backend: object, name: str) -> str:
-    if backend is None:
-        return ""
-    if backend in _BACKENDS.get(name, ()):
-        return str(backend)
-    accepted = ", ".join(
-        f"{' or '.join(names)} with model format {_FORMATS[of]}" for of, names in _BACKENDS.items()
-    )
-    raise InvalidInputs(
-        f"Parameter 'backend' can only be {accepted}, but given {backend!r} with model format "
-        f"{name}"
     )
 
 

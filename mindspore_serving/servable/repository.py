@@ -6,14 +6,16 @@ Finds and checks versions, files and servables.  It runs user code only through 
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import errors
 from mindspore_serving.core.declaration import Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Signature, TensorSpec
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
+from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
@@ -30,15 +32,17 @@ def make_declaration(
     llm_options: Mapping[str, Any] | None = None,
     *,
     allow_pickle: bool = False,
+    backend: str = "",
 ) -> tuple[Declaration, int]:
     """What the servable declares, and the version that is to run.
 
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1.  A bare model gives a declaration without a method, which `predict_method` makes of
     its signature.  So does the directory of a language model, with `llm_options`.  A bare model may
-    be a pickle with `allow_pickle`.
+    be a pickle with `allow_pickle`, and is run by `backend` where there is a choice.
 
-    Raises StartError if a directory, servable_config.py or model file is missing, or fails.
+    Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
+    InvalidInputs if the backend is not for it.
     """
     check_servable(servable_directory, servable_name, allow_pickle=allow_pickle)
     root = os.path.join(servable_directory, servable_name)
@@ -51,6 +55,11 @@ def make_declaration(
             f"{', '.join(options)} are not for it; give them to declare_llm"
         )
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
+        if backend:
+            raise InvalidInputs(
+                f"servable '{servable_name}' has a servable_config.py, so the backend is chosen by "
+                f"declare_model(..., backend='{backend}') there"
+            )
         declaration = load(servable_directory, servable_name)
         has_files = any(spec.files for spec in declaration.models.values())
         version = choose_version(servable_directory, servable_name, version, has_files)
@@ -59,6 +68,7 @@ def make_declaration(
         has_versions = bool(bare.versions(root))
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare.find_bare_model(root, version, allow_pickle=allow_pickle)
+        spec = replace(spec, backend=check_backend(backend, spec.format))
         declaration.models[spec.key] = spec
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)

@@ -12,6 +12,7 @@ from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Deployment, Scaling
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.servable.backend_choice import check_name
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -84,6 +85,8 @@ class ServableStartConfig:
             without its ending.
         allow_pickle: Whether a scikit-learn model without servable_config.py may be a pickle, which
             runs any code in it.
+        backend: What runs a model without servable_config.py: "mindspore" or "openvino" for MindIR,
+            "onnxruntime" or "openvino" for ONNX.  Default: what is installed, in this order.
         llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
             the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a
             model that does not generate also those of `tasks.options.TaskOptions`.
@@ -120,6 +123,7 @@ class ServableStartConfig:
         scale_down_delay: float = 60,
         node_labels: Mapping[str, str] | None = None,
         allow_pickle: bool = False,
+        backend: str = "",
     ) -> None:
         check_str("servable_directory", servable_directory)
         check_servable_name("servable_name", servable_name)
@@ -138,10 +142,7 @@ class ServableStartConfig:
             scaling=_check_scaling(scaling, devices, num_workers),
             dec_key=dec_key,
             dec_mode=dec_mode,
-            batching=BatchPolicy(
-                max_wait=check_number("max_batch_delay_ms", max_batch_delay_ms) / 1000,
-                preferred_size=check_int("preferred_batch_size", preferred_batch_size, 0),
-            ),
+            batching=_check_batching(max_batch_delay_ms, preferred_batch_size),
             retry=check_bool("retry", retry),
             restart_policy=_check_policy(restart_policy),
             max_requests=check_int("max_requests", max_requests, 0),
@@ -152,6 +153,7 @@ class ServableStartConfig:
             alias=check_servable_name("alias", name) if name else "",
             llm_options=_check_options(llm_options),
             allow_pickle=check_bool("allow_pickle", allow_pickle),
+            backend=check_name(backend),
         )
 
     def __repr__(self) -> str:
@@ -179,6 +181,7 @@ class ServableStartConfig:
     alias: str = _reads("alias")
     llm_options: Mapping[str, Any] = _reads("llm_options")
     allow_pickle: bool = _reads("allow_pickle")
+    backend: str = _reads("backend")
 
     @property
     def max_workers(self) -> int:
@@ -187,6 +190,13 @@ class ServableStartConfig:
     @property
     def max_batch_delay_ms(self) -> float:
         return self._deployment.batching.max_wait * 1000
+
+
+def _check_batching(max_delay_ms: float, preferred_size: int) -> BatchPolicy:
+    return BatchPolicy(
+        max_wait=check_number("max_batch_delay_ms", max_delay_ms) / 1000,
+        preferred_size=check_int("preferred_batch_size", preferred_size, 0),
+    )
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

@@ -85,6 +85,7 @@ class HttpOptions:
     allowed_hosts: tuple[str, ...]
     allow_origins: tuple[str, ...]
     language: LanguageRules
+    vllm_metrics: bool
 
     def __post_init__(self) -> None:
         check.check_bool("use_status_codes", self.use_status_codes)
@@ -93,6 +94,7 @@ class HttpOptions:
                 "Parameter 'llm_serving_form' should be 'r21' or 'bare', but actually "
                 f"'{self.llm_serving_form}'"
             )
+        check.check_bool("vllm_metrics", self.vllm_metrics)
         check.check_int("max_n", self.language.max_n, 1, MAX_SEQUENCES)
         check.check_bool("allow_priority", self.language.allows_priority)
         check.check_bool("allow_chat_template", self.language.allows_templates)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mindspore_serving.core.service import ModelState
+from mindspore_serving.core.service import Changes, ModelState
 from mindspore_serving.errors import Forbidden
 from mindspore_serving.server.repository import ModelRepository
 
@@ -12,21 +12,23 @@ class ClientModelControl:
 
     def __init__(self, repository: ModelRepository, *, is_allowed: bool) -> None:
         self._repository = repository
-        self._is_allowed = is_allowed
+        self.is_allowed = is_allowed
 
     async def index(self) -> Sequence[ModelState]:
         return await self._repository.index()
 
-    async def load(self, name: str, *, is_forced: bool = False) -> None:
+    async def load(
+        self, name: str, *, is_forced: bool = False, changes: Changes | None = None
+    ) -> None:
         self._check()
-        await self._repository.load(name, is_forced=is_forced)
+        await self._repository.load(name, is_forced=is_forced, changes=changes)
 
     async def unload(self, name: str) -> None:
         self._check()
         await self._repository.unload(name)
 
     def _check(self) -> None:
-        if not self._is_allowed:
+        if not self.is_allowed:
             raise Forbidden(
                 "clients may not load and unload models on this server; --allow-loading, or "
                 "allow_loading of the function that starts it, lets them"

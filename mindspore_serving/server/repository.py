@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.service import ModelState, ServableReadiness
+from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
@@ -55,6 +55,7 @@ class ModelRepository:
         self._failed: dict[str, list[Found]] = {}  # what could not be loaded
         self._failures: dict[str, str] = {}  # ... and why
         self._unloaded: set[str] = set()  # by name: they stay so until they are loaded by name
+        self._changes: dict[str, Changes] = {}  # by name: what clients have other than is wanted
         self._generations = itertools.count(1)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last: dict[str, list[Found]] = {}  # at the last look
@@ -87,16 +88,19 @@ class ModelRepository:
                 self._added[name] = before
             raise
 
-    async def load(self, name: str, *, is_forced: bool = False) -> None:
+    async def load(
+        self, name: str, *, is_forced: bool = False, changes: Changes | None = None
+    ) -> None:
         """Serve the versions of `name` that there are now, each anew if its files or settings have
-        changed, or if `is_forced`; others of it leave when these are ready.
+        changed, or if `is_forced`; others of it leave when these are ready.  `changes` are fields
+        of its deployments, which keep them until it is loaded by name again.
 
         Raises NotFound if there is no such servable, StartError if it cannot be loaded; then what
         is served goes on.
         """
         if name not in await self._look():  # before there is a lock of that name
             raise NotFound(f"There is no servable '{name[:MOST_SHOWN]}' to be loaded")
-        await self._to_the_end(self._load(name, is_forced=is_forced))
+        await self._to_the_end(self._load(name, changes or {}, is_forced=is_forced))
 
     async def unload(self, name: str, seconds: float = UNLOAD_SECONDS) -> None:
         """Serve `name` no more: it answers what it has, for at most so many seconds.  Raises
@@ -142,13 +146,19 @@ class ModelRepository:
                 log.warning("servables stay as they are: %s", text)
             reported = text
 
-    async def _load(self, name: str, *, is_forced: bool) -> None:
+    async def _load(self, name: str, changes: Changes, *, is_forced: bool) -> None:
         async with self._locks[name]:
-            found = (await asyncio.to_thread(self._find)).get(name)
-            if found is None:
-                raise NotFound(f"There is no servable '{name}' to be loaded any more")
-            self._unloaded.discard(name)
-            await self._replace(name, found, is_forced=is_forced)
+            before = self._changes.get(name, {})
+            self._changes[name] = changes
+            try:
+                found = (await asyncio.to_thread(self._find)).get(name)
+                if found is None:
+                    raise NotFound(f"There is no servable '{name}' to be loaded any more")
+                self._unloaded.discard(name)
+                await self._replace(name, found, is_forced=is_forced)
+            except BaseException:
+                self._changes[name] = before
+                raise
 
     async def _unload(self, name: str, seconds: float) -> None:
         async with self._locks[name]:
@@ -228,7 +238,8 @@ class ModelRepository:
     def _find(self) -> dict[str, list[Found]]:
         """What is to be served now.  Raises ServingError."""
         given = [one for one in self._wanted() if one.name not in self._added]
-        return _look_at([*given, *(one for own in self._added.values() for one in own())])
+        given += (one for own in self._added.values() for one in own())
+        return _look_at([replace(one, **self._changes.get(one.name, {})) for one in given])
 
 
 def _look_at(deployments: Sequence[Deployment]) -> dict[str, list[Found]]:

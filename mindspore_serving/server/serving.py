@@ -8,19 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving import metrics
+from mindspore_serving import __version__, log
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment
-from mindspore_serving.core.service import ServableReadiness
-from mindspore_serving.dispatch import status
+from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.dispatch.master import Master
-from mindspore_serving.errors import AlreadyRunning, Code, InvalidInputs, StartError
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import grpc_health, ms_grpc, protocols
+from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_health import HealthService
 from mindspore_serving.frontends.grpc_reflection import ReflectionService
@@ -31,6 +31,8 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.openapi import Visible
+from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
 from mindspore_serving.frontends.tls import Tls, to_context
@@ -39,6 +41,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
@@ -65,6 +68,10 @@ class Serving:
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
         self._memory = SharedMemory(is_enabled=True)  # that clients have registered
+        self._inference: Inference = self._master.dispatcher
+        if log.has_requests():
+            self._inference = RequestLog(self._inference)
+        self._responses = Responses(is_logged=log.has_access_log())  # of both servers
         self.is_deployed = False
 
     @classmethod
@@ -111,13 +118,13 @@ class Serving:
         gate = CallGate(keys, options.limits, max_message)
         v2 = self._v2(self._site(options), options)
         services = {
-            ms_grpc.SERVICE: ms_grpc.handler(self._master.dispatcher, gate),
+            ms_grpc.SERVICE: ms_grpc.handler(self._inference, gate),
             v2_service.SERVICE: v2_service.handler(v2, gate),
             grpc_health.SERVICE: health.handler(),
         }
         handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
         closing = [health.close, gate.close]
-        server = GrpcServer(where, handlers, options.limits, closing)
+        server = GrpcServer(where, handlers, options.limits, closing, self._responses)
         await server.start(max_message, options.tls)
         self._grpc = server
 
@@ -126,24 +133,25 @@ class Serving:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         rest = MsRest(options.max_message, http.use_status_codes)
-        dispatcher, keys = self._master.dispatcher, Keys(options.api_keys, self._holders)
+        inference, keys = self._inference, Keys(options.api_keys, self._holders)
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
-        models = LanguageModels(dispatcher, self._master.control, http.language)
+        models = LanguageModels(inference, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        site = Site(models, dispatcher, self._master.control, rest.max_body, repository)
+        site = Site(models, inference, self._master.control, rest.max_body, repository)
         v2 = self._v2(site, options)
-        mounted = protocols.mount(site, http.llm_serving_form, v2)
+        visible = Visible(bool(keys), http.use_status_codes)
+        mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
         app = make_app(
-            dispatcher,
+            inference,
             self._master.control,
-            lambda: self._metrics() + mounted.metrics(),
+            lambda: self._metrics(has_vllm=http.vllm_metrics) + mounted.metrics(),
             rest=rest,
             keys=keys,
             sites=sites,
             routes=mounted.routes,
         )
-        path = FastPath(dispatcher, rest, keys, sites, FastInfer(v2))
-        server = HttpServer(where, app, path, options.limits)
+        path = FastPath(inference, rest, keys, sites, FastInfer(v2))
+        server = HttpServer(where, app, path, options.limits, self._responses)
         await server.start(options.tls)
         self._http = server
 
@@ -200,22 +208,21 @@ class Serving:
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a gRPC server shows."""
-        dispatcher, control = self._master.dispatcher, self._master.control
-        models = LanguageModels(dispatcher, control, LanguageRules(limits=options.limits))
+        inference, control = self._inference, self._master.control
+        models = LanguageModels(inference, control, LanguageRules(limits=options.limits))
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        return Site(models, dispatcher, control, options.max_message, repository)
+        return Site(models, inference, control, options.max_message, repository)
 
     def _v2(self, site: Site, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""
         memory = self._memory if options.client_shared_memory else SharedMemory()
         return V2(site, Models(site.control, site.models), memory, options.limits)
 
-    def _metrics(self) -> bytes:
-        registry = self._master.registry
-        in_flight = {("", ""): float(self._master.dispatcher.num_in_flight)}
-        return metrics.render(
-            lambda: [method.series for s in registry for method in s.methods.values()],
-            lambda: {"requests_in_flight": in_flight, **status.metrics(registry, status.GAUGES)},
-            lambda code: Code(code).name.lower(),
-            lambda: status.metrics(registry, status.COUNTERS),
-        )
+    def _metrics(self, *, has_vllm: bool) -> bytes:
+        page = Page()
+        page.add("serving_build_info", 1, __version__)
+        for (protocol, code), count in self._responses.counts.items():
+            page.add("serving_responses_total", count, protocol, str(code))
+        self._master.add_metrics(page, has_vllm=has_vllm)
+        page.add_process()
+        return page.render()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mindspore_serving import log
 from mindspore_serving.core.service import ServableReadiness
 
 LOOK_SECONDS = 0.1  # between two looks
@@ -73,3 +74,4 @@ def say_ready(servables: Sequence[dict[str, Any]], seconds: float) -> None:
 def say(text: str) -> None:
     """A line for people, at once."""
     print(f"Serving: {text}", flush=True)
+    log.info("%s", text)

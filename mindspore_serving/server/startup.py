@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from mindspore_serving import log
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.language_limits import LanguageLimits
@@ -163,6 +164,7 @@ def start_restful_server(
     allow_chat_template: bool = False,
     allow_loading: bool = False,
     client_shared_memory: bool = False,
+    vllm_metrics: bool = False,
 ) -> None:
     """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
     and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
@@ -184,9 +186,9 @@ def start_restful_server(
         allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
-        allow_priority: clients may choose the priority of requests to language models.
-        allow_chat_template: clients may give the chat template of a request to one.
+        allow_priority, allow_chat_template: clients may give those of a request to a model.
         allow_loading, client_shared_memory: as those of `start_grpc_server`.
+        vllm_metrics: GET /metrics has the numbers of language models under vLLM's names, too.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -197,19 +199,12 @@ def start_restful_server(
         options = FrontEndOptions.from_arguments(
             *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
         )
-        http = HttpOptions(
-            use_status_codes,
-            llm_serving_form,
-            to_names("allowed_hosts", allowed_hosts),
-            to_names("allow_origins", allow_origins),
-            LanguageRules(
-                max_n,
-                allow_priority,
-                options.limits,
-                language_limits or LanguageLimits(),
-                allow_chat_template,
-            ),
-        )
+        hosts = to_names("allowed_hosts", allowed_hosts)
+        origins = to_names("allow_origins", allow_origins)
+        content = language_limits or LanguageLimits()
+        limits = options.limits
+        rules = LanguageRules(max_n, allow_priority, limits, content, allow_chat_template)
+        http = HttpOptions(use_status_codes, llm_serving_form, hosts, origins, rules, vllm_metrics)
         run_on_server(lambda serving: serving.start_http(options, http))
     say(f"Serving RESTful server start success, listening on {address}")
 
@@ -282,7 +277,8 @@ def all_or_nothing() -> Iterator[None]:
     """Stop everything after an error, so that the process can end."""
     try:
         yield
-    except AlreadyRunning:
+    except AlreadyRunning as error:
+        log.error("%s", error)
         raise
     except BaseException:
         stop()

@@ -161,6 +161,15 @@ def test_servables_have_settings_of_their_own(read, tmp_path):
     assert (second.alias, second.max_requests, second.num_parallel_workers) == ("other", 3, 2)
 
 
+def test_the_backend_is_that_of_model_files_alone(tmp_path):
+    write_words(tmp_path / "models")
+    (tmp_path / "models" / "net").mkdir()
+    (tmp_path / "models" / "net" / "net.onnx").touch()
+    settings = ServeSettings(paths=(str(tmp_path / "models"),), backend="openvino")
+    backends = {config.servable_name: config.backend for config in to_configs(settings)}
+    assert backends == {"net": "openvino", "words": ""}
+
+
 def test_two_servables_of_one_name_are_refused(read, tmp_path):
     for name in ("one", "two"):
         write_words(tmp_path / name)

@@ -17,14 +17,15 @@ METHOD = ("add it", [{"name": name, "dtype": None, "shape": None} for name in ("
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
 def test_loopback_needs_no_warning(host: str) -> None:
-    assert report.warning(ServeSettings(["."], host=host)) is None
+    assert not list(report.warnings(ServeSettings(["."], host=host)))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "gpu-17"])
 def test_other_addresses_are_warned_of_unless_there_is_tls(host: str) -> None:
-    assert "without TLS" in (report.warning(ServeSettings(["."], host=host)) or "")
+    (text,) = report.warnings(ServeSettings(["."], host=host))
+    assert "without TLS" in text
     tls = ServeSettings(["."], host=host, tls_cert="a.pem", tls_key="a.key")
-    assert report.warning(tls) is None
+    assert not list(report.warnings(tls))
 
 
 def test_an_ipv6_address_is_put_in_brackets() -> None:

@@ -11,7 +11,7 @@ from mindspore_serving.core.generation import (
     TokenLogprob,
     join,
 )
-from mindspore_serving.core.params import param, rows_of
+from mindspore_serving.core.params import PROTOCOLS, param, rows_of
 from mindspore_serving.errors import InvalidField, InvalidInputs
 
 
@@ -29,7 +29,7 @@ def test_a_row_says_all_of_a_parameter():
     row = ROWS["count"]
     assert (row.kind, row.is_nullable, row.default, row.meaning) == (int, True, None, "how many")
     assert row.accepted == "an int of 1 to 9"
-    assert row.aliases == {"openai": None, "tgi": "number", "llm_serving": "count", "v2": "count"}
+    assert row.aliases == {**dict.fromkeys(PROTOCOLS, "count"), "openai": None, "tgi": "number"}
     assert ROWS["share"].accepted == "a number from over 0 to 1"
 
 

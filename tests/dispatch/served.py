@@ -71,12 +71,13 @@ class Window:
     def room(self, batch_size):
         return self.worker.size - self.num_held
 
+    def limit_messages(self, most): ...
     def sent(self, parts, now): ...
     def answered(self, answers, now): ...
 
 
 class Served:
-    """A dispatcher with one method "m" of servable "s", and the workers that run it."""
+    """A dispatcher with a method "m" of servable "s", and `others`, and the workers that run it."""
 
     def __init__(
         self,
@@ -87,10 +88,14 @@ class Served:
         method_retry=True,
         retry=True,
         has_real_windows=False,
+        others=(),
     ):
         self.dispatcher = Dispatcher()
         self.registry = self.dispatcher.registry
-        self.report = MethodReport("m", ["x"], ["y"], batch_size, method_retry, False, streams)
+        self.reports = [
+            MethodReport(name, ["x"], ["y"], batch_size, method_retry, False, streams)
+            for name in ("m", *others)
+        ]
         self.deployment = Deployment("d", "s", batching=policy or BatchPolicy(), retry=retry)
         self.has_real_windows = has_real_windows
         self.replies = []
@@ -101,7 +106,7 @@ class Served:
         """As the master does when `worker` has loaded the servable."""
         if not self.has_real_windows:
             self.dispatcher._batches.windows[worker] = Window(worker)
-        self.service = self.registry.add_worker(self.deployment, 1, [self.report], worker)
+        self.service = self.registry.add_worker(self.deployment, 1, self.reports, worker)
 
     @property
     def method(self):

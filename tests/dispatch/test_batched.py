@@ -76,6 +76,44 @@ async def test_slow_workers_get_their_part_of_a_request_too():
     assert [worker.sizes for worker in (fast, slow, slower)] == [[1], [1], [1]]
 
 
+async def test_a_method_with_a_long_queue_leaves_turns_to_the_others_of_its_worker():
+    served = Served(worker := Worker(room=2), others=["other"])
+    for _ in range(100):
+        served.submit()
+    await turn()
+    served.submit(method="other")
+    while served.replies[-1] is None:
+        served.answer(worker, worker.held[0])
+        await turn()
+    assert len(served.method.queue) > 90
+
+
+async def test_of_a_method_without_retry_a_worker_has_only_the_batch_that_it_runs():
+    served = Served(worker := Worker(), batch_size=4, method_retry=False, has_real_windows=True)
+    for _ in range(10):
+        served.submit()
+    await turn()
+    assert (worker.sizes, len(served.method.queue)) == ([4], 6)
+    served.answer(worker, *worker.held[:3])
+    await turn()
+    assert worker.sizes == [4]
+    served.answer(worker)
+    await turn()
+    assert worker.sizes == [4, 4]
+
+
+async def test_what_waits_is_not_failed_by_a_death_though_it_may_not_be_retried():
+    served = Served(worker := Worker(), method_retry=False, has_real_windows=True)
+    served.submit(), served.submit()
+    await turn()
+    served.lose(worker)
+    served.add(second := Worker())
+    await turn()
+    assert "it died" in str(served.failure(0))
+    served.answer(second)
+    assert served.replies[1].failure is None
+
+
 async def test_a_new_worker_gets_what_waits():
     served = Served(worker := Worker(room=0))
     served.submit()

@@ -30,6 +30,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
 FLOAT = np.dtype(np.float32)
+PID = 7  # of every agent
 X = np.ones((2, 3), np.float32)
 
 
@@ -90,7 +91,7 @@ class Opening:
 
     def agent(self, rank: int, *args: Any) -> GangConnection:
         connection = self.connect()
-        connection.ask(Join(rank, report(*args)))
+        connection.ask(Join(rank, report(*args), PID))
         return connection
 
 
@@ -370,7 +371,7 @@ def test_another_version_of_the_protocol_is_refused(opening, monkeypatch):
     gang = opening()
     gang.script()
     monkeypatch.setattr(connecting, "PROTOCOL", 99)
-    with pytest.raises(StartError, match="the worker speaks protocol 1 and the agent protocol 99"):
+    with pytest.raises(StartError, match="worker speaks protocol [0-9]+ and the agent protocol 99"):
         connect(gang.address)
 
 
@@ -385,7 +386,7 @@ def test_wrong_ranks_are_refused(opening):
     ):
         with pytest.raises(StartError, match=problem):
             gang.agent(rank, *args)
-    agent.send(Join(1, report()))
+    agent.send(Join(1, report(), PID))
     with pytest.raises(StartError, match="has joined as rank 0 already"):
         agent.ask(Beat())
 
@@ -411,7 +412,7 @@ def all_of(stream: socket.socket) -> bytes:
         (struct.pack("<I", messages.SMALL + 1), b"at most 65536 are accepted"),
         (struct.pack("<I", 3) + b"\xc1\xc1\xc1", b"MessagePack"),
         (encode(Beat()), b"the first message should be Hello"),
-        (encode(messages.Hello(1, b"")), b"wrong token"),
+        (encode(messages.Hello(messages.PROTOCOL, b"")), b"wrong token"),
     ],
 )
 def test_what_is_no_greeting_is_refused_before_it_is_read(opening, sent, problem):
@@ -438,12 +439,12 @@ def test_too_many_who_do_not_greet_are_sent_away(opening, monkeypatch):
 @pytest.mark.parametrize(
     "message",
     [
-        Join(1, []),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 99, None)], [])]),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [-2])], [])]),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [1] * 33)], [])]),
-        Join(1, [messages.GraphReport([messages.TensorReport("x", 13, None)], [])]),
-        Join(-(1 << 60), report()),
+        Join(1, [], PID),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 99, None)], [])], PID),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [-2])], [])], PID),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 11, [1] * 33)], [])], PID),
+        Join(1, [messages.GraphReport([messages.TensorReport("x", 13, None)], [])], PID),
+        Join(-(1 << 60), report(), PID),
         Take([1 << 60]),
         Ran(1, b""),
     ],
@@ -467,7 +468,7 @@ def edited(frame: bytes, edits: list[tuple[int, int]]) -> bytes:
 EDITS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4)
 FRAMES = [
     encode(message)
-    for message in (Join(1, report()), Take([0, 1]), Ran(1, b"abc", Fault(3, "text")), Beat())
+    for message in (Join(1, report(), PID), Take([0, 1]), Ran(1, b"abc", Fault(3, "text")), Beat())
 ]
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -44,6 +45,7 @@ from mindspore_serving.server import distributed
 
 distributed.start_servable(".", "big", "table.json", distributed_address="{agents}", {options})
 server.start_grpc_server("127.0.0.1:{grpc}")
+server.start_restful_server("127.0.0.1:{http}")
 print("it serves", flush=True)
 """
 
@@ -61,7 +63,7 @@ class GangScripts:
     def __init__(self, directory: Path, rank_size: int = 2, spec: str = "stage_size=1") -> None:
         self.directory = directory
         self.agents = f"127.0.0.1:{free_port()}"
-        self.grpc = free_port()
+        self.grpc, self.http = free_port(), free_port()
         self.scripts: list[Script] = []
         self.write("big/servable_config.py", CONFIG.format(spec=f"{rank_size}, {spec}"))
         self.write("model.py", MODEL)
@@ -81,7 +83,7 @@ class GangScripts:
         return self.scripts[-1]
 
     def start_server(self, options: str = "heartbeat_timeout=1", **environment: str) -> Script:
-        source = SERVER.format(agents=self.agents, grpc=self.grpc, options=options)
+        source = SERVER.format(agents=self.agents, grpc=self.grpc, http=self.http, options=options)
         return self.run("server.py", source, **environment)
 
     def start_agents(
@@ -102,6 +104,11 @@ class GangScripts:
         if isinstance(found, dict):
             return found["error"]
         return [one["error"] if "error" in one else one["y"].tolist() for one in found]
+
+    def servables(self) -> Any:
+        """What `mindspore-serving status` gets."""
+        with urlopen(f"http://127.0.0.1:{self.http}/servables", timeout=PATIENCE) as answer:
+            return json.load(answer)["servables"]
 
     def serves_again(self, expected: Any, *values: float) -> None:
         eventually(lambda: self.ask(*values) == expected, what="an answer of a new gang")

@@ -237,7 +237,7 @@ class Script:
 def in_flight(calls: Calls) -> float:
     """How many requests the server has not answered."""
     text = calls.http_call("GET", "/metrics")[1].decode()
-    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight{")]
+    lines = [line for line in text.splitlines() if line.startswith("serving_requests_in_flight ")]
     return float(lines[0].split()[-1])
 
 

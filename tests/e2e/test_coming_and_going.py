@@ -7,12 +7,13 @@ import shutil
 import threading
 
 import pytest
+import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from mindspore_serving import server
 from tests.cli.commands import SERVING, Command, run
-from tests.e2e.harness import ROOT, Calls, config, write_servable
+from tests.e2e.harness import ROOT, Calls, config, serving, write_servable
 from tests.ports import free_port
 from tests.waiting import eventually
 
@@ -184,6 +185,30 @@ def test_the_command_line_and_clients_of_protocol_v2_load_and_unload(tmp_path):
         assert set(states.values()) == {"READY"}
         with pytest.raises(InferenceServerException, match="no servable 'third' to be loaded"):
             client.load_model("third")
+
+
+@pytest.mark.parametrize("module", [httpclient, grpcclient])
+def test_a_client_loads_with_settings_of_its_own_until_the_next_load(tmp_path, module):
+    write_servable(tmp_path, "toy", WHO.replace("NUMBER", "1"))
+    with serving(tmp_path, config(tmp_path, "toy"), allow_loading=True) as calls:
+        url = calls.grpc if module is grpcclient else f"127.0.0.1:{calls.http}"
+        client = module.InferenceServerClient(url)
+
+        def num_workers():
+            (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+            return row["num_workers"]
+
+        client.load_model("toy", config=json.dumps({"instance_group": [{"count": 2}]}))
+        eventually(lambda: num_workers() == 2)
+        with pytest.raises(InferenceServerException, match="'optimization' cannot be changed"):
+            client.load_model("toy", config=json.dumps({"optimization": {}}))
+        with pytest.raises(InferenceServerException, match="clients may not give files"):
+            client.load_model("toy", config="{}", files={"file:1/model.onnx": b"x"})
+        assert num_workers() == 2
+        client.load_model("toy")
+        eventually(lambda: num_workers() == 1)
+        assert ask(calls, "toy") == 1
+        client.close()
 
 
 def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mindspore_serving.cli import status
 from tests.e2e.gangs import GangScripts, agents_of, all_ended, processes_in, worker_of
 from tests.e2e.harness import Script, eventually
 from tests.waiting import PATIENCE
@@ -204,6 +205,23 @@ def test_when_an_agent_dies_or_hangs_all_requests_fail_and_a_new_gang_serves(gan
     made.serves_again(ANSWER, 1, 2)
     assert set(agents_of(agents)) == {0, 1}
     assert all_ended(*before.values())
+
+
+def test_the_status_shows_where_each_agent_runs_also_of_a_new_gang(gang):
+    made, server, agents = gang
+
+    def shown() -> list[list[str]]:
+        return [row.split() for row in status.lines(made.servables())][1:]
+
+    def expected() -> list[list[str]]:
+        ranks = sorted(agents_of(agents).items())
+        rows = [["big", "1", "127.0.0.1", str(pid), str(n), "rank", str(n)] for n, pid in ranks]
+        return [["big", "1", "(here)", str(worker_of(server)), "-", "ready"], *rows]
+
+    assert shown() == expected()
+    os.kill(agents_of(agents)[1], signal.SIGKILL)
+    made.serves_again(ANSWER, 1, 2)
+    assert shown() == expected()
 
 
 def test_when_the_worker_dies_a_new_gang_serves(gang, pool):

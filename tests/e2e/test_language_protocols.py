@@ -169,6 +169,16 @@ def v2_request(is_stream: bool) -> bytes:
     return request.SerializeToString()
 
 
+def test_the_configuration_of_a_language_model_is_there_for_grpc_too(calls: Calls) -> None:
+    with grpc.insecure_channel(calls.grpc) as channel:
+        call = channel.unary_unary(f"/{V2_SERVICE}/ModelConfig")
+        request = pb.ModelConfigRequest(name="chatty").SerializeToString()
+        answer = pb.ModelConfigResponse.FromString(call(request, timeout=PATIENCE))
+    inputs = {one.name: one for one in answer.config.input}
+    assert [inputs[name].optional for name in ("text_input", "stream")] == [False, True]
+    assert (answer.config.max_batch_size, list(inputs["text_input"].dims)) == (0, [1])
+
+
 PROTOCOLS: list[Callable[[Calls], str]] = [
     openai,
     openai_stream,

@@ -77,7 +77,7 @@ def test_health_servables_and_metrics_tell_what_happens(serve):
     assert samples["serving_requests_total", ("toy", "double", "invalid_inputs")].value == 1
     assert samples["serving_request_seconds_count", ("toy", "double", None)].value == 4
     assert samples["serving_workers", ("toy", None, None)].value == 2
-    assert samples["serving_waiting", ("toy", None, None)].value == 0
+    assert samples["serving_requests_waiting", ("toy", None, None)].value == 0
 
 
 def test_health_is_not_ready_before_anything_is_deployed(stopped):

@@ -192,6 +192,31 @@ def test_loading_models_is_for_those_who_are_allowed(api: Api) -> None:
         assert "may not load and unload" in str(error_of(lambda action=action: action("toy")))
 
 
+def test_waiting_and_computing_are_counted_apart(api: Api) -> None:
+    def counts() -> dict[str, tuple[int, int]]:
+        found = api.as_dict(api.client.get_inference_statistics("toy.same"))["model_stats"][0]
+        parts = found["inference_stats"].items()
+        return {name: (int(row.get("count", 0)), int(row.get("ns", 0))) for name, row in parts}
+
+    before = counts()
+    api.infer("toy.same", x=X)
+    after = counts()
+    assert {name: row[0] - before[name][0] for name, row in after.items()} == {
+        "fail": 0,
+        **dict.fromkeys(
+            ("success", "queue", "compute_input", "compute_infer", "compute_output"), 1
+        ),
+    }
+    took = {name: row[1] - before[name][1] for name, row in after.items()}
+    assert took["success"] >= took["compute_infer"] > 0
+    assert abs(took["queue"] + took["compute_infer"] - took["success"]) <= 3  # they are rounded
+
+
+def test_memory_of_gpus_may_be_asked_to_be_forgotten(api: Api) -> None:
+    api.client.unregister_cuda_shared_memory()
+    assert not api.as_dict(api.client.get_cuda_shared_memory_status())
+
+
 def test_what_became_of_requests_is_counted(api: Api) -> None:
     def counts() -> list[int]:
         found = api.as_dict(api.client.get_inference_statistics("toy.same"))["model_stats"][0]

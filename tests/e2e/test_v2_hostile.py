@@ -159,7 +159,7 @@ def test_a_body_that_is_too_large_is_refused(calls: Calls) -> None:
         ("GET", "/v2/models/toy", 400),
         ("GET", "/v2/systemsharedmemory/status", 403),
         ("POST", "/v2/systemsharedmemory/region/r/register", 400),
-        ("POST", "/v2/models/toy.same/generate", 501),
+        ("POST", "/v2/models/toy.same/generate", 400),
         ("POST", "/v2/repository/models/toy/load", 403),
         ("POST", "/v2/cudasharedmemory/region/r/register", 404),
         ("GET", "/v2/models/%2e%2e%2fetc", 404),

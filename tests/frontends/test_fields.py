@@ -95,10 +95,11 @@ GIVEN = {
     list[int]: [5],
     dict[int, float]: {5: 1},
 }
-PLAIN = {  # sampling parameters that all protocols take as they are
+TRIED = ("openai", "tgi", "llm_serving")
+PLAIN = {  # sampling parameters that these protocols take as they are
     name: GIVEN[row.kind]
     for name, row in SAMPLING.items()
-    if set(row.aliases.values()) == {name} and name not in ("max_tokens", "stop", "seed")
+    if {row.aliases[one] for one in TRIED} == {name} and name not in ("max_tokens", "stop", "seed")
 }
 
 

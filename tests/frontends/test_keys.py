@@ -41,6 +41,14 @@ def test_any_of_several_keys_is_accepted():
             keys.find(wrong)
 
 
+def test_a_key_may_come_as_anthropics_clients_send_it():
+    keys = Keys(["first-of-all-keys", "second-of-all-keys"])
+    assert keys.find(None, b"first-of-all-keys").key.secret == "first-of-all-keys"
+    assert keys.find(b"Bearer second-of-all-keys", b"").key.secret == "second-of-all-keys"
+    with pytest.raises(Unauthorized):
+        keys.find(b"Bearer wrong", b"Bearer first-of-all-keys")
+
+
 def test_a_password_may_have_a_colon():
     keys = Keys(["with:colon:in:it"])
     assert keys.find(b"Basic " + base64.b64encode(b"me:with:colon:in:it"))

@@ -60,7 +60,7 @@ def ask(web: Web, verb: str, path: str, *headers: str) -> tuple[int, dict[str, s
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/images/generations", "/v1", "/v1/"])
+@pytest.mark.parametrize("path", ["/v1/batches", "/v1/images/generations", "/v1", "/v1/"])
 def test_an_unknown_path_of_openai_is_404_in_its_form(web: Web, verb: str, path: str) -> None:
     status, headers, body = ask(web, verb, path)
     assert (status, headers["content-type"]) == (404, "application/json")
@@ -76,6 +76,8 @@ def test_an_unknown_path_of_openai_is_404_in_its_form(web: Web, verb: str, path:
 @pytest.mark.parametrize(
     ("path", "form"),
     [
+        ("/v1/messages", {"type", "error", "request_id"}),
+        ("/api/chat/nothing", {"error"}),
         ("/serving/nothing", {"detail"}),
         ("/models", {"detail"}),
         ("/healthz", {"error", "error_type"}),
@@ -109,6 +111,7 @@ def test_the_classic_texts_stay_below_model(web: Web) -> None:
 
 def test_a_classic_url_of_another_form_is_served_unless_a_protocol_has_it(web: Web) -> None:
     assert ask(web, "POST", "/my-model/add:m")[0] == 200
+    assert ask(web, "POST", "/api/model/add:m")[0] == 200  # Ollama's paths are others
     assert ask(web, "POST", "/v1/model/add:m")[0] == 404
     assert ask(web, "GET", "/my-model/add:m")[0] == 405
 

@@ -23,7 +23,7 @@ TO_MASTER = (
     ipc.Done([REPLY], [1, 2]),
     ipc.Call("toy", 1, ITEM),
     ipc.Leaving(),
-    ipc.Numbers({"num_running": 1}),
+    ipc.Numbers({"num_running": 1}, {"stop": 2}, {"name": (0.5, [1, 2])}),
 )
 TO_WORKER = (
     ipc.Setup("/d", "toy", 1, "cpu", 0, True, b"key", "AES-GCM", False, {}, {"a": [1, {"b": 2}]}),
@@ -31,6 +31,7 @@ TO_WORKER = (
     ipc.Cancel([1]),
     ipc.CallReply(REPLY),
     ipc.Exit(),
+    ipc.LogLevel("0"),
 )
 EXPECTED = (msgspec.DecodeError, TooLarge, ValueError, KeyError)  # of the link to a worker
 COUNT = 5000

@@ -32,6 +32,7 @@ TO_WORKER = [
     m.Cancel([1, 2]),
     m.CallReply(REPLY),
     m.Exit(),
+    m.LogLevel("0"),
 ]
 TO_MASTER = [
     m.Ready(2, [METHOD], {"a.mindir": MODEL}),
@@ -42,7 +43,7 @@ TO_MASTER = [
     m.Done([], [0, 65536]),
     m.Call("add", 1, ITEM),
     m.Leaving(),
-    m.Numbers({"num_running": 3}),
+    m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
 ]
 
 

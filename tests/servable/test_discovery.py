@@ -163,6 +163,28 @@ def test_a_pickle_is_a_model_where_the_operator_allows_it(servable):
     assert discover(servable.directory, allow_pickle=True).places == of(*place)
 
 
+@pytest.mark.parametrize(
+    ("file", "backend"),
+    [("net.onnx", "openvino"), ("net.mindir", "openvino"), ("net.mindir", "mindspore")],
+)
+def test_the_backend_of_a_bare_model_can_be_chosen(servable, file, backend):
+    servable.add(f"1/{file}")
+    declaration, _ = repository.make_declaration(servable.directory, servable.name, backend=backend)
+    assert declaration.models[file].backend == backend
+
+
+def test_a_backend_that_does_not_run_the_bare_model_is_refused(servable):
+    servable.add("1/net.onnx")
+    with pytest.raises(InvalidInputs, match="given 'mindspore' with model format onnx"):
+        repository.make_declaration(servable.directory, servable.name, backend="mindspore")
+
+
+def test_a_backend_beside_a_servable_config_is_refused(servable):
+    servable.write(METHOD)
+    with pytest.raises(InvalidInputs, match="declare_model.*backend='openvino'"):
+        repository.make_declaration(servable.directory, servable.name, backend="openvino")
+
+
 def test_discover_finds_the_servables_of_a_directory(make_servable, tmp_path):
     make_servable("b").write(METHOD)
     make_servable("a").add("1/model.onnx")

@@ -111,6 +111,29 @@ async def test_changed_settings_are_a_change(server):
     assert server.deployed[0].max_requests == 7
 
 
+async def test_a_client_may_have_other_settings_until_it_is_loaded_again(server):
+    await server.begin()
+    await server.repository.load("net", changes={"max_requests": 7})
+    assert server.deployed[0].max_requests == 7
+    server.error = StartError("broken")
+    with pytest.raises(StartError):
+        await server.repository.load("net", changes={"max_requests": 8})
+    server.error = None
+    server.write("net", 2, content="another")
+    await server.repository.load("net", changes={"max_requests": 7})
+    assert server.deployed[0].max_requests == 7
+    await server.repository.load("net")
+    assert server.deployed[0].max_requests == 0
+
+
+async def test_settings_of_a_client_stay_when_files_are_followed(server, follow):
+    await follow()
+    await server.repository.load("net", changes={"max_requests": 7})
+    num_rolls, num_looks = len(server.rolls), server.num_looks
+    await until(lambda: server.num_looks > num_looks + 3)
+    assert (len(server.rolls), server.deployed[0].max_requests) == (num_rolls, 7)
+
+
 async def test_a_newer_version_takes_the_place_of_the_old_one(server):
     await server.begin()
     server.write("net", 3)

@@ -44,6 +44,15 @@ def make_app(
 ) -> ASGIApp:
     """The ASGI application over `inference`: `routes` of other protocols come first.  Without
     `sites`, web pages of other sites may ask."""
+    known = [*routes, *own_routes(inference, control, metrics, rest)]
+    app = Starlette(routes=[*known, Route("/{path:path}", Unrouted(known))])
+    return _guarded(without_slash(app), keys or Keys(), sites)
+
+
+def own_routes(
+    inference: Inference, control: Control, metrics: Callable[[], bytes], rest: MsRest
+) -> list[BaseRoute]:
+    """Those of no other protocol, the classic one last."""
 
     async def servables(_: HttpRequest) -> Response:
         return JSONResponse({"servables": control.observe()})
@@ -66,19 +75,16 @@ def make_app(
         return to_response(answer)
 
     verbs = ["POST"] if rest.use_status_codes else _CLASSIC_VERBS
-    known = [
-        *routes,
+    return [
         *health_routes(control),
         Route("/metrics", show_metrics, methods=["GET"]),
         Route("/servables", servables, methods=["GET"]),
         Route("/model/{path:path}", classic, methods=verbs),
-        _ClassicRoute("/{path:path}", classic, methods=["POST"]),
+        ClassicRoute("/{path:path}", classic, methods=["POST"]),
     ]
-    app = Starlette(routes=[*known, Route("/{path:path}", Unrouted(known))])
-    return _guarded(without_slash(app), keys or Keys(), sites)
 
 
-class _ClassicRoute(Route):
+class ClassicRoute(Route):
     """A classic URL with other words before "model", as the original takes it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:

@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends import access
+from mindspore_serving.frontends.access import protocol_of
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.request_id import NAME, id_of
@@ -39,7 +41,8 @@ class Application(Exchange):
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
-        self._request_id = id_of(head.fields)
+        self.request_id = id_of(head.fields)
+        self.protocol = protocol_of(self._scope["path"])
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
         self._body = bytearray()
@@ -100,7 +103,9 @@ class Application(Exchange):
         self._num_held = 0
 
     async def _run(self) -> None:
-        log.request_id.set(self._request_id.decode())  # of this task alone
+        log.request_id.set(self.request_id.decode())  # of this task alone
+        if self.entry is not None:
+            access.current.set(self.entry)
         try:
             await self._app(self._scope, self._receive, self._send)
         except Exception:
@@ -144,7 +149,7 @@ class Application(Exchange):
         if not self.is_complete:
             self.keep_alive = False  # answered before its end was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
-        headers.append((NAME, self._request_id))
+        headers.append((NAME, self.request_id))
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")
@@ -156,10 +161,12 @@ class Application(Exchange):
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
         self.has_responded = True
+        self.status = status
         self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
 
     def _write(self, body: bytes, *, is_last: bool) -> None:
         if body and self._has_body:
+            self.num_sent += len(body)
             if self._left is not None:
                 self._left -= len(body)
                 if self._left < 0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
+from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
 from mindspore_serving.frontends.http.exchange import Exchange, Output, Refused
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
@@ -28,6 +29,7 @@ class Shared:
     max_body: int  # bytes
     open_exchange: Callable[[Head, Output], Exchange]
     memory: BodyMemory
+    responses: Responses
     connections: "set[Connection]" = field(default_factory=set)
     is_stopping: bool = False
     # One for all: what is read is parsed before the loop reads again.
@@ -71,6 +73,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_closed()
         for exchange in self._exchanges:
             exchange.disconnect()
+            exchange.status = CLIENT_LEFT
+            self._count(exchange)
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
@@ -107,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
     def finished(self) -> None:
         """The first exchange has written all of its answer."""
         exchange = self._exchanges.popleft()
+        self._count(exchange)
         self._is_active = True
         if exchange.is_complete and exchange.keep_alive:
             if self._exchanges:  # no recursion: many may be answered at once
@@ -130,11 +135,32 @@ class Connection(asyncio.BufferedProtocol):
         if self._shared.is_stopping:
             exchange.keep_alive = False
         self._exchanges.append(exchange)
+        if self._shared.responses.is_logged:
+            exchange.entry = self._entry(head)
         if last is None:
             exchange.start()
         else:
             self.flow.pause_reading()
         return exchange
+
+    def _entry(self, head: Head | None = None) -> Entry:
+        """For the access log; without a head, of what is no HTTP."""
+        address = self.transport.get_extra_info("peername")
+        client = f"{address[0]}:{address[1]}" if address else "unix"
+        if head is None:
+            return Entry(client, "", "")
+        path = head.target.partition(b"?")[0].decode("latin-1")
+        length = head.fields.get(b"content-length", b"0")
+        num_received = int(length) if length.isdigit() else None
+        return Entry(client, head.method.decode("latin-1"), path, num_received)
+
+    def _count(self, exchange: Exchange) -> None:
+        entry = exchange.entry
+        if entry is None:
+            self._shared.responses.counts[exchange.protocol, exchange.status] += 1
+        else:
+            exchange.complete_entry(entry)
+            self._shared.responses.add(exchange.protocol, exchange.status, entry, exchange.num_sent)
 
     def _start_next(self) -> None:
         if self._exchanges:
@@ -156,7 +182,10 @@ class Connection(asyncio.BufferedProtocol):
         elif last is not None and not last.keep_alive:
             self.flow.pause_reading()
             return
-        self._exchanges.append(Refused(self, refusal))
+        refused = Refused(self, refusal)
+        if self._shared.responses.is_logged:
+            refused.entry = self._entry()
+        self._exchanges.append(refused)
         if len(self._exchanges) == 1:
             self._exchanges[0].start()
         else:

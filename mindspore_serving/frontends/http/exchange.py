@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
 from mindspore_serving.frontends.http.request_id import NAME, id_of
@@ -35,13 +36,28 @@ class Exchange:
     """A request whose head was read.
 
     `start` is called once, when the answers to earlier requests are written; `feed` with each part
-    of the body, then `end`.
+    of the body, then `end`.  At the end of the answer `status` and `num_sent`, the bytes of its
+    body, are known.  `entry` is for the access log, if there is one.
     """
 
-    __slots__ = ("has_responded", "is_complete", "keep_alive", "output")
+    protocol = "other"
+    status: int
+    __slots__ = (
+        "entry",
+        "has_responded",
+        "is_complete",
+        "keep_alive",
+        "num_sent",
+        "output",
+        "request_id",
+        "status",
+    )
 
     def __init__(self, output: Output, keep_alive: bool) -> None:
         self.output = output
+        self.entry: Entry | None = None
+        self.request_id = b""
+        self.num_sent = 0
         self.keep_alive = keep_alive  # whether the connection may go on after the answer
         self.is_complete = False  # the request was read to its end
         self.has_responded = False  # a part of the answer was written
@@ -65,6 +81,10 @@ class Exchange:
     def resume(self) -> None:
         """There is room for more output again."""
 
+    def complete_entry(self, entry: Entry) -> None:
+        """Put what is known of the request into its line of the access log."""
+        entry.request_id = self.request_id.decode()
+
 
 class Refused(Exchange):
     """The answer to what cannot be served as HTTP; the last of its connection."""
@@ -76,7 +96,8 @@ class Refused(Exchange):
     def start(self) -> None:
         self.has_responded = True
         text = self._refusal.text.encode()
-        name = (NAME, id_of({}))
+        self.status, self.num_sent, self.request_id = self._refusal.status, len(text), id_of({})
+        name = (NAME, self.request_id)
         fields = [(b"content-type", b"text/plain; charset=utf-8"), name]
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)
         self.output.transport.write(head + text)

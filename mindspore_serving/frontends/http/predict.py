@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.request_id import NAME, id_of
@@ -66,6 +67,7 @@ class FastPath:
 class Predict(Exchange):
     """One call: submitted when its body is complete and earlier requests are answered."""
 
+    protocol = "rest"
     __slots__ = (
         "_body",
         "_call",
@@ -78,7 +80,6 @@ class Predict(Exchange):
         "error",
         "holder",
         "kind",
-        "request_id",
         "route",
         "timeout",
     )
@@ -88,7 +89,9 @@ class Predict(Exchange):
         self.keep_alive = head.keep_alive
         self.is_complete = False
         self.has_responded = False
-        self.route: Route
+        self.entry: Entry | None = None
+        self.num_sent = 0
+        self.route: Route | None = None
         self.timeout: float | None = None  # seconds
         self.kind: tuple[tuple[bytes, bytes], ...] = JSON  # headers of the answer's body
         self.error: ServingError | None = None  # why it is refused
@@ -181,6 +184,7 @@ class Predict(Exchange):
 
     def to_request(self, body: bytes | bytearray) -> Request:
         """Raises InvalidInputs."""
+        assert self.route is not None
         return to_request(self.route, body, self.timeout)
 
     def answer(self, reply: Reply) -> Answer:
@@ -190,6 +194,14 @@ class Predict(Exchange):
     def refuse(self, error: Exception) -> Answer:
         return self._path.rest.refuse(error)
 
+    def complete_entry(self, entry: Entry) -> None:
+        super().complete_entry(entry)
+        entry.servable, entry.method = self.target()
+
+    def target(self) -> tuple[str, str]:
+        """The servable and the method, "" if they are not known."""
+        return ("", "") if self.route is None else (self.route.servable, self.route.method)
+
     def too_big(self) -> ServingError:
         return self._path.rest.too_big()
 
@@ -197,6 +209,7 @@ class Predict(Exchange):
         if self._is_over:
             return
         self._is_over = self.has_responded = True
+        self.status, self.num_sent = status, len(body)
         if self._num_held or self.holder is not None:
             self._let_go()
         transport = self.output.transport

@@ -6,6 +6,7 @@ from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.connection import Connection, Shared
 from mindspore_serving.frontends.http.exchange import Exchange, Output
@@ -30,13 +31,16 @@ class HttpServer:
         app: ASGIApp,
         path: FastPath,
         limits: ServerLimits | None = None,
+        responses: Responses | None = None,
     ) -> None:
         self.address = address
         self._app = app
         self._path = path
         limits = limits or ServerLimits()
         memory = BodyMemory(limits.max_body_memory)
-        self.shared = Shared(limits, path.rest.max_body, self._open, memory)
+        self.shared = Shared(
+            limits, path.rest.max_body, self._open, memory, responses or Responses()
+        )
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None]
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.fields import show
-from mindspore_serving.frontends.openai.decoding import check_free
 
 _ROLES = {"developer": "system", "function": "tool"}  # names that few templates know
 _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})

@@ -92,8 +92,7 @@ RESPONSES = Fields(
     "openai",
     refused=(
         *not_supported(
-            previous_response_id="responses are not stored: give the whole conversation in input",
-            conversation="conversations are not stored: give all of it in input",
+            conversation="give previous_response_id, or all of it in input",
             prompt="there are no stored prompts: give instructions and input",
             background="the answer is in the response: leave it out, or stream",
         ),
@@ -117,7 +116,6 @@ RESPONSES = Fields(
         "prompt_cache_key",
         "safety_identifier",
         "service_tier",
-        "store",
         "stream_options",
     ),
 )

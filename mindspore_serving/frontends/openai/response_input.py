@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.fields import show
-from mindspore_serving.frontends.openai.decoding import decode
 from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 from mindspore_serving.frontends.openai.response_requests import (
     CallItem,
@@ -57,11 +57,22 @@ class Messages:
         return bool(self.found) and bool(self.found[-1].tool_calls)
 
 
-def to_messages(given: str | Sequence[msgspec.Raw], instructions: str | None) -> Messages:
-    """The conversation, `instructions` first.  Raises InvalidField."""
+def to_items(given: str | Sequence[msgspec.Raw]) -> list[bytes]:
+    """The items of an input, a text among them, as JSON."""
+    if isinstance(given, str):
+        return [msgspec.json.encode({"role": "user", "content": given})]
+    return [bytes(raw) for raw in given]
+
+
+def to_messages(
+    given: str | Sequence[msgspec.Raw], instructions: str | None, before: Sequence[bytes] = ()
+) -> Messages:
+    """The conversation: `instructions`, the items `before` and the input.  Raises InvalidField."""
     messages = Messages()
     if instructions:
         messages.add("instructions", Message(role="system", content=instructions))
+    for raw in before:
+        _add(messages, "previous_response_id", raw)
     if isinstance(given, str):
         messages.add("input", Message(role="user", content=given))
         return messages

@@ -76,7 +76,7 @@ class ReasoningItem(msgspec.Struct):
 
 
 class ResponseRequest(msgspec.Struct, kw_only=True):
-    """The body; further fields are accepted and not read, and `store` stores nothing."""
+    """The body; further fields are accepted and not read."""
 
     input: str | list[msgspec.Raw]
     model: str | None = None
@@ -95,6 +95,7 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     truncation: str | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
+    store: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -62,10 +62,10 @@ class Writing:
             "model": self._model,
             "output": self._output.items,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {"effort": thinking.effort if thinking else None, "summary": None},
             "service_tier": "default",
-            "store": False,
+            "store": body.store is not False,
             "temperature": body.temperature,
             "text": {"format": text or {"type": "text"}},
             "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
@@ -109,8 +109,11 @@ async def write_whole(generation: Generation, writing: Writing) -> Object:
     return writing.to_object()
 
 
-async def stream_response(generation: Generation, writing: Writing) -> AsyncIterator[bytes]:
-    """The events of the response of `generation`, which has begun."""
+async def stream_response(
+    generation: Generation, writing: Writing, keep: Callable[[Object], None]
+) -> AsyncIterator[bytes]:
+    """The events of the response of `generation`, which has begun; `keep` gets it when it is
+    complete."""
     numbers = _Numbers()
     for name in ("response.created", "response.in_progress"):
         yield numbers.write({"type": name, "response": writing.to_object()})
@@ -120,6 +123,7 @@ async def stream_response(generation: Generation, writing: Writing) -> AsyncIter
             if made:
                 yield b"".join([numbers.write(one) for one in made])
         whole = writing.to_object()
+        keep(whole)
     except Exception as error:
         failure = to_failure(error)
         whole = writing.to_object({"code": "server_error", "message": failure.text})

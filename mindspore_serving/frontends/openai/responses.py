@@ -1,41 +1,47 @@
-"""POST /v1/responses: a conversation as items in, an answer as items out.  Nothing is stored.
+"""POST /v1/responses: a conversation as items in, an answer as items out.
 
 A body is translated to that of a chat, so that the model gets the same for both.
 """
 
 import re
 from contextlib import ExitStack
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Scope
+from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import Owned, while_there
 from mindspore_serving.frontends.language import ServedModel
-from mindspore_serving.frontends.openai import chat
+from mindspore_serving.frontends.openai import chat, stored_responses
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.envelope import find_generator
-from mindspore_serving.frontends.openai.errors import Failure, naming
+from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
-from mindspore_serving.frontends.openai.response_input import Messages, to_messages
+from mindspore_serving.frontends.openai.response_input import Messages, to_items, to_messages
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
 from mindspore_serving.frontends.openai.response_writing import (
     Writing,
     stream_response,
     write_whole,
 )
+from mindspore_serving.frontends.openai.stored_responses import (
+    BASE,
+    COUNT,
+    conversation_before,
+    owner_of,
+)
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
 from mindspore_serving.frontends.terms import terms_of
 
-STORED, COUNT = "/v1/responses/{name:path}", "/v1/responses/input_tokens"
 SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")  # as in a chat
 PLACE = re.compile(r"^messages(?:\[(\d+)\])?")
 # What chats call a field, what it is called here.
@@ -49,33 +55,36 @@ NAMES = (
 
 
 def routes(site: Site) -> list[BaseRoute]:
+    store = ResponseStore()
+
+    async def answered(site: Site, http: Request, body: ResponseRequest) -> Response:
+        return await answer(site, http, body, store)
+
+    async def counted(site: Site, http: Request, body: ResponseRequest) -> Response:
+        return await count(site, http, body, store)
+
     return [
-        post(site, "/v1/responses", ResponseRequest, answer, RESPONSES.ignored),
-        post(site, COUNT, ResponseRequest, count, RESPONSES.ignored),
-        _Stored(STORED, not_stored, methods=["GET", "DELETE", "POST"]),
+        post(site, BASE, ResponseRequest, answered, RESPONSES.ignored),
+        post(site, COUNT, ResponseRequest, counted, RESPONSES.ignored),
+        *stored_responses.routes(store),
     ]
 
 
-class _Stored(Route):
-    """The path of an earlier response, whose name is not that of another route."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.NONE, {}) if scope["path"] == COUNT else super().matches(scope)
-
-
-async def not_stored(request: Request) -> Response:
-    """The answer to a request for an earlier response."""
-    name = request.path_params["name"].partition("/")[0]
-    text = f"The response '{name}' does not exist: responses are not stored"
-    return Failure(404, text, "invalid_request_error").to_response()
-
-
-async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
+async def answer(
+    site: Site, http: Request, body: ResponseRequest, store: ResponseStore
+) -> Response:
     """The answer to a conversation: one object, or a stream of events."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    messages = to_messages(body.input, body.instructions)
+    before = _before(site, http, body, store)
+    messages = to_messages(body.input, body.instructions, before)
     writing = Writing(_filled(body, model), model.name)
+
+    def keep(whole: dict[str, Any]) -> None:
+        if body.store is not False:
+            found = to_stored(whole, (*before, *to_items(body.input)))
+            store.keep(owner_of(http), whole["id"], found, site.models.limits)
+
     with ExitStack() as stack:
         chat_body = _to_chat(body, messages, model.card)
         try:
@@ -86,16 +95,18 @@ async def answer(site: Site, http: Request, body: ResponseRequest) -> Response:
         except InvalidField as error:
             raise _renamed(error, messages) from None
         if body.stream:
-            return EventStream(Owned(stream_response(generation, writing), stack.pop_all()))
+            events = stream_response(generation, writing, keep)
+            return EventStream(Owned(events, stack.pop_all()))
         whole = await while_there(http, write_whole(generation, writing))
+    keep(whole)
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
+async def count(site: Site, http: Request, body: ResponseRequest, store: ResponseStore) -> Response:
     """How many tokens the input of a response has."""
     model = find_generator(site.models, body.model)
     RESPONSES.refuse(body)
-    messages = to_messages(body.input, body.instructions)
+    messages = to_messages(body.input, body.instructions, _before(site, http, body, store))
     chat_body = _to_chat(body, messages, model.card)
     try:
         wanted = chat.to_request(chat_body, model)
@@ -108,6 +119,14 @@ async def count(site: Site, http: Request, body: ResponseRequest) -> Response:
         raise _renamed(error, messages) from None
     whole = {"object": "response.input_tokens", "input_tokens": len(found.tokens)}
     return Response(msgspec.json.encode(whole), media_type="application/json")
+
+
+def _before(
+    site: Site, http: Request, body: ResponseRequest, store: ResponseStore
+) -> tuple[bytes, ...]:
+    """What was said before the input."""
+    most = min(site.max_body, site.models.limits.max_body)
+    return conversation_before(store, http, body.previous_response_id, most)
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:

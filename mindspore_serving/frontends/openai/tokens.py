@@ -14,9 +14,9 @@ from mindspore_serving.core.llm_messages import (
     Tokenized,
 )
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.openai import messages, tools
-from mindspore_serving.frontends.openai.decoding import check_free
 from mindspore_serving.frontends.openai.endpoint import post
 from mindspore_serving.frontends.openai.errors import naming
 from mindspore_serving.frontends.openai.fields import CHAT

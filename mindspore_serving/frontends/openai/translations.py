@@ -10,8 +10,8 @@ from mindspore_serving.core.generation import MAX_SEQUENCES
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.fields import show, translation
-from mindspore_serving.frontends.openai.decoding import check_free
 from mindspore_serving.frontends.openai.grammars import to_grammar
 
 MAX_BIAS = 100.0

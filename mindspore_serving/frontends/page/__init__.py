@@ -57,17 +57,18 @@ def wants_page(request: Request) -> bool:
 
 def show_page(request: Request) -> Response:
     """The page itself."""
-    return _respond(request, "page.html")
+    return show(request, "page.html")
 
 
 def _show_file(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _files():
         return Response("no such file\n", 404, media_type="text/plain")
-    return _respond(request, name)
+    return show(request, name)
 
 
-def _respond(request: Request, name: str) -> Response:
+def show(request: Request, name: str) -> Response:
+    """A file of `static/`."""
     file = _files()[name]
     if request.headers.get("if-none-match") == file.headers["etag"]:
         return Response(status_code=304, headers=file.headers)

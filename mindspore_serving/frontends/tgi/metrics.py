@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.writing import Times
-from mindspore_serving.metrics import Histogram, expose
+from mindspore_serving.metrics.exposition import expose
+from mindspore_serving.metrics.histogram import Histogram
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -25,6 +26,21 @@ _FAILURES = {
     "generation": "generation",
 }
 DROPPED = "dropped"
+_HELP = {
+    "request_count": "Requests that came.",
+    "request_success": "Requests that were answered in full.",
+    "request_failure": "Requests that failed, by the kind of error.",
+    "request_input_length": "Tokens of a prompt.",
+    "request_max_new_tokens": "Tokens that a request allows for its answer.",
+    "request_duration": "Seconds from the arrival of a request to the end of its answer.",
+    "request_validation_duration": "Seconds until a request was taken by the model.",
+    "request_queue_duration": "Seconds that a request waited for its first step.",
+    "request_inference_duration": "Seconds from the first step to the end of the answer.",
+    "request_mean_time_per_token_duration": "Seconds of inference for each generated token.",
+    "request_generated_tokens": "Tokens of an answer.",
+    "queue_size": "Sequences that wait for a place in the engines.",
+    "batch_current_size": "Sequences that the engines compute.",
+}
 
 
 class Recorder:
@@ -87,11 +103,11 @@ class Recorder:
             _count("request_failure", dict(sorted(self._failures.items()))),
         ]
         for name, seen in sorted(self._histograms.items()):
-            family = HistogramMetricFamily(f"tgi_{name}", name)
+            family = HistogramMetricFamily(f"tgi_{name}", _HELP[name])
             family.add_metric((), seen.cumulative(), seen.total)
             families.append(family)
         found = sorted((gauges or {}).items())
-        return expose([*families, *(GaugeMetricFamily(f"tgi_{k}", k, v) for k, v in found)])
+        return expose([*families, *(GaugeMetricFamily(f"tgi_{k}", _HELP[k], v) for k, v in found)])
 
 
 def _count(name: str, by_error: Mapping[str, int]) -> "Metric":
@@ -99,7 +115,7 @@ def _count(name: str, by_error: Mapping[str, int]) -> "Metric":
     NAME_total."""
     from prometheus_client.core import Metric
 
-    family = Metric(f"tgi_{name}", name, "unknown")
+    family = Metric(f"tgi_{name}", _HELP[name], "unknown")
     for error, value in by_error.items():
         family.add_sample(family.name, {"err": error} if error else {}, value)
     return family

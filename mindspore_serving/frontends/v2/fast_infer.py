@@ -54,6 +54,7 @@ class FastInfer:
 class Infer(Predict):
     """One call."""
 
+    protocol = "v2"
     __slots__ = ("_length", "_model", "_parsed", "_v2")
 
     def begin(self, v2: V2, model: Model, head: Head) -> None:
@@ -95,6 +96,9 @@ class Infer(Predict):
         found = to_serving_error(error)
         text = to_body(str(found))
         return status.of(found.code).http, text, status.retry_after(found)
+
+    def target(self) -> tuple[str, str]:
+        return self._model.servable, self._model.method
 
     def too_big(self) -> TooLarge:
         return too_large(self._path.rest.max_body)

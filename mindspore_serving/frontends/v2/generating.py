@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.errors import InvalidInputs, Unsupported
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_there
@@ -62,7 +62,7 @@ async def _read(
     body = await read_body(http, min(max_body, v2.models.limits.max_body))
     model = v2.models.find(*name)
     if model.language is None:
-        raise Unsupported(f"'{model.name}' is no language model: call infer")
+        raise InvalidInputs(f"'{model.name}' is no language model: call infer")
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -31,14 +31,15 @@ EXTENSIONS = (
     "generate",
 )
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
-_GENERATE = InstanceSignature(
+_ONE = (1,)  # a language model takes one prompt, and no dimension counts instances
+GENERATE = InstanceSignature(
     (
-        ValueSpec(TEXT_INPUT, "str", ()),
-        ValueSpec("stream", "bool", (), is_optional=True),
-        ValueSpec("sampling_parameters", "str", (), is_optional=True),
-        ValueSpec("exclude_input_in_output", "bool", (), is_optional=True),
+        ValueSpec(TEXT_INPUT, "str", _ONE),
+        ValueSpec("stream", "bool", _ONE, is_optional=True),
+        ValueSpec("sampling_parameters", "str", _ONE, is_optional=True),
+        ValueSpec("exclude_input_in_output", "bool", _ONE, is_optional=True),
     ),
-    (ValueSpec(TEXT_OUTPUT, "str", ()),),
+    (ValueSpec(TEXT_OUTPUT, "str", (None,)),),
 )
 
 
@@ -86,7 +87,7 @@ class Models:
                     servable,
                     found.version,
                     "",
-                    _GENERATE,
+                    GENERATE,
                     found.versions,
                     streams=True,
                     language=language,
@@ -125,7 +126,7 @@ class Models:
         found = self._control.signature(servable, version)
         if found is None:
             return
-        default = None if self._language_model(found) else _default_or_none(found)
+        default = None if self._language_model(found) else default_method(found)
         for method in found.methods:
             if method != default:
                 yield f"{servable}.{method}"
@@ -135,8 +136,8 @@ class Models:
             "name": model.name,
             "versions": [str(version) for version in model.versions],
             "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-            "inputs": [_to_tensor(spec) for spec in model.signature.inputs],
-            "outputs": [_to_tensor(spec) for spec in model.signature.outputs],
+            "inputs": [_to_tensor(spec, model) for spec in model.signature.inputs],
+            "outputs": [_to_tensor(spec, model) for spec in model.signature.outputs],
         }
 
     def config(self, model: Model) -> dict[str, Any]:
@@ -145,7 +146,7 @@ class Models:
             "name": model.name,
             "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
             "backend": PLATFORM,
-            "max_batch_size": 1 if model.language else MAX_INSTANCES,
+            "max_batch_size": 0 if model.language else MAX_INSTANCES,
             "input": [_to_config(spec) for spec in model.signature.inputs],
             "output": [_to_config(spec) for spec in model.signature.outputs],
             "model_transaction_policy": {"decoupled": model.streams},
@@ -175,8 +176,12 @@ class Models:
             "inference_count": found.num_instances,
             "execution_count": found.num_succeeded,
             "inference_stats": {
-                "success": {"count": found.num_succeeded, "ns": found.succeeded_ns},
-                "fail": {"count": found.num_failed, "ns": found.failed_ns},
+                "success": _times(found.num_succeeded, found.succeeded_ns),
+                "fail": _times(found.num_failed, found.failed_ns),
+                "queue": _times(found.num_waited, found.waited_ns),
+                "compute_input": _times(found.num_succeeded, 0),
+                "compute_infer": _times(found.num_succeeded, found.worker_ns),
+                "compute_output": _times(found.num_succeeded, 0),
             },
         }
 
@@ -191,7 +196,7 @@ class Models:
         found = self._control.signature(name, one.version)
         if found is None or self._language_model(found):
             return True
-        return _default_or_none(found) is not None
+        return default_method(found) is not None
 
     def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
         servable = name
@@ -224,14 +229,15 @@ def _unknown(name: str) -> NotFound:
     return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
 
 
-def _default_or_none(found: ServableSignature) -> str | None:
+def default_method(found: ServableSignature) -> str | None:
+    """The method that a servable's own name calls."""
     if len(found.methods) == 1:
         return next(iter(found.methods))
     return DEFAULT if DEFAULT in found.methods else None
 
 
 def _default_of(found: ServableSignature) -> str:
-    method = _default_or_none(found)
+    method = default_method(found)
     if method is None:
         names = ", ".join(f"{found.name}.{name}" for name in found.methods) or "none"
         raise InvalidInputs(
@@ -241,10 +247,15 @@ def _default_of(found: ServableSignature) -> str:
     return method
 
 
-def _to_tensor(spec: ValueSpec) -> dict[str, Any]:
+def _times(count: int, ns: int) -> dict[str, int]:
+    return {"count": count, "ns": ns}
+
+
+def _to_tensor(spec: ValueSpec, model: Model) -> dict[str, Any]:
     """The first dimension counts instances; "" is a type that a Python stage decides."""
     row = BY_DTYPE.get(spec.dtype or "")
-    return {"name": spec.name, "datatype": row.name if row else "", "shape": [-1, *_sizes(spec)]}
+    shape = [*([] if model.language else [-1]), *_sizes(spec)]
+    return {"name": spec.name, "datatype": row.name if row else "", "shape": shape}
 
 
 def _to_config(spec: ValueSpec) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving.core.service import ModelControl, ModelState
-from mindspore_serving.errors import InvalidInputs, Unsupported
+from mindspore_serving.errors import InvalidInputs, ServingError, Unsupported
+from mindspore_serving.frontends.v2.load_config import to_changes
 from mindspore_serving.frontends.v2.models import Models
 
 
@@ -26,19 +27,28 @@ async def index(
     ]
 
 
-async def load(repository: ModelControl | None, name: str, parameters: Mapping[str, Any]) -> None:
-    """With the parameter `reload`, which is our own, also if nothing has changed.  Raises
-    ServingError."""
-    given = [key for key in parameters if key == "config" or key.startswith("file:")]
-    if given:
-        raise Unsupported(
-            f"load of '{name[:256]}': parameter '{given[0][:64]}' is not available, models are "
-            "loaded as the operator has configured them"
-        )
+async def load(
+    repository: ModelControl | None, models: Models, name: str, parameters: Mapping[str, Any]
+) -> None:
+    """With the parameter `reload`, which is our own, also if nothing has changed.  `config` gives
+    settings that hold until the servable is loaded again.  Raises ServingError."""
+    files = next((key for key in parameters if key.startswith("file:")), None)
+    if files is not None:
+        raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients may not give files")
     is_forced = parameters.get("reload", False)
     if not isinstance(is_forced, bool):
         raise InvalidInputs(f"parameter 'reload' is {is_forced!r:.100}, expected true or false")
-    await _checked(repository).load(name, is_forced=is_forced)
+    config = parameters.get("config")
+    changes = {} if config is None else to_changes(config, _shown(models, name))
+    await _checked(repository).load(name, is_forced=is_forced, changes=changes)
+
+
+def _shown(models: Models, name: str) -> Mapping[str, Any]:
+    """The configuration of `name` that clients see; just its name if it is not loaded."""
+    try:
+        return models.config(models.find(name))
+    except ServingError:
+        return {"name": name}
 
 
 async def unload(repository: ModelControl | None, name: str) -> None:

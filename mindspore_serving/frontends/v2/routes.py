@@ -120,7 +120,8 @@ def _repository_routes(v2: V2) -> list[BaseRoute]:
 
     async def load_one(http: Request) -> Response:
         body = await _object(http)
-        await repository.load(source, http.path_params["name"], body.get("parameters") or {})
+        name, parameters = http.path_params["name"], body.get("parameters") or {}
+        await repository.load(source, v2.models, name, parameters)
         return Response()
 
     async def unload_one(http: Request) -> Response:
@@ -156,8 +157,16 @@ def _memory_routes(v2: V2) -> list[BaseRoute]:
         memory.unregister(http.path_params.get("region", ""))
         return Response()
 
-    base = "/v2/systemsharedmemory"
+    async def no_regions(_: Request) -> Response:
+        return _json([])
+
+    async def nothing(_: Request) -> Response:
+        return Response()
+
+    base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
     return [
+        route(f"{gpu}/status", {"GET": no_regions}),
+        route(f"{gpu}/unregister", {"POST": nothing}),
         route(f"{base}/status", {"GET": status}),
         route(f"{base}/region/{{region}}/status", {"GET": status}),
         route(f"{base}/region/{{region}}/register", {"POST": register}),

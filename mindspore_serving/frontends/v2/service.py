@@ -57,6 +57,8 @@ class Service:
             "SystemSharedMemoryStatus": self._memory_status,
             "SystemSharedMemoryRegister": self._register,
             "SystemSharedMemoryUnregister": self._unregister,
+            "CudaSharedMemoryStatus": self._nothing,
+            "CudaSharedMemoryUnregister": self._nothing,
             "TraceSetting": self._trace,
             "LogSettings": self._log,
         }
@@ -126,7 +128,8 @@ class Service:
 
     async def _load(self, request: pb.RepositoryModelLoadRequest) -> dict[str, Any]:
         parameters = messages.to_parameters(request.parameters)
-        await repository.load(self._v2.site.repository, request.model_name, parameters)
+        source, models = self._v2.site.repository, self._v2.models
+        await repository.load(source, models, request.model_name, parameters)
         return {}
 
     async def _unload(self, request: pb.RepositoryModelUnloadRequest) -> dict[str, Any]:
@@ -143,6 +146,10 @@ class Service:
 
     async def _unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> dict[str, Any]:
         self._v2.memory.unregister(request.name)
+        return {}
+
+    async def _nothing(self, _: Message) -> dict[str, Any]:
+        """Clients ask for the memory of GPUs to be forgotten when they begin; there is none."""
         return {}
 
     async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:

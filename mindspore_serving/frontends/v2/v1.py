@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
 from mindspore_serving.core.service import Request
-from mindspore_serving.errors import InvalidInputs, ServingError, Unsupported
+from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
@@ -40,7 +40,7 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
     async def predict(http: HttpRequest) -> Response:
         model = v2.models.find(http.path_params["name"])
         if model.language is not None:
-            raise Unsupported(f"'{model.name}' is a language model: call /v1/completions")
+            raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
         instances = _instances(await read_encoded(http, max_body), model)
         body = b'{"instances":[%b]}' % b",".join(instances)
         request = Request(model.servable, model.method, model.version, "ms_json", body)

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
+from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
@@ -32,6 +33,7 @@ from mindspore_serving.llm.serving.engine_loop import EngineLoop
 from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
+from mindspore_serving.llm.serving.recording import Recorder
 from mindspore_serving.llm.step import EncoderRunner
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
@@ -91,6 +93,7 @@ class AsyncEngine:
         )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}
+        self._recorder = Recorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
@@ -111,7 +114,7 @@ class AsyncEngine:
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._outputs)
+            answer = GenerateAnswer(request_id, request, self._outputs, self._recorder)
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
         self._open[request_id] = _Open(answer, sink, item_id)
@@ -123,12 +126,16 @@ class AsyncEngine:
     def cancel(self, request_id: str) -> None:
         """Nobody waits any more, from any thread: the next step frees what the request has; its
         sink is not called again, but for a call that is under way."""
-        with self._lock:
-            entry = self._open.pop(request_id, None)
-        self._preparation.cancel(request_id)
-        if entry is not None and entry.answer is not None:
-            for part_id in entry.answer.request_ids:
-                self._loop.post(part_id, _aborting(part_id))
+        answer = self._drop(request_id)
+        if isinstance(answer, GenerateAnswer):
+            with self._lock:
+                self._recorder.answers[FinishReason.ABORT.value] += answer.num_open
+
+    def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
+        """Answers by finish reason, and histograms by the names of their metrics."""
+        sizes = self._loop.batch_sizes
+        steps = {"serving_llm_batch_size": (sizes.total, sizes.counts[:])}
+        return dict(self._recorder.answers), {**self._recorder.counts(), **steps}
 
     def encoder_runner(self) -> EncoderRunner:
         """The encoder, for another thread: what that runs is computed between two steps."""
@@ -184,6 +191,17 @@ class AsyncEngine:
         self.stats = stats
         self._wake()
 
+    def _drop(self, request_id: str) -> Any:
+        """Forget the request, have the engine drop it; what made its events."""
+        with self._lock:
+            entry = self._open.pop(request_id, None)
+        self._preparation.cancel(request_id)
+        answer = None if entry is None else entry.answer
+        if answer is not None:
+            for part_id in answer.request_ids:
+                self._loop.post(part_id, _aborting(part_id))
+        return answer
+
     def _put_end(self, problem: BaseException | None) -> None:
         self._problem = problem
         self._wake()
@@ -211,7 +229,7 @@ class AsyncEngine:
             sink(events, is_last)
 
     def _end_early(self, request_id: str, error: ServingError, sink: Sink) -> None:
-        self.cancel(request_id)
+        self._drop(request_id)
         refused = to_refused(error)
         sink([refused] if refused else error, True)
 

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
 
@@ -86,7 +87,8 @@ class EngineLoop(Generic[E]):
         self._on_stats = on_stats
         self._on_end = on_end
         self._lane = lane
-        engine.on_compute = None if lane is None else lane.narrow
+        self.batch_sizes = Histogram(SIZES)  # sequences in each step
+        engine.on_compute = self._on_compute
         self._commands: SimpleQueue[tuple[str, Callable[[E], Outputs | None]] | None] = (
             SimpleQueue()
         )
@@ -140,6 +142,11 @@ class EngineLoop(Generic[E]):
             if was_idle or now - reported >= STATS_SECONDS or not self._engine.has_work:
                 reported = now
                 self._on_stats(self._engine.stats())
+
+    def _on_compute(self, request_ids: list[str]) -> None:
+        self.batch_sizes.observe(len(request_ids))
+        if self._lane is not None:
+            self._lane.narrow(request_ids)
 
     def _drain_commands(self, *, wait: bool) -> None:
         """Execute the commands that have come; with `wait`, wait for the first."""

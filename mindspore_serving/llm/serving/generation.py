@@ -26,6 +26,7 @@ from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Prompt, Prompts
 from mindspore_serving.llm.serving.engine_loop import FirstStep
+from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]
@@ -34,21 +35,23 @@ Command = Callable[[Any], Any]
 class GenerateAnswer:
     """Makes events of what is generated: at once, or at the end if the request is no stream."""
 
-    def __init__(self, request_id: str, request: Generate, outputs: OutputProcessor) -> None:
+    def __init__(
+        self, request_id: str, request: Generate, outputs: OutputProcessor, recorder: Recorder
+    ) -> None:
         self.request_ids = (request_id,)
         self._request = request
         self._outputs = outputs
-        self._num_open = request.params.n
+        self.num_open = request.params.n  # answers that have not ended
         self._parts: dict[int, list[Generated]] = {}
         self._format: AnswerFormat | None = None
         self._parsers: dict[int, AnswerParser] = {}
         self._num_prompt_tokens = self._num_cached = self._num_generated = 0
-        self._ready_at = time.monotonic()
+        self._timing = Timing(recorder)
         self._queue_seconds = 0.0
 
     @property
     def is_done(self) -> bool:
-        return self._num_open == 0
+        return self.num_open == 0
 
     def prepare(
         self, request: Generate, processor: Processor, read: Prompt | None = None
@@ -66,10 +69,10 @@ class GenerateAnswer:
 
         def add(engine: Engine) -> Any:
             prepared.add_to(engine, request_id)
-            waited = time.monotonic() - self._ready_at
+            waited = time.monotonic() - self._timing.ready_at
             return [(request_id, Started(len(ids), prepared.params.seed or 0, prompt, waited))]
 
-        self._ready_at = time.monotonic()
+        self._timing.ready_at = time.monotonic()
         return [(request_id, add)]
 
     def take(self, request_id: str, output: Started | FirstStep | Generated) -> list[Event]:
@@ -78,15 +81,17 @@ class GenerateAnswer:
             self._num_prompt_tokens = output.num_prompt_tokens
             return [output]
         if isinstance(output, FirstStep):
-            self._queue_seconds = max(0.0, output.at - self._ready_at)
+            self._queue_seconds = self._timing.begin(output.at)
             return []
         if output.index == PROMPT:
             return [PromptScored(self._outputs.tokens(output.token_ids, output.logprobs))]
+        self._timing.add(output.index, len(output.token_ids), output.finish_reason)
         self._num_generated += len(output.token_ids)
-        self._num_open -= output.finish_reason is not None
+        self.num_open -= output.finish_reason is not None
         self._num_cached = max(self._num_cached, output.num_cached_tokens)
         events: list[Event] = [*self._chunks(output)]
         if self.is_done:
+            self._timing.end(self._num_prompt_tokens, self._num_generated)
             events.append(self._finished())
         return events
 

@@ -19,7 +19,6 @@ from mindspore_serving.wire.v2.request import (
     make_output,
     make_request,
     region_of,
-    region_parameters,
 )
 from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer, Form, InputTensor
 
@@ -124,12 +123,11 @@ def answer(
             "datatype": tensor.datatype,
             "shape": tensor.shape,
         }
-        if wanted.region is not None:
-            shown["parameters"] = region_parameters(wanted.region, tensor.num_bytes)
-        elif wanted.is_binary:
+        is_here = wanted.region is None  # clients take any parameters for those of binary data
+        if is_here and wanted.is_binary:
             shown["parameters"] = {"binary_data_size": tensor.num_bytes}
             tail += tensor.raw
-        else:
+        elif is_here:
             shown["data"] = msgspec.Raw(tensor.json_data)
         outputs.append(shown)
     return _encoder.encode({**head, "outputs": outputs}), tail

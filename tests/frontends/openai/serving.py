@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
+from starlette.routing import BaseRoute
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.core.llm_messages import (
@@ -29,7 +30,7 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
-from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.language import LanguageModels, LanguageRules
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
@@ -65,6 +66,7 @@ CARD = ModelCard(
     created=1700000000,
 )
 
+Mount = Callable[[Site], Sequence[BaseRoute]]
 Said = Sequence[Event] | ServingError
 """What the model says: events one by one, an error in their place, or nothing more."""
 
@@ -193,7 +195,9 @@ class Control:
 class Web:
     """A running server; `inference` is its model."""
 
-    def __init__(self, background: BackgroundLoop) -> None:
+    def __init__(
+        self, background: BackgroundLoop, mount: Mount, keys: Sequence[ApiKey] = ()
+    ) -> None:
         self._background = background
         self.control = Control()
         self.inference = Inference(self.control)
@@ -202,9 +206,8 @@ class Web:
         site = Site(models, self.inference, self.control, MAX_BODY)
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         rest = MsRest(MAX_BODY)
-        app = make_app(
-            self.inference, self.control, lambda: b"", rest=rest, routes=openai.routes(site)
-        )
+        found, served = Keys(keys), (self.inference, self.control)
+        app = make_app(*served, lambda: b"", rest=rest, keys=found, routes=mount(site))
         path = FastPath(self.inference, rest, Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
@@ -278,10 +281,10 @@ class Answer:
 
 
 @contextmanager
-def serving() -> Iterator[Web]:
+def serving(mount: Mount = openai.routes, keys: Sequence[ApiKey] = ()) -> Iterator[Web]:
     """A server, stopped at the end."""
     background = BackgroundLoop()
-    web = Web(background)
+    web = Web(background, mount, keys)
     try:
         yield web
     finally:

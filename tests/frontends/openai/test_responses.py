@@ -91,7 +91,7 @@ def test_an_answer_is_an_object_with_a_message_and_usage(web):
         "previous_response_id": None,
         "reasoning": {"effort": None, "summary": None},
         "service_tier": "default",
-        "store": False,
+        "store": True,
         "temperature": 1.0,
         "text": {"format": {"type": "text"}},
         "tool_choice": "auto",
@@ -417,7 +417,7 @@ def test_fields_without_a_meaning_here_are_taken(web):
         "stream_options": {"include_obfuscation": False},
     }
     found = respond(web, **fields)
-    assert (found.status, found.json["store"]) == (200, False)
+    assert (found.status, found.json["store"]) == (200, True)
 
 
 # --- what is refused --------------------------------------------------------------------------
@@ -428,8 +428,8 @@ FUNCTION = {"type": "function", "name": "f"}
 @pytest.mark.parametrize(
     ("fields", "param", "text"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "responses are not stored"),
-        ({"conversation": "conv_1"}, "conversation", "conversations are not stored"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "is stored no more"),
+        ({"conversation": "conv_1"}, "conversation", "give previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "no stored prompts"),
         ({"background": True}, "background", "not supported"),
         ({"truncation": "auto"}, "truncation", 'is "auto", expected disabled'),

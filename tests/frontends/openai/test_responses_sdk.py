@@ -97,12 +97,3 @@ def test_an_answer_that_failed_is_told_in_its_stream(web, client):
     *_, last = client.responses.create(model="toy", input="hello", stream=True)
     assert last.type == "response.failed"
     assert "out of memory" in last.response.error.message
-
-
-def test_a_stored_response_is_not_found(client):
-    with pytest.raises(openai.NotFoundError, match="responses are not stored"):
-        client.responses.retrieve("resp_1")
-    with pytest.raises(openai.NotFoundError, match="responses are not stored"):
-        client.responses.delete("resp_1")
-    with pytest.raises(openai.BadRequestError, match="responses are not stored"):
-        client.responses.create(model="toy", input="x", previous_response_id="resp_1")

@@ -168,12 +168,15 @@ def test_what_the_server_does_not_have_is_an_error(client):
     for call in (
         lambda: client.images.generate(model="toy", prompt="a cat"),
         lambda: client.audio.speech.create(model="toy", voice="alloy", input="hello"),
+        lambda: client.audio.transcriptions.create(model="toy", file=("a.wav", b"RIFF")),
+        lambda: client.images.edit(model="toy", image=("a.png", b"PNG"), prompt="a hat"),
         lambda: client.moderations.create(input="hello"),
         client.files.list,
         lambda: client.post("/responses/compact", body={}, cast_to=object),
     ):
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError) as caught:
             call()
+        assert caught.value.type == "invalid_request_error"
 
 
 def test_a_wrong_method_is_an_error(client):

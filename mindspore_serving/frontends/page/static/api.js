@@ -21,18 +21,18 @@ export function onLocked(callback) {
   tellLocked = callback;
 }
 
-// The response to a GET, or to a POST of `body` as JSON.  Throws Refused; AbortError by `signal`.
-export async function call(path, { body, signal } = {}) {
+// The response to a request, whatever its status; `body` is JSON.
+export function send(method, path, body, signal) {
   const headers = {};
   if (key) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
-  const response = await fetch(path, {
-    method: body === undefined ? "GET" : "POST",
-    body: body === undefined ? undefined : JSON.stringify(body),
-    headers,
-    signal,
-    cache: "no-store",
-  });
+  return fetch(path, { method, body, headers, signal, cache: "no-store" });
+}
+
+// The response to a GET, or to a POST of `body` as JSON.  Throws Refused; AbortError by `signal`.
+export async function call(path, { body, signal } = {}) {
+  const hasBody = body !== undefined;
+  const response = await send(hasBody ? "POST" : "GET", path, hasBody ? JSON.stringify(body) : undefined, signal);
   if (response.ok) return response;
   if (response.status === 401) tellLocked(key !== "");
   throw new Refused(response.status, await reason(response));

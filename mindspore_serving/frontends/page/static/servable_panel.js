@@ -2,6 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { callLine, quoted } from "./example.js";
+import { make } from "./make.js";
 import { rates } from "./rates.js";
 import { duration, rounded } from "./timing.js";
 
@@ -133,11 +134,4 @@ function embedLine(model) {
 function openaiLine(options, path, body) {
   const url = new URL(`v1/${path}`, location.href);
   return `curl ${options}${url} -H 'content-type: application/json' -d ${quoted(JSON.stringify(body))}`;
-}
-
-function make(tag, className = "", text = "") {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text) element.textContent = text;
-  return element;
 }

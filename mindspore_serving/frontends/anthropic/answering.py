@@ -1,0 +1,97 @@
+"""POST /v1/messages, and /v1/messages/count_tokens."""
+
+from contextlib import ExitStack
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import Generate, Tokenize, Tokenized
+from mindspore_serving.frontends.anthropic.conversation import find_ignored, to_messages
+from mindspore_serving.frontends.anthropic.errors import REQUEST_ID, to_failure
+from mindspore_serving.frontends.anthropic.fields import MESSAGES
+from mindspore_serving.frontends.anthropic.requests import CountRequest, MessagesRequest
+from mindspore_serving.frontends.anthropic.tools import read_tools
+from mindspore_serving.frontends.anthropic.writing import (
+    PING,
+    Writing,
+    stream_message,
+    write_whole,
+)
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.endpoint import Endpoints, name_ignored
+from mindspore_serving.frontends.language import ServedModel
+from mindspore_serving.frontends.openai.envelope import find_generator
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.messages import to_template
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
+
+ENDPOINTS = Endpoints(lambda error: to_failure(error).to_response())
+PATH = "/v1/messages"
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    post, ignored = ENDPOINTS.post, MESSAGES.ignored
+    return [
+        post(site, PATH, MessagesRequest, answer, ignored),
+        post(site, f"{PATH}/count_tokens", CountRequest, count, ignored),
+    ]
+
+
+async def answer(site: Site, http: Request, body: MessagesRequest) -> Response:
+    """The answer to a conversation: one object, or a stream of events."""
+    model = find_generator(site.models, body.model)
+    request = to_request(body, model)
+    with ExitStack() as stack:
+        with naming("messages", MESSAGES, body):
+            generation = stack.enter_context(model.generate(request, terms_of(http)))
+            started = await while_there(http, generation.begin())
+        writing = Writing(model.name, request.params, started.num_prompt_tokens)
+        if body.stream:
+            events = Owned(stream_message(generation, writing), stack.pop_all())
+            return _reported(EventStream(events, ping=PING), body)
+        whole = await while_there(http, write_whole(generation, writing))
+    return _reported(Response(whole, media_type="application/json"), body)
+
+
+async def count(site: Site, http: Request, body: CountRequest) -> Response:
+    """How many tokens the model reads."""
+    model = find_generator(site.models, body.model)
+    MESSAGES.refuse(body)
+    tools, choice = read_tools(body)
+    request = Tokenize(
+        messages=to_template(to_messages(body)),
+        tools=None if choice.mode == "none" else tools,
+        template_options=MESSAGES.options(body, model.card).get("template_options", {}),
+    )
+    with naming("messages", MESSAGES, body):
+        found = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+    whole = msgspec.json.encode({"input_tokens": len(found.tokens)})
+    return _reported(Response(whole, media_type="application/json"), body)
+
+
+def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
+    """The request to the model.  Raises InvalidField."""
+    MESSAGES.refuse(body)
+    tools, choice = read_tools(body)
+    return Generate(
+        messages=to_template(to_messages(body)),
+        tools=tools or None,
+        tool_choice=choice,
+        parse_output=True,
+        params=MESSAGES.params(body, model.card, dict(model.card.sampling)),
+        is_stream=bool(body.stream),
+        adapter=model.adapter,
+        **MESSAGES.options(body, model.card),
+    )
+
+
+def _reported(response: Response, body: CountRequest) -> Response:
+    """With what Anthropic's clients look for in the headers, and the fields that were ignored."""
+    response.headers[REQUEST_ID] = log.request_id.get()
+    name_ignored(response, find_ignored(body))
+    return response

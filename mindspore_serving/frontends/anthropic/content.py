@@ -1,0 +1,111 @@
+"""The content blocks of an answer: text, thinking, uses of tools, made chunk by chunk, with the
+events of each.
+
+A block is open until one of another kind begins.  Knows no sockets and no request.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
+
+Object = dict[str, Any]
+
+UNSIGNED = "unsigned"  # thinking is not signed here, and clients drop what has no signature
+_DELTAS = {  # by the type of a block: the type of its deltas, and their field
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+
+
+@dataclass(slots=True)
+class _Block:
+    """`start` is the block without its content, which is in `pieces`."""
+
+    index: int
+    start: Object
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        kind: str = self.start["type"]
+        return kind
+
+    def event(self, name: str, **fields: Any) -> Object:
+        return {"type": f"content_block_{name}", "index": self.index, **fields}
+
+    def to_object(self) -> Object | None:
+        """The block as a whole; None for a use of a tool whose input was cut off."""
+        text = "".join(self.pieces)
+        if self.kind == "thinking":
+            return {**self.start, "thinking": text, "signature": UNSIGNED}
+        if self.kind == "text":
+            return {**self.start, "text": text}
+        try:
+            return {**self.start, "input": msgspec.json.decode(text or "{}", type=Object)}
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+
+
+class Content:
+    """The blocks of one answer so far.  Every method returns the events of what it did."""
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._is_open = False
+
+    def take(self, chunk: Chunk) -> list[Object]:
+        events: list[Object] = []
+        if chunk.reasoning:
+            events += self._add("thinking", chunk.reasoning)
+        if chunk.text:
+            events += self._add("text", chunk.text)
+        for call in chunk.tool_calls:
+            events += self._add_call(call)
+        return events
+
+    def finish(self) -> list[Object]:
+        """Nothing follows."""
+        if not self._is_open:
+            return []
+        self._is_open = False
+        last = self._blocks[-1]
+        stop = last.event("stop")
+        if last.kind != "thinking":
+            return [stop]
+        delta = {"type": "signature_delta", "signature": UNSIGNED}
+        return [last.event("delta", delta=delta), stop]
+
+    def to_objects(self) -> list[Object]:
+        """The blocks as a whole."""
+        found = [block.to_object() for block in self._blocks]
+        return [one for one in found if one is not None]
+
+    def _add(self, kind: str, text: str) -> list[Object]:
+        events = []
+        if not self._is_open or self._blocks[-1].kind != kind:
+            signed = {"signature": ""} if kind == "thinking" else {}
+            events = self._begin({"type": kind, kind: "", **signed})
+        return [*events, self._more(text)]
+
+    def _add_call(self, call: ToolCallDelta) -> list[Object]:
+        if call.name is None:
+            return [self._more(call.arguments)]
+        name = f"toolu_{secrets.token_hex(12)}"
+        return self._begin({"type": "tool_use", "id": name, "name": call.name, "input": {}})
+
+    def _begin(self, start: Object) -> list[Object]:
+        events = self.finish()
+        self._blocks.append(_Block(len(self._blocks), start))
+        self._is_open = True
+        return [*events, self._blocks[-1].event("start", content_block=start)]
+
+    def _more(self, text: str) -> Object:
+        block = self._blocks[-1]
+        block.pieces.append(text)
+        kind, name = _DELTAS[block.kind]
+        return block.event("delta", delta={"type": kind, name: text})

@@ -1,0 +1,135 @@
+"""A conversation of content blocks as messages of a chat: what one message has in several blocks
+is several messages there, or one; and the names of what is in it and ignored.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
+from mindspore_serving.frontends.decoding import check_free
+from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.openai.messages import CalledFunction, Message, ToolCall
+
+_ACCEPTED = {  # by role
+    "system": ("text",),
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+}
+_MEDIA = ("image", "document", "search_result")
+_NEEDED = {  # by type
+    "text": ["text"],
+    "thinking": ["thinking"],
+    "tool_result": ["tool_use_id"],
+    "tool_use": ["id", "name", "input"],
+}
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Messages so far: what one role says in several messages in turn is one."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    def say(self, role: str, text: str) -> None:
+        last = self._last(role)
+        last.content = text if not last.content else f"{last.content}\n{text}"
+
+    def think(self, text: str) -> None:
+        last = self._last("assistant")
+        last.reasoning_content = (last.reasoning_content or "") + text
+
+    def call(self, block: Block) -> None:
+        last = self._last("assistant")
+        called = CalledFunction(block.name or "", block.input)
+        last.tool_calls = [*(last.tool_calls or ()), ToolCall(called, block.id, "function")]
+
+    def result(self, block: Block, text: str) -> None:
+        text = f"Error: {text}" if block.is_error else text
+        self.messages.append(Message("tool", text, tool_call_id=block.tool_use_id))
+
+    def _last(self, role: str) -> Message:
+        if not self.messages or self.messages[-1].role != role:
+            self.messages.append(Message(role))
+        return self.messages[-1]
+
+
+def to_messages(body: CountRequest) -> list[Message]:
+    """The messages of a chat, the system prompt first.  Raises InvalidField."""
+    found = Conversation()
+    for place, role, content in _turns(body):
+        if isinstance(content, str):
+            found.say(role, content)
+            continue
+        if not content:
+            raise InvalidField(place, "is [], expected a text or at least one block")
+        for index, block in enumerate(content):
+            _add(found, role, f"{place}[{index}]", block)
+    if found.messages and found.messages[-1].role == "assistant":
+        raise InvalidField(
+            "messages", "ends with the assistant's, expected the user's: no answer is continued"
+        )
+    return found.messages
+
+
+def find_ignored(body: CountRequest) -> Iterator[str]:
+    """The names of fields that are given and change nothing here, but may elsewhere."""
+    if body.context_management is not None:
+        yield "context_management"
+    if body.thinking is not None:
+        names = ("budget_tokens", "display")
+        yield from (f"thinking.{name}" for name in names if getattr(body.thinking, name))
+    blocks = [block for _, _, content in _turns(body) for block in _all(content)]
+    if any(one.cache_control is not None for one in (body, *blocks, *(body.tools or ()))):
+        yield "cache_control"
+
+
+def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
+    """Place, role and content of the system prompt and of each message."""
+    if body.system:
+        yield "system", "system", body.system
+    for index, message in enumerate(body.messages):
+        if message.role not in _ACCEPTED:
+            accepted = ", ".join(_ACCEPTED)
+            problem = f"is {show(message.role)}, expected one of {accepted}"
+            raise InvalidField(f"messages[{index}].role", problem)
+        yield f"messages[{index}].content", message.role, message.content
+
+
+def _all(content: str | Sequence[Block] | None) -> Iterator[Block]:
+    for block in content if isinstance(content, list) else ():
+        yield block
+        yield from _all(block.content)
+
+
+def _add(found: Conversation, role: str, place: str, block: Block) -> None:
+    _check(place, block, _ACCEPTED[role], f"of {role}")
+    if block.type == "text":
+        found.say(role, block.text or "")
+    elif block.type == "thinking":
+        found.think(block.thinking or "")
+    elif block.type == "tool_use":
+        check_free(f"{place}.input", block.input)
+        found.call(block)
+    elif block.type == "tool_result":
+        found.result(block, _text(f"{place}.content", block.content))
+
+
+def _text(place: str, content: str | list[Block] | None) -> str:
+    """What a tool gave."""
+    if not isinstance(content, list):
+        return content or ""
+    for index, block in enumerate(content):
+        _check(f"{place}[{index}]", block, ("text",), "of a tool's result")
+    return "\n".join([block.text or "" for block in content])
+
+
+def _check(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
+    """Raises InvalidField for a block that is of another type, or lacks what its type needs."""
+    if block.type not in accepted:
+        why = ": the model reads no images or documents" if block.type in _MEDIA else ""
+        expected = f"{' or '.join(accepted)} in a message {where}"
+        raise InvalidField(f"{place}.type", f"is {show(block.type)}, expected {expected}{why}")
+    for name in _NEEDED.get(block.type, ()):
+        if getattr(block, name) is None:
+            raise InvalidField(f"{place}.{name}", "is missing")

@@ -1,0 +1,51 @@
+"""GET /v1/models for clients of Anthropic's, which say so by the header anthropic-version."""
+
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import Scope
+
+from mindspore_serving.frontends.anthropic.answering import ENDPOINTS
+from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.language import ServedModel
+from mindspore_serving.frontends.site import Site
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    async def every(_: Request) -> Response:
+        found = [to_object(model) for model in site.models.listed()]
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
+        return _respond({"data": found, "has_more": False, **ends})
+
+    async def one(request: Request) -> Response:
+        model = site.models.find(request.path_params["name"], is_exact=True)
+        return _respond(to_object(model))
+
+    asked = (("/v1/models", every), ("/v1/models/{name:path}", one))
+    return [RouteIf(ENDPOINTS.get(path, answer), _is_anthropics) for path, answer in asked]
+
+
+def _is_anthropics(scope: Scope) -> bool:
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def to_object(model: ServedModel) -> dict[str, Any]:
+    """Prompt and answer together have `max_input_tokens`."""
+    created = datetime.fromtimestamp(model.card.created, timezone.utc)
+    return {
+        "type": "model",
+        "id": model.name,
+        "display_name": model.name,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": model.card.max_model_len,
+        "max_tokens": model.card.max_model_len,
+    }
+
+
+def _respond(found: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

@@ -1,0 +1,118 @@
+"""The answer to a request for messages, as a whole or as the events of a stream."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished
+from mindspore_serving.frontends import sse
+from mindspore_serving.frontends.anthropic.content import Content
+from mindspore_serving.frontends.anthropic.errors import to_failure
+from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.openai.envelope import finish_reason
+
+Object = dict[str, Any]
+
+PING = sse.event(b'{"type": "ping"}', b"ping")
+_encode = msgspec.json.Encoder().encode
+
+
+class Writing:
+    """One message: what is known from the start, and what the model has written so far."""
+
+    def __init__(self, model: str, params: SamplingParams, num_prompt_tokens: int) -> None:
+        self._model = model
+        self._params = params
+        self._name = f"msg_{secrets.token_hex(12)}"
+        self._content = Content()
+        self._last: Chunk | None = None
+        self._usage = _usage(num_prompt_tokens, 0, 0)
+
+    def take(self, event: Event) -> list[Object]:
+        """The events that an event of the model makes.  Raises ServingError if it failed."""
+        if isinstance(event, Chunk):
+            reason = finish_reason(event)
+            events = self._content.take(event)
+            if reason is None:
+                return events
+            self._last = event
+            return [*events, *self._content.finish()]
+        if isinstance(event, Finished):
+            self._usage = _finished_usage(event)
+            return [
+                {"type": "message_delta", "delta": self._stop(), "usage": self._usage},
+                {"type": "message_stop"},
+            ]
+        return []
+
+    def to_object(self) -> Object:
+        """The message as it is now."""
+        return {
+            "id": self._name,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": self._content.to_objects(),
+            **self._stop(),
+            "usage": self._usage,
+        }
+
+    def _stop(self) -> Object:
+        """Why the answer ended, and with which of the client's texts."""
+        last = self._last
+        if last is None:
+            return {"stop_reason": None, "stop_sequence": None}
+        if last.finish_reason == "length":
+            return {"stop_reason": self._limit(), "stop_sequence": None}
+        if last.finish_reason == "tool_calls":
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        if last.stop_reason in self._params.stop:
+            return {"stop_reason": "stop_sequence", "stop_sequence": last.stop_reason}
+        return {"stop_reason": "end_turn", "stop_sequence": None}
+
+    def _limit(self) -> str:
+        is_full = self._usage["output_tokens"] < (self._params.max_tokens or 0)
+        return "model_context_window_exceeded" if is_full else "max_tokens"
+
+
+def _finished_usage(finished: Finished) -> Object:
+    usage = _usage(
+        finished.num_prompt_tokens, finished.num_cached_tokens, finished.num_generated_tokens
+    )
+    details = {"thinking_tokens": finished.num_reasoning_tokens}
+    return {**usage, "output_tokens_details": details}
+
+
+def _usage(num_prompt: int, num_cached: int, num_generated: int) -> Object:
+    return {
+        "input_tokens": num_prompt - num_cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": num_cached,
+        "output_tokens": num_generated,
+    }
+
+
+async def write_whole(generation: Generation, writing: Writing) -> bytes:
+    """The message of `generation`, which has begun, when it is complete.  Raises ServingError."""
+    async for event in generation:
+        writing.take(event)
+    return _encode(writing.to_object())
+
+
+async def stream_message(generation: Generation, writing: Writing) -> AsyncIterator[bytes]:
+    """The events of the message of `generation`, which has begun."""
+    yield _write([{"type": "message_start", "message": writing.to_object()}]) + PING
+    try:
+        async for event in generation:
+            made = writing.take(event)
+            if made:
+                yield _write(made)
+    except Exception as error:
+        yield to_failure(error).to_event()
+
+
+def _write(events: Sequence[Object]) -> bytes:
+    return b"".join([sse.event(_encode(one), one["type"].encode()) for one in events])

@@ -1,0 +1,97 @@
+"""Counts the calls of a gRPC service, and logs them if there is an access log."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from mindspore_serving import log
+from mindspore_serving.frontends import access
+from mindspore_serving.frontends.access import Entry, Responses
+from mindspore_serving.frontends.message_reader import Context
+
+Behavior = Callable[[Any, Context], Any]
+_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
+
+
+class Counted:
+    """A handler in place of the service `inner`, all of whose methods take streams of requests."""
+
+    def __init__(self, inner: "grpc.GenericRpcHandler[Any, Any]", responses: Responses) -> None:
+        self._inner = inner
+        self._responses = responses
+        self._known: dict[str, Any] = {}  # methods that exist
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        known = self._known.get(details.method)
+        if known is None:
+            found = self._inner.service(details)
+            if found is None:
+                return None
+            known = self._known[details.method] = self._counted(found, details.method)
+        return known
+
+    def _counted(self, found: Any, path: str) -> Any:
+        calls = _Calls(path, self._responses)
+        serializers = found.request_deserializer, found.response_serializer
+        if found.response_streaming:
+            behavior = calls.stream(found.stream_stream)
+            return grpc.stream_stream_rpc_method_handler(behavior, *serializers)
+        return grpc.stream_unary_rpc_method_handler(calls.unary(found.stream_unary), *serializers)
+
+
+class _Calls:
+    """Of one method."""
+
+    def __init__(self, path: str, responses: Responses) -> None:
+        self._path = path
+        self._protocol = access.protocol_of_service(path.strip("/").partition("/")[0])
+        self._responses = responses
+
+    def unary(self, behavior: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> Any:
+            entry, num_sent = self._begin(context), 0
+            try:
+                response = await behavior(requests, context)
+                num_sent = len(response)
+                return response
+            finally:
+                self._end(context, entry, num_sent)
+
+        return answer
+
+    def stream(self, behavior: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> AsyncIterator[Any]:
+            entry, num_sent = self._begin(context), 0
+            try:
+                async with aclosing(behavior(requests, context)) as responses:
+                    async for response in responses:
+                        num_sent += _size(response)
+                        yield response
+            finally:
+                self._end(context, entry, num_sent)
+
+        return answer
+
+    def _begin(self, context: Context) -> Entry | None:
+        if not self._responses.is_logged:
+            return None
+        entry = Entry(context.peer(), "", self._path)
+        access.current.set(entry)
+        return entry
+
+    def _end(self, context: Context, entry: Entry | None, num_sent: int) -> None:
+        code: Any = context.code() or grpc.StatusCode.OK  # a number, or nothing yet
+        name = _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else code.name
+        if isinstance(sys.exc_info()[1], (asyncio.CancelledError, GeneratorExit)):
+            name = grpc.StatusCode.CANCELLED.name
+        if entry is not None:
+            entry.request_id = log.request_id.get()
+        self._responses.add(self._protocol, name, entry, num_sent)
+
+
+def _size(response: Any) -> int:
+    return len(response) if isinstance(response, bytes) else int(response.ByteSize())

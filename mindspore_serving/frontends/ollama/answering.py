@@ -1,0 +1,126 @@
+"""POST /api/chat and /api/generate."""
+
+from contextlib import ExitStack
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.errors import Forbidden, InvalidField
+from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.fields import Fields
+from mindspore_serving.frontends.language import Generation, ServedModel
+from mindspore_serving.frontends.ollama.endpoint import post
+from mindspore_serving.frontends.ollama.fields import (
+    CHAT,
+    GENERATE,
+    to_params,
+)
+from mindspore_serving.frontends.ollama.models import without_tag
+from mindspore_serving.frontends.ollama.requests import (
+    ChatRequest,
+    GenerateRequest,
+    Generating,
+    to_messages,
+)
+from mindspore_serving.frontends.ollama.writing import Writing, stream_lines, write_whole
+from mindspore_serving.frontends.openai.envelope import find_generator
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.messages import to_template
+from mindspore_serving.frontends.openai.tools import read_tools
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.sse import EventStream
+from mindspore_serving.frontends.terms import terms_of
+
+LINES = "application/x-ndjson"
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [
+        post(site, "/api/chat", ChatRequest, chat, CHAT.ignored),
+        post(site, "/api/generate", GenerateRequest, generate, GENERATE.ignored),
+    ]
+
+
+async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
+    """The answer to a conversation; without messages, that the model is loaded."""
+    model = find_generator(site.models, without_tag(body.model))
+    writing = Writing(body.model or model.name, is_chat=True)
+    if not body.messages:
+        return _loaded(body, writing)
+    tools, choice = read_tools(body.tools or (), None, parallel=True)
+    request = Generate(
+        messages=to_template(to_messages(body)),
+        tools=tools or None,
+        tool_choice=choice,
+        parse_output=True,
+        **_common(CHAT, body, model),
+    )
+    with naming("messages", CHAT, body):
+        return await _answer(http, body, model.generate(request, terms_of(http)), writing)
+
+
+async def generate(site: Site, http: Request, body: GenerateRequest) -> Response:
+    """The answer to a prompt; without one, that the model is loaded."""
+    model = find_generator(site.models, without_tag(body.model))
+    writing = Writing(body.model or model.name, is_chat=False)
+    if not body.prompt:
+        return _loaded(body, writing)
+    request = _to_request(body, model)
+    with naming("prompt", GENERATE, body):
+        return await _answer(http, body, model.generate(request, terms_of(http)), writing)
+
+
+async def _answer(
+    http: Request, body: Generating, generation: Generation, writing: Writing
+) -> Response:
+    """One object, or a stream of lines; what the model does is streamed in both, for its times."""
+    with ExitStack() as stack:
+        stack.enter_context(generation)
+        await while_there(http, generation.begin())
+        writing.start()
+        if body.stream is False:
+            whole = await while_there(http, write_whole(generation, writing))
+            return Response(whole, media_type="application/json")
+        lines = Owned(stream_lines(generation, writing), stack.pop_all())
+        return EventStream(lines, media_type=LINES, ping=b" ")
+
+
+def _loaded(body: Generating, writing: Writing) -> Response:
+    """The answer to a request that asks for nothing but the model.  Raises Forbidden if it is to
+    be unloaded."""
+    if body.keep_alive in (0, "0", "0s"):
+        raise Forbidden("keep_alive is 0: a model is not unloaded by a request to it")
+    return Response(writing.loaded(), media_type="application/json")
+
+
+def _to_request(body: GenerateRequest, model: ServedModel) -> Generate:
+    """The request for a prompt, which is a conversation unless it is raw, or the model knows none.
+    Raises InvalidField."""
+    common = _common(GENERATE, body, model)
+    if not body.raw and model.card.has_chat_template:
+        said = (("system", body.system), ("user", body.prompt))
+        messages: list[Any] = [{"role": role, "content": text} for role, text in said if text]
+        return Generate(messages=messages, parse_output=True, **common)
+    if body.system:
+        raise InvalidField("system", "is given, expected none with raw, or without chat template")
+    return Generate(prompt=body.prompt, **common)
+
+
+def _common(fields: Fields, body: Generating, model: ServedModel) -> dict[str, Any]:
+    """What the requests for both have in common.  Raises InvalidField."""
+    fields.refuse(body)
+    made = fields.options(body, model.card, has_sampling=True)
+    sampling = {"max_tokens": None, **dict(model.card.sampling)}
+    count = made.pop("logprobs", None)
+    params = to_params(body.options, model.card, sampling, logprobs=count)
+    has_tokens = params.logprobs is not None
+    return {
+        "params": params,
+        "is_stream": True,
+        "has_tokens": has_tokens,
+        "adapter": model.adapter,
+        **made,
+    }

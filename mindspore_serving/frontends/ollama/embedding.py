@@ -1,0 +1,73 @@
+"""POST /api/embed: a vector for each text; and /api/embeddings, the older form for one."""
+
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.ollama.endpoint import post
+from mindspore_serving.frontends.ollama.fields import EMBED
+from mindspore_serving.frontends.ollama.models import without_tag
+from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, EmbedRequest
+from mindspore_serving.frontends.openai.errors import naming
+from mindspore_serving.frontends.openai.requests import to_prompts
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.vectors import (
+    check_dimensions,
+    find_embedder,
+    vectors_of,
+    write_vectors,
+)
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    ignored = EMBED.ignored
+    return [
+        post(site, "/api/embed", EmbedRequest, embed, ignored),
+        post(site, "/api/embeddings", EmbeddingsRequest, embed_one, ignored),
+    ]
+
+
+async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
+    """The vectors of `input`, in its order; none of none."""
+    began = time.monotonic_ns()
+    model = find_embedder(site.models, without_tag(body.model))
+    check_dimensions(body.dimensions, model)
+    rows, count = [], 0
+    if body.input:
+        request = Embed(prompts=to_prompts(body.input, model.card, "input"))
+        with naming("input", EMBED, body):
+            found = await while_there(http, model.call(request, Embedded, terms_of(http)))
+        rows = await write_vectors(vectors_of(found, body.dimensions))
+        count = sum(found.num_prompt_tokens)
+    whole = {
+        "model": body.model or model.name,
+        "embeddings": [msgspec.Raw(row) for row in rows],
+        "total_duration": time.monotonic_ns() - began,
+        "load_duration": 0,
+        "prompt_eval_count": count,
+    }
+    return _respond(whole)
+
+
+async def embed_one(site: Site, http: Request, body: EmbeddingsRequest) -> Response:
+    """The vector of `prompt`; an empty one of none."""
+    model = find_embedder(site.models, without_tag(body.model))
+    vector = msgspec.Raw(b"[]")
+    if body.prompt:
+        with naming("prompt", EMBED, body):
+            request = Embed(prompts=[body.prompt])
+            found = await while_there(http, model.call(request, Embedded, terms_of(http)))
+        (row,) = await write_vectors(vectors_of(found, None))
+        vector = msgspec.Raw(row)
+    return _respond({"embedding": vector})
+
+
+def _respond(found: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

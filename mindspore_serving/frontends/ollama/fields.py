@@ -1,0 +1,151 @@
+"""The fields of Ollama's requests and of their options: which are refused, translated, ignored."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.decoding import check_free
+from mindspore_serving.frontends.fields import Fields, Refusal, show, translation
+from mindspore_serving.frontends.unknown_fields import KnownFields
+
+MAX_LOGPROBS = 20
+NO_IMAGES = "is not supported: the model reads no images"
+
+
+@translation("num_predict", to="max_tokens")
+def max_tokens(options: Any, _: ModelCard) -> int | None:
+    """up to the end of the context if it is not given, or negative"""
+    count: int | None = options.num_predict
+    return None if count is None or count < 0 else count
+
+
+@translation("seed")
+def seed(options: Any, _: ModelCard) -> int | None:
+    """a random one if it is negative"""
+    return None if options.seed is None or options.seed < 0 else options.seed
+
+
+@translation("stop")
+def stop(options: Any, _: ModelCard) -> list[str] | None:
+    """a text or texts"""
+    return [options.stop] if isinstance(options.stop, str) else options.stop
+
+
+@translation("repeat_penalty", "repeat_last_n", to="repetition_penalty")
+def repetition_penalty(options: Any, _: ModelCard) -> float | None:
+    """of all tokens so far; none if `repeat_last_n` is 0, whose other values change nothing"""
+    penalty: float | None = options.repeat_penalty
+    return 1.0 if options.repeat_last_n == 0 else penalty
+
+
+OPTIONS = Fields(
+    "ollama",
+    refused=(
+        Refusal("mirostat", "is {}, expected 0: there is no Mirostat, give top_p or min_p"),
+        Refusal("tfs_z", "is {}, expected 1: give top_p or min_p", lambda value: value != 1),
+    ),
+    translated=(max_tokens, seed, stop, repetition_penalty),
+    ignored=(
+        *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "mirostat_eta"),
+        *("mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa"),
+        *("penalize_newline", "use_mlock", "use_mmap", "vocab_only"),
+    ),
+)
+
+
+@OPTIONS.extend
+class Options(msgspec.Struct, kw_only=True):
+    """The `options` of a request; sampling parameters are added from their table."""
+
+    stop: str | list[str] | None = None
+    repeat_last_n: int | None = None
+
+
+@translation("think", to="template_options")
+def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
+    """variables of the chat template: true and false set `enable_thinking` and `thinking`, a text
+    sets `reasoning_effort`, too; all but false are refused if the model does not reason"""
+    think = body.think
+    if think is None:
+        return {}
+    if think is not False and not card.reasoning_format:
+        raise InvalidField("think", f"is {show(think)}, but the model does not reason")
+    options: dict[str, Any] = dict.fromkeys(("enable_thinking", "thinking"), think is not False)
+    return {**options, "reasoning_effort": think} if isinstance(think, str) else options
+
+
+@translation("format", to="grammar")
+def grammar(body: Any, _: ModelCard) -> Grammar | None:
+    """ "json" or a JSON schema: the model can write nothing else"""
+    wanted = body.format
+    if not wanted and wanted != {}:
+        return None
+    if wanted == "json":
+        return Grammar("json_object")
+    if not isinstance(wanted, dict):
+        raise InvalidField("format", f'is {show(wanted)}, expected "json" or a JSON schema')
+    check_free("format", wanted)
+    return Grammar("json_schema", msgspec.json.encode(wanted).decode())
+
+
+@translation("logprobs", "top_logprobs", to="logprobs")
+def logprobs(body: Any, _: ModelCard) -> int | None:
+    """of each token, and of so many others, at most 20"""
+    count = body.top_logprobs or 0
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise InvalidField("top_logprobs", f"is {count}, expected 0 to {MAX_LOGPROBS}")
+    return count if body.logprobs or count else None
+
+
+CHAT = Fields(
+    "ollama", translated=(template_options, grammar, logprobs), ignored=("shift", "truncate")
+)
+GENERATE = Fields(
+    "ollama",
+    refused=(
+        Refusal("suffix", "is not supported: the models answer behind the prompt, not inside it"),
+        Refusal("template", "is not supported: give the whole prompt, and raw: true"),
+        Refusal("context", "is not supported: give the conversation to /api/chat"),
+        Refusal("images", NO_IMAGES),
+    ),
+    translated=CHAT.translated,
+    ignored=CHAT.ignored,
+)
+
+EMBED = Fields("ollama", ignored=("truncate",))
+
+_KNOWN = KnownFields("Ollama, options", Options, OPTIONS.ignored)
+
+
+def to_params(
+    given: dict[str, Any] | None, card: ModelCard, defaults: Mapping[str, Any], **others: Any
+) -> SamplingParams:
+    """The sampling parameters of the options of a request, whose numbers may be texts.  Raises
+    InvalidField."""
+    try:
+        options = msgspec.convert(given or {}, Options, strict=False)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at ")
+        name = place.strip("`").replace("$", "options", 1)
+        raise InvalidField(name, text=f"{name} is wrong: {text}") from None
+    try:
+        OPTIONS.refuse(options)
+        return OPTIONS.params(options, card, defaults, **others)
+    except InvalidField as error:
+        raise error.renamed(f"options.{error.field}") from None
+
+
+def find_ignored(body: Any) -> Iterator[str]:
+    """The names of fields that are given and change nothing here.  Raises InvalidField for an
+    option that is nearly called like another."""
+    if body.keep_alive is not None:
+        yield "keep_alive"
+    options = body.options or {}
+    unknown = _KNOWN.find_unknown(msgspec.json.encode(options))
+    yield from (f"options.{name}" for name in options if name in OPTIONS.ignored)
+    yield from (f"options.{name}" for name in unknown)

@@ -1,0 +1,131 @@
+"""What there is: GET /api/tags, /api/ps and /api/version, POST /api/show; and what would change the
+models, which is refused.
+"""
+
+import hashlib
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving import __version__
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import Forbidden
+from mindspore_serving.frontends.language import ServedModel
+from mindspore_serving.frontends.ollama.endpoint import ENDPOINTS
+from mindspore_serving.frontends.ollama.requests import ModelRequest
+from mindspore_serving.frontends.ollama.writing import to_time
+from mindspore_serving.frontends.site import Site
+
+TAG = ":latest"
+VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
+NEVER = "9999-12-31T23:59:59Z"
+CHANGING = {  # what is refused
+    **dict.fromkeys(("pull", "push", "create", "copy", "blobs/{digest}"), ["POST", "HEAD"]),
+    "delete": ["DELETE"],
+}
+
+Object = dict[str, Any]
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    async def tags(_: Request) -> Response:
+        return _respond({"models": [_listed(model) for model in site.models.listed()]})
+
+    async def running(_: Request) -> Response:
+        return _respond({"models": [_running(model) for model in site.models.listed()]})
+
+    async def version(_: Request) -> Response:
+        return _respond({"version": VERSION})
+
+    async def refused(http: Request) -> Response:
+        raise Forbidden(
+            f"{http.url.path} is not for clients: the operator of this server says what is served"
+        )
+
+    get, route = ENDPOINTS.get, ENDPOINTS.route
+    return [
+        get("/api/tags", tags),
+        get("/api/ps", running),
+        get("/api/version", version),
+        ENDPOINTS.post(site, "/api/show", ModelRequest, show),
+        *[route(f"/api/{name}", verbs, refused) for name, verbs in CHANGING.items()],
+    ]
+
+
+async def show(site: Site, _: Request, body: ModelRequest) -> Response:
+    model = site.models.find(without_tag(body.model or body.name), is_exact=True)
+    card = model.card
+    return _respond(
+        {
+            "modelfile": f"# {model.name}, served by MindSpore Serving",
+            "parameters": "\n".join([f"{name} {value}" for name, value in card.sampling]),
+            "template": "",
+            "details": _details(model),
+            "model_info": _about(card),
+            "capabilities": _capabilities(card),
+            "modified_at": to_time(card.created),
+        }
+    )
+
+
+def without_tag(name: str | None) -> str | None:
+    """The name of a model, which clients may give with the tag that all models have here."""
+    return None if name is None else name.removesuffix(TAG)
+
+
+def _listed(model: ServedModel) -> Object:
+    """Without the size of its files, which is 0.  The digest is another when it is loaded anew."""
+    made_of = (model.name, model.version, model.card.created)
+    return {
+        "name": model.name + TAG,
+        "model": model.name + TAG,
+        "modified_at": to_time(model.card.created),
+        "size": 0,
+        "digest": hashlib.sha256(repr(made_of).encode()).hexdigest(),
+        "details": _details(model),
+    }
+
+
+def _running(model: ServedModel) -> Object:
+    length = model.card.max_model_len
+    return {**_listed(model), "size_vram": 0, "expires_at": NEVER, "context_length": length}
+
+
+def _details(model: ServedModel) -> Object:
+    card = model.card
+    return {
+        "parent_model": model.servable if model.adapter else "",
+        "format": card.runtime,
+        "family": card.architecture,
+        "families": [card.architecture],
+        "parameter_size": "",
+        "quantization_level": card.quantization or card.dtype,
+    }
+
+
+def _about(card: ModelCard) -> Object:
+    found: Object = {
+        "general.architecture": card.architecture,
+        f"{card.architecture}.context_length": card.max_model_len,
+        f"{card.architecture}.vocab_size": card.vocab_size,
+    }
+    if card.embedding_size:
+        found[f"{card.architecture}.embedding_length"] = card.embedding_size
+    return found
+
+
+def _capabilities(card: ModelCard) -> list[str]:
+    having = {
+        "completion": card.can_generate,
+        "tools": card.can_generate and bool(card.tool_format),
+        "thinking": card.can_generate and bool(card.reasoning_format),
+        "embedding": card.can_embed,
+    }
+    return [name for name, has in having.items() if has]
+
+
+def _respond(found: Object) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

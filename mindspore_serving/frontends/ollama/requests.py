@@ -1,0 +1,101 @@
+"""The bodies that clients send."""
+
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.fields import Int
+from mindspore_serving.frontends.ollama.fields import NO_IMAGES
+from mindspore_serving.frontends.openai.messages import Message as ChatMessage
+from mindspore_serving.frontends.openai.messages import ToolCall
+from mindspore_serving.frontends.openai.tools import Tool
+
+Object = dict[str, Any]
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class ModelRequest(msgspec.Struct, kw_only=True):
+    """The body of /api/show, where older clients have the model's `name`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool | None = None
+
+
+class Common(msgspec.Struct, kw_only=True):
+    """What every request to a model may have."""
+
+    model: str | None = None
+    options: Object | None = None
+    keep_alive: float | str | None = None
+
+
+class Generating(Common, kw_only=True):
+    """What chats and prompts share."""
+
+    stream: bool | None = None
+    format: Any = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+
+
+class ChatRequest(Generating, kw_only=True):
+    """The body of /api/chat."""
+
+    messages: list[Message] = []
+    tools: list[Tool] | None = None
+
+
+class GenerateRequest(Generating, kw_only=True):
+    """The body of /api/generate."""
+
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    suffix: str | None = None
+    template: str | None = None
+    context: list[Int] | None = None
+    images: list[Any] | None = None
+
+
+class EmbedRequest(Common, kw_only=True):
+    """The body of /api/embed."""
+
+    input: str | list[str]
+    truncate: bool | None = None
+    dimensions: Int | None = None
+
+
+class EmbeddingsRequest(Common, kw_only=True):
+    """The body of /api/embeddings, the older form for one text."""
+
+    prompt: str | None = None
+
+
+def to_messages(body: ChatRequest) -> list[ChatMessage]:
+    """The messages as those of OpenAI's chats.  Raises InvalidField for images."""
+    for index, message in enumerate(body.messages):
+        if message.images:
+            raise InvalidField(f"messages[{index}].images", NO_IMAGES)
+    return [
+        ChatMessage(
+            one.role,
+            one.content or "",
+            name=one.tool_name,
+            tool_calls=one.tool_calls,
+            tool_call_id=one.tool_call_id,
+            reasoning_content=one.thinking or None,
+        )
+        for one in body.messages
+    ]

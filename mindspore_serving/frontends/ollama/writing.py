@@ -1,0 +1,167 @@
+"""The answer to a chat or a prompt, as one object or as lines of a stream, with its times."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.llm_messages import Chunk, Finished, ToolCallDelta
+from mindspore_serving.frontends.language import Generation
+from mindspore_serving.frontends.ollama.errors import to_body
+from mindspore_serving.frontends.openai.envelope import finish_reason
+from mindspore_serving.frontends.openai.logprobs import of_chat
+
+Object = dict[str, Any]
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Part:
+    """A part of an answer, or all of it."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[Object] = field(default_factory=list)
+    logprobs: list[Object] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.text or self.thinking or self.calls or self.logprobs)
+
+    def add(self, other: "Part") -> None:
+        self.text += other.text
+        self.thinking += other.thinking
+        self.calls += other.calls
+        self.logprobs += other.logprobs
+
+    def to_object(self, *, is_chat: bool) -> Object:
+        """The answer to a chat is a message, that to a prompt a text."""
+        found: Object = {"content": self.text} if is_chat else {"response": self.text}
+        if self.thinking:
+            found["thinking"] = self.thinking
+        if self.calls:
+            found["tool_calls"] = self.calls
+        whole = {"message": {"role": "assistant", **found}} if is_chat else found
+        return {**whole, "logprobs": self.logprobs} if self.logprobs else whole
+
+
+class _Calls:
+    """Puts the calls of tools together, which have their arguments as an object here."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._arguments: list[str] = []
+        self._num_made = 0
+
+    def take(self, delta: ToolCallDelta) -> list[Object]:
+        """The call before, where another begins."""
+        if delta.name is None:
+            self._arguments.append(delta.arguments)
+            return []
+        found = self.finish()
+        self._name = delta.name
+        return found
+
+    def finish(self) -> list[Object]:
+        """The last call; none that was cut off."""
+        name, text = self._name, "".join(self._arguments) or "{}"
+        self._name, self._arguments = "", []
+        if not name:
+            return []
+        try:
+            arguments = msgspec.json.decode(text, type=Object)
+        except (msgspec.MsgspecError, RecursionError):
+            return []
+        function = {"index": self._num_made, "name": name, "arguments": arguments}
+        self._num_made += 1
+        return [{"id": f"call_{secrets.token_hex(6)}", "function": function}]
+
+
+class Writing:
+    """One answer to a request that has just come."""
+
+    def __init__(self, model: str, *, is_chat: bool) -> None:
+        self._model = model
+        self._is_chat = is_chat
+        self._began = time.monotonic_ns()
+        self._started = self._first = 0
+        self._calls = _Calls()
+        self._reason = ""
+
+    def start(self) -> None:
+        """The model begins with the prompt."""
+        self._started = time.monotonic_ns()
+
+    def take(self, chunk: Chunk) -> Part:
+        """What `chunk` has.  Raises ServingError if the model failed."""
+        self._first = self._first or time.monotonic_ns()
+        reason = finish_reason(chunk)
+        calls = [call for delta in chunk.tool_calls for call in self._calls.take(delta)]
+        if reason is not None:
+            self._reason = "length" if reason == "length" else "stop"
+            calls += self._calls.finish()
+        logprobs = of_chat(chunk.tokens)["content"] if chunk.tokens else []
+        return Part(chunk.text, chunk.reasoning, calls, logprobs)
+
+    def part(self, part: Part) -> bytes:
+        """A part that others follow."""
+        return self._object(part, done=False)
+
+    def end(self, part: Part, finished: Finished) -> bytes:
+        """The last part, or all of it, with counts and times, in nanoseconds.  The model was loaded
+        before, and the time of the prompt is up to the first text."""
+        now = time.monotonic_ns()
+        return self._object(
+            part,
+            done=True,
+            done_reason=self._reason,
+            total_duration=now - self._began,
+            load_duration=0,
+            prompt_eval_count=finished.num_prompt_tokens,
+            prompt_eval_duration=self._first - self._started,
+            eval_count=finished.num_generated_tokens,
+            eval_duration=now - self._first,
+        )
+
+    def loaded(self) -> bytes:
+        """The answer to a request that asks for nothing but that the model is there."""
+        return self._object(Part(), done=True, done_reason="load")
+
+    def _object(self, part: Part, **fields: Any) -> bytes:
+        head = {"model": self._model, "created_at": to_time(time.time())}
+        return _encode({**head, **part.to_object(is_chat=self._is_chat), **fields})
+
+
+def to_time(seconds: float) -> str:
+    """Seconds since 1970 as clients read them."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+async def write_whole(generation: Generation, writing: Writing) -> bytes:
+    """The answer of `generation`, which has begun, when it is complete.  Raises ServingError."""
+    whole, made = Part(), b""
+    async for event in generation:
+        if isinstance(event, Chunk):
+            whole.add(writing.take(event))
+        elif isinstance(event, Finished):
+            made = writing.end(whole, event)
+    return made
+
+
+async def stream_lines(generation: Generation, writing: Writing) -> AsyncIterator[bytes]:
+    """The lines of the answer of `generation`, which has begun."""
+    try:
+        async for event in generation:
+            if isinstance(event, Chunk):
+                part = writing.take(event)
+                if not part.is_empty:
+                    yield writing.part(part) + b"\n"
+            elif isinstance(event, Finished):
+                yield writing.end(Part(), event) + b"\n"
+    except Exception as error:
+        yield to_body(error) + b"\n"

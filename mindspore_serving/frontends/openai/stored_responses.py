@@ -1,0 +1,125 @@
+"""Stored responses: GET and DELETE /v1/responses/NAME, GET /v1/responses/NAME/input_items."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.frontends.endpoint import RouteIf
+from mindspore_serving.frontends.fields import show
+from mindspore_serving.frontends.keys import HOLDER
+from mindspore_serving.frontends.openai.endpoint import route
+from mindspore_serving.frontends.openai.errors import RefusedField
+from mindspore_serving.frontends.openai.response_store import ResponseStore, StoredResponse
+
+BASE = "/v1/responses"
+COUNT = f"{BASE}/input_tokens"
+MOST_ITEMS, DEFAULT_ITEMS = 100, 20  # of an answer
+
+Object = dict[str, Any]
+
+
+def routes(store: ResponseStore) -> list[BaseRoute]:
+    async def one(http: Request) -> Response:
+        found = find(store, http)
+        if http.method == "POST":
+            raise NoRoute(f"there is no route POST {http.url.path}")
+        if http.method == "DELETE":
+            store.forget(owner_of(http), _name(http))
+            return _respond({"id": _name(http), "object": "response", "deleted": True})
+        if http.query_params.get("stream") == "true":
+            problem = "is true, expected false: a stored response is given as a whole"
+            raise InvalidField("stream", problem)
+        return Response(found.body, media_type="application/json")
+
+    async def items(http: Request) -> Response:
+        return _respond(_page(http, _to_items(_name(http), find(store, http).given)))
+
+    async def cancel(http: Request) -> Response:
+        find(store, http)
+        raise InvalidField("", text="only background responses can be cancelled; there are none")
+
+    path = f"{BASE}/{{name}}"
+    named = route(path, ["GET", "DELETE", "POST"], one)
+    return [
+        RouteIf(named, lambda scope: scope["path"] != COUNT),
+        route(f"{path}/input_items", ["GET"], items),
+        route(f"{path}/cancel", ["POST"], cancel),
+    ]
+
+
+def owner_of(http: Request) -> str:
+    """Whose responses a request may see: those of its key, or of all who have none."""
+    holder = http.scope.get(HOLDER)
+    return "" if holder is None else holder.key.secret
+
+
+def find(store: ResponseStore, http: Request) -> StoredResponse:
+    """The response that the path names.  Raises NoRoute."""
+    found = store.find(owner_of(http), _name(http))
+    if found is None:
+        raise NoRoute(f"The response {_name(http)!r} does not exist, or is stored no more")
+    return found
+
+
+def conversation_before(
+    store: ResponseStore, http: Request, name: str | None, most: int
+) -> tuple[bytes, ...]:
+    """The items of the response `name` and of those before it, `most` bytes at most; none of None.
+    Raises RefusedField."""
+    if name is None:
+        return ()
+    found = store.find(owner_of(http), name)
+    field = "previous_response_id"
+    if found is None:
+        text = f"{field} is {show(name)}, which does not exist, or is stored no more"
+        raise RefusedField(field, text, "previous_response_not_found")
+    if sum(map(len, found.conversation)) > most:
+        text = f"{field} is of a conversation of over {most} bytes: begin a new one"
+        raise RefusedField(field, text, None)
+    return found.conversation
+
+
+def _name(http: Request) -> str:
+    name: str = http.path_params["name"]
+    return name
+
+
+def _to_items(name: str, given: Sequence[bytes]) -> list[Object]:
+    """The items of an input, each with an id and the parts of its content."""
+    found = []
+    for index, raw in enumerate(given):
+        item: Object = msgspec.json.decode(raw)
+        item = {"type": "message", "id": f"item_{index}_{name.removeprefix('resp_')}", **item}
+        if item["type"] == "message" and isinstance(item.get("content"), str):
+            kind = "output_text" if item["role"] == "assistant" else "input_text"
+            item["content"] = [{"type": kind, "text": item["content"]}]
+        found.append({**item, "status": item.get("status", "completed")})
+    return found
+
+
+def _page(http: Request, items: list[Object]) -> Object:
+    """Those that the query asks for, the newest first unless `order` is asc."""
+    order, after = http.query_params.get("order", "desc"), http.query_params.get("after")
+    if order not in ("asc", "desc"):
+        raise InvalidField("order", f"is {show(order)}, expected asc or desc")
+    limit = http.query_params.get("limit", str(DEFAULT_ITEMS))
+    if not (limit.isdecimal() and 1 <= int(limit) <= MOST_ITEMS):
+        raise InvalidField("limit", f"is {show(limit)}, expected 1 to {MOST_ITEMS}")
+    items = items if order == "asc" else items[::-1]
+    if after is not None:
+        names = [item["id"] for item in items]
+        if after not in names:
+            raise InvalidField("after", f"is {show(after)}, expected the id of an item")
+        items = items[names.index(after) + 1 :]
+    shown = items[: int(limit)]
+    ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
+    return {"object": "list", "data": shown, "has_more": len(items) > len(shown), **ends}
+
+
+def _respond(found: Object) -> Response:
+    return Response(msgspec.json.encode(found), media_type="application/json")

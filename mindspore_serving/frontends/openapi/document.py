@@ -1,0 +1,150 @@
+"""Sections as a document of OpenAPI 3.1.  Knows no protocol."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mindspore_serving import __version__
+from mindspore_serving.frontends.fields import Fields
+from mindspore_serving.frontends.operation import Kind, Operation, Section
+
+VERSION = "3.1.0"
+_PARAMETER = re.compile(r"{(\w+)}")
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+_NUMBER = {"type": "integer", "minimum": 1, "maximum": 2**32 - 2}
+_SCHEMES = {
+    "key": {"type": "http", "scheme": "bearer"},
+    "password": {
+        "type": "http",
+        "scheme": "basic",
+        "description": "the key as password, for browsers",
+    },
+}
+_RETRY = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
+_ERRORS = {"4XX": "The request is wrong, or too much", "5XX": "The server cannot answer it"}
+
+Object = dict[str, Any]
+
+
+def to_document(sections: Sequence[Section], *, has_keys: bool) -> Object:
+    """With `has_keys`, routes that are not open need one of them."""
+    paths: dict[str, Object] = {}
+    schemas: Object = {}
+    for section in sections:
+        kinds = _Kinds(section)
+        for operation in section.operations:
+            written = _operation(section, operation, kinds)
+            if has_keys and operation.is_open:
+                written["security"] = []
+            paths.setdefault(operation.path, {})[operation.verb.lower()] = written
+        schemas |= kinds.components
+    components: Object = {"schemas": schemas}
+    security: Object = {}
+    if has_keys:
+        components["securitySchemes"] = _SCHEMES
+        security = {"security": [{name: []} for name in _SCHEMES]}
+    return {
+        "openapi": VERSION,
+        "info": {"title": "MindSpore Serving", "version": __version__},
+        **security,
+        "tags": [{"name": one.name, "description": one.about} for one in sections],
+        "paths": paths,
+        "components": components,
+    }
+
+
+class _Kinds:
+    """The schemas of a section's types: references to its `components`."""
+
+    def __init__(self, section: Section) -> None:
+        prefix = _NO_NAME.sub("_", section.name)
+        types = list(dict.fromkeys(_types_of(section)))
+        template = f"#/components/schemas/{prefix}.{{name}}"
+        schemas, components = msgspec.json.schema_components(types, ref_template=template)
+        self._schemas = dict(zip(types, schemas, strict=True))
+        self.components = {f"{prefix}.{name}": one for name, one in components.items()}
+        for operation in section.operations:
+            if operation.body is not None:
+                self._describe(operation.body.fields)
+
+    def schema(self, kind: Kind) -> Object:
+        if isinstance(kind, tuple):
+            return {"anyOf": [self.schema(one) for one in kind]}
+        return dict(kind) if isinstance(kind, Mapping) else self._schemas[kind]
+
+    def _describe(self, tables: Mapping[type, Fields]) -> None:
+        """Write what the tables say of fields into the schemas of their structs."""
+        for kind, fields in tables.items():
+            (schema,), _ = msgspec.json.schema_components([kind])
+            title = schema["$ref"].rpartition("/")[2]
+            found = next(o for n, o in self.components.items() if n.endswith(f".{title}"))
+            for name, words in fields.describe({*found["properties"]}).items():
+                given = {**found["properties"].get(name, {}), **words}
+                if given.get("default", "") is None:
+                    del given["default"]
+                found["properties"][name] = given
+
+
+def _types_of(section: Section) -> Iterator[type]:
+    """All that are no schemas."""
+    kinds: list[Kind] = list(section.errors.values())
+    for operation in section.operations:
+        bodies = [operation.answers, *operation.others.values()]
+        kinds += [kind for one in bodies for kind in one.values()]
+        if operation.body is not None:
+            kinds += [operation.body.kind, *operation.body.fields]
+    for kind in kinds:
+        for one in kind if isinstance(kind, tuple) else (kind,):
+            if not isinstance(one, Mapping):
+                yield one
+
+
+def _operation(section: Section, operation: Operation, kinds: _Kinds) -> Object:
+    words = _NO_NAME.sub("_", f"{operation.verb.lower()}{operation.path}").strip("_")
+    found: Object = {
+        "tags": [section.name],
+        "operationId": words,
+        "summary": operation.summary,
+        "responses": _responses(section, operation, kinds),
+    }
+    parameters = [*_parameters(operation)]
+    if parameters:
+        found["parameters"] = parameters
+    body = operation.body
+    if body is not None:
+        content: Object = {"schema": kinds.schema(body.kind)}
+        if body.example is not None:
+            content["example"] = body.example
+        found["requestBody"] = {
+            "required": body.is_required,
+            "content": {"application/json": content},
+        }
+    return found
+
+
+def _parameters(operation: Operation) -> Iterator[Object]:
+    for name in _PARAMETER.findall(operation.path):
+        schema = _NUMBER if name == "version" else {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+    for name in operation.query:
+        schema = {"type": "array", "items": {"type": "string"}}
+        yield {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _responses(section: Section, operation: Operation, kinds: _Kinds) -> Object:
+    found = {"200": {"description": "The answer", **_content(operation.answers.items(), kinds)}}
+    for status in dict.fromkeys((*operation.others, *_ERRORS)):
+        answers = operation.others.get(status, section.errors)
+        found[status] = {
+            "description": _ERRORS.get(status, "It cannot be called now"),
+            "headers": {"retry-after": _RETRY},
+            **_content(answers.items(), kinds),
+        }
+    return found
+
+
+def _content(answers: Iterable[tuple[str, Kind]], kinds: _Kinds) -> Object:
+    content = {media: {"schema": kinds.schema(kind)} for media, kind in answers}
+    return {"content": content} if content else {}

@@ -1,0 +1,147 @@
+"""Inputs and outputs of methods as JSON schemas, and values of them that can be sent."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
+from mindspore_serving.frontends.operation import STRING, Schema, to_array, to_object
+from mindspore_serving.frontends.v2.operations import NUMBER, PARAMETERS
+from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
+
+MOST_SHOWN = 256  # values of an example; without one, if it had more
+_BYTES = to_object({"b64": {"type": "string", "contentEncoding": "base64"}})
+_BOXED = to_object(
+    {
+        "b64": {"type": "string", "contentEncoding": "base64"},
+        "type": {"enum": [row.name for row in dtypes.TABLE]},
+        "shape": to_array(NUMBER),
+    },
+    "shape",
+)
+_DECIDED: Schema = {"description": "a Python function decides which types it takes"}
+_GIVEN: Schema = {"description": "a Python function decides its type"}
+
+
+def instance_schema(specs: tuple[ValueSpec, ...], *, is_output: bool = False) -> dict[str, Any]:
+    """An instance of the classic protocol."""
+    fields = {spec.name: value_schema(spec, is_output=is_output) for spec in specs}
+    return to_object(fields, *(spec.name for spec in specs if spec.is_optional))
+
+
+def value_schema(spec: ValueSpec, *, is_output: bool = False) -> dict[str, Any]:
+    """A value as the classic protocol has it."""
+    if spec.dtype is None:
+        return dict(_GIVEN if is_output else _DECIDED)
+    element = _element(spec.dtype, is_output=is_output)
+    if spec.shape is None:
+        return {"anyOf": [element, {"type": "array"}]}
+    found = element
+    for size in reversed(spec.shape):
+        found = to_array(found, size, at_least=1)
+    if is_output or not _is_number(spec):
+        return dict(found)
+    return {"anyOf": [found, _BOXED]}
+
+
+def tensor_schema(spec: ValueSpec) -> dict[str, Any]:
+    """A tensor of protocol v2, whose first dimension counts instances."""
+    row = BY_DTYPE.get(spec.dtype or "")
+    shape = to_array(NUMBER)
+    if spec.shape is not None:
+        sizes = ["any" if size is None else str(size) for size in spec.shape]
+        shape |= {"description": f"[{', '.join(['instances', *sizes])}]"}
+    fields: dict[str, Schema] = {
+        "name": {"const": spec.name},
+        "datatype": {"const": row.name} if row else {"enum": list(BY_NAME)},
+        "shape": shape,
+        "data": {"type": "array"},
+        "parameters": PARAMETERS,
+    }
+    return to_object(fields, "data", "parameters")
+
+
+def tensors_schema(specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
+    """The list of them."""
+    needed = [spec for spec in specs if not spec.is_optional]
+    rows = [tensor_schema(spec) for spec in specs]
+    if not rows:
+        return {"type": "array"}
+    items = rows[0] if len(rows) == 1 else {"anyOf": rows}
+    return to_array(items, at_least=len(needed))
+
+
+def instance_example(signature: InstanceSignature) -> dict[str, Any] | None:
+    """An instance of the classic protocol; None if it were long."""
+    needed = [spec for spec in signature.inputs if not spec.is_optional]
+    if sum(map(_num_values, needed)) > MOST_SHOWN:
+        return None
+    return {spec.name: _nested(_one(spec), _sizes(spec)) for spec in needed}
+
+
+def tensors_example(signature: InstanceSignature) -> dict[str, Any] | None:
+    """The body of a request of protocol v2 with one instance; None if it were long."""
+    needed = [spec for spec in signature.inputs if not spec.is_optional]
+    if sum(map(_num_values, needed)) > MOST_SHOWN:
+        return None
+    inputs = [
+        {
+            "name": spec.name,
+            "datatype": BY_DTYPE[_dtype(spec)].name,
+            "shape": [1, *_sizes(spec)],
+            "data": [_text(spec)] * _num_values(spec),
+        }
+        for spec in needed
+    ]
+    return {"inputs": inputs}
+
+
+def _element(dtype: str, *, is_output: bool) -> Schema:
+    if dtype == "str":
+        return STRING
+    if dtype == "bytes":
+        return _BYTES
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return {"type": "boolean"}
+    if kind.kind == "f":
+        return {"type": ["number", "null"] if is_output else "number"}
+    limits = np.iinfo(kind)
+    return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
+
+
+def _is_number(spec: ValueSpec) -> bool:
+    return spec.dtype not in ("str", "bytes")
+
+
+def _sizes(spec: ValueSpec) -> list[int]:
+    return [1 if size is None else size for size in spec.shape or ()]
+
+
+def _num_values(spec: ValueSpec) -> int:
+    return math.prod(_sizes(spec))
+
+
+def _nested(value: Any, sizes: list[int]) -> Any:
+    for size in reversed(sizes):
+        value = [value] * size
+    return value
+
+
+def _one(spec: ValueSpec) -> Any:
+    return {"b64": "dGV4dA=="} if spec.dtype == "bytes" else _text(spec)
+
+
+def _text(spec: ValueSpec) -> Any:
+    """An element as protocol v2 has it: bytes are a text."""
+    dtype = _dtype(spec)
+    if dtype in ("str", "bytes"):
+        return "text"
+    return True if dtype == "bool" else 1.5 if dtype.startswith("float") else 1
+
+
+def _dtype(spec: ValueSpec) -> str:
+    """What may be taken where a Python function decides."""
+    return spec.dtype or ("str" if spec.name == "prompt" else "float32")

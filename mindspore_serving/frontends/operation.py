@@ -1,0 +1,84 @@
+"""What a route takes and answers, in words that a document can be made of.
+
+A protocol has a `Section`: a row for each of its routes.  Types are msgspec's, or JSON schemas as
+they are.  Knows no route's work, and no document's form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mindspore_serving.frontends.fields import Fields
+
+JSON, EVENTS, TEXT = "application/json", "text/event-stream", "text/plain"
+
+Schema: TypeAlias = "Mapping[str, Any]"
+Kind: TypeAlias = Any
+"""A type that msgspec knows, or a Schema; of a tuple of them, any one."""
+
+STRING: Schema = {"type": "string"}
+NOTHING: Schema = {"maxLength": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a request holds.  `fields` are the tables about the fields of structs in `kind`.
+    `example` works when it is sent as it is."""
+
+    kind: Kind
+    fields: Mapping[type, Fields] = field(default_factory=dict)
+    example: Any = None
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A `verb` of a `path`, whose parameters stand in braces.
+
+    `answers` are those with status 200, by media type; `others` those with other statuses that are
+    no errors of the section's kind.  `query` are the names of texts that may be behind the path.
+    `is_open` if it needs no key.
+    """
+
+    verb: str
+    path: str
+    summary: str
+    answers: Mapping[str, Kind]
+    body: Body | None = None
+    others: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    query: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The routes of one protocol.  `errors` are by media type; `name` may be the beginning of the
+    names of schemas."""
+
+    name: str
+    about: str
+    errors: Mapping[str, Kind]
+    operations: tuple[Operation, ...]
+
+
+def to_object(properties: Mapping[str, Schema], *optional: str) -> dict[str, Any]:
+    """The schema of an object with `properties`, of which `optional` ones may be missing."""
+    required = [name for name in properties if name not in optional]
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        **({"required": required} if required else {}),
+    }
+
+
+def to_array(items: Schema, size: int | None = None, *, at_least: int = 0) -> dict[str, Any]:
+    """The schema of a list of `size` items; of any number if that is None."""
+    if size is not None:
+        return {"type": "array", "items": dict(items), "minItems": size, "maxItems": size}
+    return {"type": "array", "items": dict(items), **({"minItems": at_least} if at_least else {})}
+
+
+EVENT = to_object({"data": STRING, "event": STRING}, "event")
+"""An event of a stream; its data are JSON."""
+READY = to_object({"name": STRING, "ready": {"type": "boolean"}})
+"""Whether a model can be called, in protocols v1 and v2."""

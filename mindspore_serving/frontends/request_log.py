@@ -1,0 +1,35 @@
+"""Writes down what each request holds, for an operator who has asked for that."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import CODEC, decode_request
+from mindspore_serving.core.service import Call, Inference, Reply, Request
+
+MOST = 2000  # characters of a request
+
+
+class RequestLog:
+    """The `Inference` in front of `inner`."""
+
+    def __init__(self, inner: Inference) -> None:
+        self._inner = inner
+
+    def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
+        fields = {"servable": request.servable, "method": request.method, "body": _show(request)}
+        log.event("request", fields)
+        return self._inner.submit(request, on_reply)
+
+
+def _show(request: Request) -> str:
+    body: Any = request.body
+    if request.codec == CODEC:
+        body = msgspec.json.encode(decode_request(request.method, body))
+    if isinstance(body, (bytes, bytearray, memoryview)):
+        text = bytes(body[: 4 * MOST]).decode(errors="backslashreplace")
+    else:
+        text = repr(body)
+    return text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters or more)"

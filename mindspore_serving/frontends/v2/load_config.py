@@ -1,0 +1,127 @@
+"""The parameter `config` of a load: Triton's ModelConfig as JSON, of which some fields are settings
+of a servable here.  All others are refused by name, but for those that say what is so anyway.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.deployment import BatchPolicy
+from mindspore_serving.core.service import Changes
+from mindspore_serving.errors import InvalidInputs
+
+MOST_WORKERS = 64
+_MOST_SECONDS = 1e6
+_KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_MODEL")
+
+
+def to_changes(text: object, shown: Mapping[str, Any]) -> Changes:
+    """The fields of a deployment that `text` gives.  `shown` is the configuration that clients see
+    now, of which fields may be repeated.  Raises InvalidInputs."""
+    try:
+        config = msgspec.json.decode(text) if isinstance(text, str | bytes) else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputs(f"parameter 'config' is no JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InvalidInputs("parameter 'config' is no JSON object")
+    changes: dict[str, Any] = {}
+    for name, value in config.items():
+        if name in _FIELDS:
+            changes |= _FIELDS[name](value)
+        elif name not in shown or value != shown[name]:
+            raise InvalidInputs(
+                f"config: '{name[:64]}' cannot be changed; there are {', '.join(_FIELDS)}"
+            )
+    return changes
+
+
+def _batching(value: Any) -> Changes:
+    fields = _object("dynamic_batching", value)
+    delay = fields.pop("max_queue_delay_microseconds", 0)
+    sizes = fields.pop("preferred_batch_size", [])
+    _refuse_others("dynamic_batching", fields)
+    if not isinstance(sizes, list) or not all(type(one) is int and one > 0 for one in sizes):
+        raise InvalidInputs("config: preferred_batch_size is no list of numbers over 0")
+    # Clients write 64-bit numbers as texts, as JSON of protobuf does.
+    seconds = _number("max_queue_delay_microseconds", delay, _MOST_SECONDS * 1e6) / 1e6
+    return {"batching": BatchPolicy(seconds, max(sizes, default=0))}
+
+
+def _workers(value: Any) -> Changes:
+    if not isinstance(value, list) or len(value) != 1:
+        raise InvalidInputs("config: instance_group is no list of one group")
+    fields = _object("instance_group", value[0])
+    fields.pop("name", None)
+    kind, count = fields.pop("kind", _KINDS[0]), fields.pop("count", 1)
+    if kind not in _KINDS:
+        raise InvalidInputs(
+            f"config: kind of instance_group is {str(kind)[:32]}, expected {' or '.join(_KINDS)}: "
+            "the operator says which devices a servable has"
+        )
+    _refuse_others("instance_group", fields)
+    if type(count) is not int or not 1 <= count <= MOST_WORKERS:
+        raise InvalidInputs(f"config: count is {count!r:.32}, expected 1 to {MOST_WORKERS}")
+    return {"num_parallel_workers": count, "scaling": None}
+
+
+def _parameters(value: Any) -> Changes:
+    changes: dict[str, Any] = {}
+    for name, row in _object("parameters", value).items():
+        if name not in _SETTINGS:
+            known = ", ".join(_SETTINGS)
+            raise InvalidInputs(f"config: parameter '{name[:64]}' is unknown; there are {known}")
+        text = row.get("string_value") if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            raise InvalidInputs(f'config: parameter {name} is no {{"string_value": "..."}}')
+        changes[name] = _SETTINGS[name](name, text)
+    return changes
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise InvalidInputs(f"config: parameter {name} is {text[:32]!r}, expected true or false")
+    return text == "true"
+
+
+def _count(name: str, text: str) -> int:
+    return int(_number(name, text, 1e9))
+
+
+def _seconds(name: str, text: str) -> float:
+    return _number(name, text, _MOST_SECONDS)
+
+
+def _number(name: str, value: object, most: float) -> float:
+    try:
+        found = float(value) if isinstance(value, int | float | str) else -1.0
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= most:
+        raise InvalidInputs(f"config: {name} is {value!r:.32}, expected 0 to {most:g}")
+    return found
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInputs(f"config: {name} is no object")
+    return dict(value)
+
+
+def _refuse_others(name: str, fields: Mapping[str, Any]) -> None:
+    if fields:
+        raise InvalidInputs(f"config: '{next(iter(fields))[:64]}' of {name} cannot be changed")
+
+
+_FIELDS: dict[str, Callable[[Any], Changes]] = {
+    "dynamic_batching": _batching,
+    "instance_group": _workers,
+    "parameters": _parameters,
+}
+_SETTINGS: dict[str, Callable[[str, str], object]] = {
+    "max_requests": _count,
+    "stage_timeout": _seconds,
+    "step_timeout": _seconds,
+    "heartbeat_timeout": _seconds,
+    "retry": _flag,
+}

@@ -1,0 +1,164 @@
+"""The log of a process: four levels to stderr or a file, set by environment variables (see
+`settings`).
+
+Nothing is read or opened before the first line is logged.  It does not know what it logs: control
+characters are escaped whoever wrote them, so that no request can forge a line.
+
+A setting that cannot be used raises ValueError at the first line logged.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mindspore_serving.log.context import of_request, request_id
+from mindspore_serving.log.formats import JsonFormatter, TextFormatter, escape
+from mindspore_serving.log.settings import LEVELS, Settings, read_settings
+
+if TYPE_CHECKING:
+    _Stream = logging.StreamHandler[TextIO]
+else:
+    _Stream = logging.StreamHandler  # takes no parameter before Python 3.11
+
+__all__ = ["escape", "of_request", "request_id"]
+
+
+def debug(msg: str, *args: object) -> None:
+    """Log `msg % args` at level 0."""
+    _log(logging.DEBUG, msg, args)
+
+
+def info(msg: str, *args: object) -> None:
+    """Log `msg % args` at level 1."""
+    _log(logging.INFO, msg, args)
+
+
+def warning(msg: str, *args: object) -> None:
+    """Log `msg % args` at level 2."""
+    _log(logging.WARNING, msg, args)
+
+
+def error(msg: str, *args: object, exc_info: bool = False) -> None:
+    """Log `msg % args` at level 3; with `exc_info`, the current exception's traceback below it."""
+    _log(logging.ERROR, msg, args, exc_info)
+
+
+def event(name: str, fields: Mapping[str, object]) -> None:
+    """A line that was asked for, whatever the level: `fields` stand behind its name."""
+    _events().info(name, extra={"fields": fields}, stacklevel=2)
+
+
+def has_access_log() -> bool:
+    """Whether each response is to be an event."""
+    return _settings().has_access_log
+
+
+def has_requests() -> bool:
+    """Whether what requests hold is to be an event."""
+    return _settings().has_requests
+
+
+def configure(variables: Mapping[str, str]) -> None:
+    """Set these environment variables, here and for the processes that are started, and forget
+    those that were read.  Raises ValueError if they cannot be used."""
+    read_settings({**os.environ, **variables})
+    os.environ.update(variables)
+    _settings.cache_clear()
+    _logger.cache_clear()
+
+
+def get_level() -> str:
+    """The level in force, "0" to "4"."""
+    return _settings().level if _changed_level is None else _changed_level
+
+
+def changed_level() -> str | None:
+    """The level that `set_level` was given last."""
+    return _changed_level
+
+
+def set_level(level: str | None) -> None:
+    """Log from `level` on, "0" to "4"; None for that of the environment."""
+    global _changed_level
+    _logger().setLevel(LEVELS[_settings().level if level is None else level])
+    _changed_level = level
+
+
+def is_shown(level: str) -> bool:
+    """Whether lines of `level`, "0" to "4", are logged."""
+    return _logger().isEnabledFor(LEVELS[level])
+
+
+def get_log_config() -> dict[str, str]:
+    """The settings in force, under the names of their environment variables."""
+    settings = _settings()
+    config = {"GLOG_v": settings.level, "GLOG_logtostderr": "0" if settings.directory else "1"}
+    if settings.directory:
+        config["GLOG_log_dir"] = settings.directory
+        config["logger_maxBytes"] = str(settings.max_bytes)
+        config["logger_backupCount"] = str(settings.backup_count)
+        config["GLOG_stderrthreshold"] = settings.stderr_threshold
+    return config
+
+
+class _StderrHandler(_Stream):
+    """Writes to what `sys.stderr` is at that moment; it may be replaced after the first line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+_changed_level: str | None = None  # by `set_level`
+
+
+@cache
+def _settings() -> Settings:
+    return read_settings(os.environ)
+
+
+@cache
+def _logger() -> logging.Logger:
+    settings = _settings()
+    logger = logging.getLogger("mindspore_serving")
+    logger.propagate = False
+    logger.setLevel(LEVELS[settings.level])
+    logger.handlers = [_with_format(_StderrHandler())]
+    if settings.directory:
+        logger.handlers[0].setLevel(LEVELS[settings.stderr_threshold])
+        logger.addHandler(_with_format(_rotating_file(settings, settings.directory)))
+    return logger
+
+
+@cache
+def _events() -> logging.Logger:
+    logger = _logger().getChild("event")
+    logger.setLevel(logging.INFO)
+    return logger
+
+
+def _rotating_file(settings: Settings, directory: str) -> logging.Handler:
+    """Files that only their owner can read."""
+    from logging.handlers import RotatingFileHandler  # drags in sockets and pickle
+
+    class PrivateFile(RotatingFileHandler):
+        def _open(self) -> Any:
+            os.close(os.open(self.baseFilename, os.O_CREAT | os.O_WRONLY, 0o600))
+            return super()._open()
+
+    path = os.path.join(directory, f"mindspore_serving.log.{os.getpid()}")
+    most = settings.max_bytes, settings.backup_count
+    return PrivateFile(path, maxBytes=most[0], backupCount=most[1], encoding="utf-8")
+
+
+def _with_format(handler: logging.Handler) -> logging.Handler:
+    handler.setFormatter(JsonFormatter() if _settings().is_json else TextFormatter())
+    return handler
+
+
+def _log(level: int, msg: str, args: tuple[object, ...], exc_info: bool = False) -> None:
+    # Three frames up: this function, the public one, and the line that called it.
+    _logger().log(level, msg, *args, exc_info=exc_info, stacklevel=3)

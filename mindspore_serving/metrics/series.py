@@ -1,0 +1,95 @@
+"""What became of the requests to one method, of all and of the last minute.  Knows no names."""
+
+import time
+from bisect import bisect_left
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from mindspore_serving.metrics.histogram import SECONDS, Histogram
+
+SLOT_SECONDS = 10.0
+_NUM_SLOTS = 6
+# Steps of a tenth, to over an hour, among which are the bounds that Prometheus sees.
+_FINE = tuple(sorted({*SECONDS, *(0.0001 * 1.1**power for power in range(184))}))
+
+
+class Series:
+    """Counts by code, and seconds.  `now` of its methods is by `time.monotonic`.
+
+    `waits` are the seconds for which requests waited until a worker got them, `worker_seconds` the
+    sum of those between that and the answers with code 0.
+    """
+
+    __slots__ = (
+        "_ends",
+        "_fine",
+        "_slots",
+        "codes",
+        "failed_seconds",
+        "labels",
+        "last_answer",
+        "num_instances",
+        "seconds",
+        "waits",
+        "worker_seconds",
+    )
+
+    def __init__(self, servable: str, version: int, method: str) -> None:
+        self.labels = (servable, str(version), method)
+        self.codes: defaultdict[int, int] = defaultdict(int)
+        self.seconds = Histogram(_FINE)
+        self.waits = Histogram(SECONDS)
+        self.worker_seconds = 0.0
+        self.failed_seconds = 0.0  # the part of `seconds` of those with another code than 0
+        self.num_instances = 0  # of those with code 0
+        self.last_answer = 0.0  # when the last request was answered; 0 if none was
+        self._fine = self.seconds.counts
+        # When each of the last slots began, and the counts before that; the oldest gives way.
+        self._slots: deque[tuple[float, list[int]]] = deque(maxlen=_NUM_SLOTS)
+        self._ends = float("-inf")
+
+    def observe(self, seconds: float, code: int, now: float, num_instances: int = 0) -> None:
+        """A request ended after `seconds`."""
+        if now >= self._ends:
+            self._ends = now + SLOT_SECONDS
+            self._slots.append((now, self._fine[:]))
+        self._fine[bisect_left(_FINE, seconds)] += 1
+        self.seconds.total += seconds
+        self.last_answer = now
+        self.codes[code] += 1
+        if code:
+            self.failed_seconds += seconds
+        else:
+            self.num_instances += num_instances
+
+    def observe_wait(self, started: float, sent: float, now: float, code: int) -> None:
+        """A worker got it when it was `sent`."""
+        self.waits.observe(sent - started)
+        if not code:
+            self.worker_seconds += now - sent
+
+    def recent(self, now: float) -> list[int]:
+        """The counts since the oldest slot that began in the last minute."""
+        first = now - SLOT_SECONDS * _NUM_SLOTS
+        before = next((counts for began, counts in self._slots if began > first), self._fine)
+        return [count - old for count, old in zip(self._fine, before, strict=True)]
+
+    def last_seen(self) -> float:
+        """Seconds since 1970, when the last request was answered; 0 if none was."""
+        ago = time.monotonic() - self.last_answer
+        return time.time() - ago if self.last_answer else 0.0
+
+
+def quantiles(
+    series: Iterable[Series], shares: Sequence[float], now: float | None = None
+) -> list[float | None]:
+    """Milliseconds within which each of `shares` of the requests of about the last minute was
+    answered, a tenth too many at most; None without requests, or beyond an hour."""
+    now = time.monotonic() if now is None else now
+    counts = [one.recent(now) for one in series]
+    totals = list(accumulate(map(sum, zip(*counts, strict=True))))
+    if not totals or not totals[-1]:
+        return [None for _ in shares]
+    places = [bisect_left(totals, share * totals[-1]) for share in shares]
+    return [_FINE[place] * 1000 if place < len(_FINE) else None for place in places]

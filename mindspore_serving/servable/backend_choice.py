@@ -1,0 +1,36 @@
+"""Which of several backends runs a model: what may be said of it."""
+
+from mindspore_serving.errors import InvalidInputs, did_you_mean
+
+CHOICES = {
+    "mindir": ("MindIR", ("mindspore", "openvino")),
+    "onnx": ("ONNX", ("onnxruntime", "openvino")),
+}
+"""Format -> its name in errors, and its backends."""
+
+NAMES = tuple(sorted({name for _, names in CHOICES.values() for name in names}))
+
+
+def check_backend(backend: object, model_format: str) -> str:
+    """`backend`, "" for None.  Raises InvalidInputs unless it can run `model_format`."""
+    if not backend and backend in (None, ""):
+        return ""
+    if backend in CHOICES.get(model_format, ("", ()))[1]:
+        return str(backend)
+    accepted = ", ".join(
+        f"{' or '.join(names)} with model format {shown}" for shown, names in CHOICES.values()
+    )
+    raise InvalidInputs(
+        f"Parameter 'backend' can only be {accepted}, but given {backend!r} with model format "
+        f"{model_format}"
+    )
+
+
+def check_name(backend: object) -> str:
+    """`backend`, of a model whose format is not known yet.  Raises InvalidInputs: no such one."""
+    if backend == "" or backend in NAMES:
+        return str(backend)
+    raise InvalidInputs(
+        f"Parameter 'backend' can only be {', '.join(NAMES)}, but given {backend!r}"
+        f"{did_you_mean(str(backend), NAMES)}"
+    )

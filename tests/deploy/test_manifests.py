@@ -1,0 +1,212 @@
+"""What deploy/ says is what the program takes: options, settings, ports, names."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving import cli
+from mindspore_serving.cli import config_file
+from mindspore_serving.cli.node_settings import WorkerSettings
+from mindspore_serving.cli.settings import ServeSettings
+from tests.deploy.dockerfile import Ignored
+from tests.deploy.manifests import (
+    BASE,
+    CONFIG,
+    DEPLOY,
+    OVERLAYS,
+    UNITS,
+    all_documents,
+    command_lines,
+    compose,
+    containers,
+    documents,
+    find,
+    instructions,
+    unit,
+)
+from tests.e2e.harness import ROOT
+
+COMMANDS = list(command_lines())
+MACHINES = DEPLOY / "kubernetes/overlays/machines"
+
+
+def settings(words: list[str]) -> Any:
+    """As the program reads them; a pod's configuration file is read in a test of its own."""
+    arguments = cli._parser().parse_args([word for word in words if CONFIG not in word])
+    return cli.to_settings(arguments.settings, arguments)
+
+
+def configured(directory: Path) -> ServeSettings:
+    return ServeSettings(**{"paths": (), **config_file.read(str(directory / "server.yaml"))})
+
+
+def machine() -> tuple[dict[str, Any], WorkerSettings]:
+    """The pod of machines.yaml, and how it calls the program."""
+    (document,) = documents(MACHINES / "machines.yaml")
+    pod = document["spec"]["template"]["spec"]
+    found = settings(pod["containers"][0]["args"])
+    assert isinstance(found, WorkerSettings)
+    return pod, found
+
+
+def pod_of_server() -> dict[str, Any]:
+    (document,) = documents(BASE / "deployment.yaml")
+    pod: dict[str, Any] = document["spec"]["template"]["spec"]
+    return pod
+
+
+def extras() -> set[str]:
+    text = (ROOT / "pyproject.toml").read_text()
+    text = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    return set(re.findall(r"^(\w+) = \[", text, re.MULTILINE))
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.where)
+def test_every_command_line_is_one_that_the_program_takes(command):
+    settings(command.words)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(DEPLOY.rglob("server.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
+)
+def test_every_configuration_file_is_accepted_and_serves_the_mounted_models(path):
+    found = configured(path.parent)
+    assert found.host == "0.0.0.0"
+    assert [one["paths"] for one in found.servables] == [("/models",)]
+    assert "/models" in {
+        one["mountPath"] for one in pod_of_server()["containers"][0]["volumeMounts"]
+    }
+
+
+@pytest.mark.parametrize("overlay", [BASE, *OVERLAYS], ids=lambda path: path.name)
+def test_an_overlay_has_the_ports_of_its_configuration_file(overlay):
+    found = configured(overlay if (overlay / "server.yaml").exists() else BASE)
+    parts = [
+        one for path in {BASE, overlay} for file in path.glob("*.yaml") for one in documents(file)
+    ]
+    server = [one for one in parts if one.get("metadata", {}).get("name") == "serving"]
+    ports = {
+        port["name"]: port["containerPort"]
+        for one in server
+        for group in find(one, "ports")
+        for port in group
+        if "containerPort" in port
+    }
+    offered = {
+        port["targetPort"]: port["port"]
+        for one in server
+        if one["kind"] == "Service"
+        for port in one["spec"]["ports"]
+    }
+    expected = {"http": found.http_port, "grpc": found.grpc_port}
+    if found.worker_address:
+        expected["machines"] = int(found.worker_address.rpartition(":")[2])
+    assert ports == offered == expected
+
+
+def test_the_image_and_compose_have_the_default_ports():
+    (exposed,) = instructions("EXPOSE")
+    default = settings(["serve", "/models"])
+    expected = [default.http_port, default.grpc_port]
+    assert list(map(int, exposed.words())) == expected
+    assert compose()["serving"]["ports"] == [f"127.0.0.1:{port}:{port}" for port in expected]
+    (check,) = instructions("HEALTHCHECK")
+    assert f"http://127.0.0.1:{default.http_port}/livez" in check.text
+
+
+def test_containers_of_kserve_listen_where_their_probes_ask():
+    found = [one for where, one in containers() if where.startswith("kserve/")]
+    assert len(found) == 2
+    for one in found:
+        probes = {one[name]["httpGet"]["port"] for name in ("livenessProbe", "readinessProbe")}
+        assert probes == {settings(one["args"]).http_port} == {one["ports"][0]["containerPort"]}
+        assert settings(one["args"]).host == "0.0.0.0"
+
+
+def test_what_ends_a_server_gives_it_the_time_that_it_takes():
+    default = settings(["serve", "/models"]).shutdown_timeout
+    pod, join = machine()
+    pause = pod_of_server()["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod_of_server()["terminationGracePeriodSeconds"] > default + pause
+    assert pod["terminationGracePeriodSeconds"] > join.shutdown_timeout
+    assert seconds(compose()["serving"]["stop_grace_period"]) > default
+    for path in UNITS:
+        assert seconds(unit(path)["TimeoutStopSec"]) > default
+        assert unit(path)["KillMode"] == "mixed"  # workers are not asked to leave beside the server
+
+
+def test_the_server_and_the_machines_use_the_same_port_paths_and_token():
+    serve = configured(MACHINES)
+    pod, join = machine()
+    (service,) = documents(BASE / "service.yaml")
+    assert serve.worker_address == "0.0.0.0:6200"
+    assert join.join == f"{service['metadata']['name']}:6200"
+    assert join.servables == "/models"
+    assert join.tls_ca == "/etc/serving-tls/ca.crt"
+    (patch,) = documents(MACHINES / "server-pod.yaml")
+    for one in (patch["spec"]["template"]["spec"], pod):
+        (container,) = one["containers"]
+        mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert str(Path(serve.tls_cert).parent) in mounts
+        secrets = [value["valueFrom"].get("secretKeyRef") for value in container["env"]]
+        assert {"name": "serving-token", "key": "token"} in secrets
+
+
+@pytest.mark.parametrize("where", ["base", "machines"])
+def test_containers_have_no_rights_and_mount_what_the_pod_has(where):
+    pod = pod_of_server() if where == "base" else machine()[0]
+    (container,) = pod["containers"]
+    assert {one["name"] for one in container["volumeMounts"]} == {
+        one["name"] for one in pod["volumes"]
+    }
+    (user,) = instructions("USER")
+    ids = pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsGroup"]
+    assert user.text == "{}:{}".format(*ids)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_files_that_kustomizations_and_compose_name_exist():
+    for path in sorted(DEPLOY.rglob("kustomization.yaml")):
+        (document,) = documents(path)
+        names = [*document.get("resources", []), *document.get("components", [])]
+        names += [one["path"] for one in document.get("patches", []) if "path" in one]
+        names += [name for one in find(document, "files") for name in one]
+        missing = [name for name in names if not (path.parent / name).exists()]
+        assert not missing, path
+    build = compose()["serving"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+
+
+def test_extras_that_images_are_built_with_exist():
+    text = "\n".join(path.read_text() for path in DEPLOY.rglob("*") if path.is_file())
+    found = set(re.findall(r"EXTRAS[=:](?:-|\$\{EXTRAS:-)?([a-z][a-z,]*)", text))
+    assert found >= {"llm", "lite"}
+    assert {name for one in found for name in one.split(",")} <= extras()
+
+
+def test_what_the_dockerfile_copies_is_sent_to_the_builder():
+    is_ignored = Ignored((ROOT / ".dockerignore").read_text())
+    copied = [one.words()[:-1] for one in instructions("COPY") if "from" not in one.flags]
+    for source in (ROOT / name for names in copied for name in names):
+        files = [source] if source.is_file() else [*source.rglob("*.py"), *source.rglob("*.pyi")]
+        assert files, source
+        assert not [one for one in files if is_ignored(one.relative_to(ROOT))]
+    assert is_ignored(Path("tests/conftest.py"))
+    assert is_ignored(Path("mindspore_serving/__pycache__/log.cpython-311.pyc"))
+
+
+def test_a_secret_or_volume_that_is_mounted_is_described_in_the_docs():
+    text = (ROOT / "docs/deploy.md").read_text()
+    found = {name for where, one in all_documents() for name in find(one, "secretName")}
+    assert {name for name in found if name not in text} == set()

@@ -1,0 +1,55 @@
+"""A server with what /openapi.json describes: a typed classic servable, and a language model."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Calls, config, serving, write_servable
+from tests.llm import chatty
+
+SOURCE = """
+from mindspore_serving.core.value import Signature, TensorSpec
+
+def double(x):
+    return x * 2
+double.signature = Signature(
+    (TensorSpec("x", np.dtype("float32"), (-1, 2)),),
+    (TensorSpec("y", np.dtype("float32"), (-1, 2)),),
+)
+model = register.declare_model(double, model_format="Python")
+
+@register.register_method(output_names=["y"])
+def predict(x):
+    return register.add_stage(model, x, outputs_count=1)
+
+def tell(value):
+    return type(value).__name__
+@register.register_method(output_names=["text"])
+def show(value):
+    return register.add_stage(tell, value, outputs_count=1)
+
+def split(value):
+    yield from ("a", "b")
+@register.register_method(output_names=["letter"])
+def letters(value):
+    return register.add_stage(split, value, outputs_count=1)
+"""
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
+
+
+@contextmanager
+def described(place: Path, **http: Any) -> Iterator[Calls]:
+    """`http` are options of the RESTful server."""
+    chatty.build(place, context=64)
+    write_servable(place, "toy", SOURCE)
+    model = config(place, "chatty", llm_options=OPTIONS)
+    with serving(place, config(place, "toy"), model, **http) as calls:
+        yield calls
+
+
+def document(calls: Calls, **headers: str) -> Any:
+    status, body = calls.http_call("GET", "/openapi.json", headers=headers)
+    assert status == 200, body
+    return json.loads(body)

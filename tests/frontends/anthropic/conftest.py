@@ -1,0 +1,35 @@
+"""A server over a model of the test's own, with the routes that Anthropic's clients ask."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from msgspec.structs import replace
+
+from mindspore_serving.frontends import anthropic as front_end
+from mindspore_serving.frontends import openai
+from tests.frontends.openai.serving import Web, serving
+from tests.waiting import PATIENCE
+
+
+def mount(site: Any) -> list[Any]:
+    return [*front_end.routes(site), *openai.routes(site)]
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving(mount) as running:
+        running.control.card = replace(
+            running.control.card, tool_format="hermes", reasoning_format="think"
+        )
+        yield running
+
+
+@pytest.fixture
+def client(web: Web) -> Iterator[anthropic.Anthropic]:
+    base = web.url.removesuffix("/v1")
+    with anthropic.Anthropic(
+        base_url=base, api_key="none", max_retries=0, timeout=PATIENCE
+    ) as found:
+        yield found

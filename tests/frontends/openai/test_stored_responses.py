@@ -1,0 +1,172 @@
+"""Responses that are asked for again, or gone on from, by OpenAI's own client and as bytes."""
+
+import json
+
+import openai
+import pytest
+
+from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.llm_messages import Chunk, Tokenized
+from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.openai.response_store import ResponseStore, to_stored
+from tests.frontends.openai.serving import serving, spoken, token
+from tests.waiting import PATIENCE
+
+
+@pytest.fixture
+def client(web):
+    with openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE) as one:
+        yield one
+
+
+def said(web):
+    return [(message["role"], message["content"]) for message in web.sent.messages]
+
+
+def test_a_response_is_stored_found_and_deleted(client):
+    made = client.responses.create(model="toy", input="hello", metadata={"a": "b"})
+    found = client.responses.retrieve(made.id)
+    assert found.to_dict() == made.to_dict()
+    assert found.store
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError, match="stored no more"):
+        client.responses.retrieve(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.delete(made.id)
+
+
+def test_a_streamed_response_is_stored_when_it_is_complete(client):
+    *_, last = client.responses.create(model="toy", input="hello", stream=True)
+    assert client.responses.retrieve(last.response.id).output_text == "Hi!"
+
+
+def test_a_response_is_not_stored_against_the_clients_will(client):
+    made = client.responses.create(model="toy", input="hello", store=False)
+    assert not made.store
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
+
+
+def test_a_response_that_failed_is_not_stored(web, client):
+    web.says(Chunk(0, "", (), None, "error", "out of memory"))
+    *_, last = client.responses.create(model="toy", input="hello", stream=True)
+    assert last.type == "response.failed"
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(last.response.id)
+
+
+def test_a_conversation_goes_on_from_a_response(web, client):
+    web.says(*spoken("One."))
+    first = client.responses.create(model="toy", input="1?", instructions="Be brief.")
+    web.says(*spoken("Two."))
+    asked = [{"role": "user", "content": [{"type": "input_text", "text": "2?"}]}]
+    second = client.responses.create(model="toy", input=asked, previous_response_id=first.id)
+    assert second.previous_response_id == first.id
+    assert said(web) == [("user", "1?"), ("assistant", "One."), ("user", "2?")]
+    client.responses.create(model="toy", input="3?", previous_response_id=second.id)
+    assert said(web)[2:] == [("user", "2?"), ("assistant", "Two."), ("user", "3?")]
+    client.responses.create(model="toy", input="4?", previous_response_id=first.id)
+    assert said(web) == [("user", "1?"), ("assistant", "One."), ("user", "4?")]
+    web.inference.script = lambda request: [Tokenized("abc", (token("a"),) * 3, ((0, 1),) * 3)]
+    client.responses.input_tokens.count(model="toy", input="5?", previous_response_id=first.id)
+    assert said(web) == [("user", "1?"), ("assistant", "One."), ("user", "5?")]
+
+
+def test_one_can_go_on_from_a_response_whose_beginning_was_deleted(web, client):
+    first = client.responses.create(model="toy", input="1?")
+    second = client.responses.create(model="toy", input="2?", previous_response_id=first.id)
+    client.responses.delete(first.id)
+    client.responses.create(model="toy", input="3?", previous_response_id=second.id)
+    assert [text for role, text in said(web) if role == "user"] == ["1?", "2?", "3?"]
+
+
+def test_to_go_on_from_an_unknown_response_is_refused(client):
+    with pytest.raises(openai.BadRequestError, match="does not exist") as caught:
+        client.responses.create(model="toy", input="x", previous_response_id="resp_1")
+    assert caught.value.code == "previous_response_not_found"
+    assert caught.value.param == "previous_response_id"
+
+
+def test_what_a_response_was_given_is_listed(client):
+    first = client.responses.create(model="toy", input="1?")
+    asked = [{"role": "user", "content": "2?"}, {"role": "user", "content": "3?", "id": "mine"}]
+    second = client.responses.create(model="toy", input=asked, previous_response_id=first.id)
+    found = client.responses.input_items.list(second.id, order="asc", limit=3)
+    assert [item.content[0].text for item in found.data] == ["1?", "Hi!", "2?"]
+    assert found.has_more
+    assert [item.id for item in found][3] == "mine"  # on the next page
+    newest = client.responses.input_items.list(second.id, limit=1).data
+    assert [item.id for item in newest] == ["mine"]
+    again = client.responses.input_items.list(second.id, order="asc", limit=3)
+    assert [item.id for item in again.data] == [item.id for item in found.data]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("/input_items?limit=101", 'limit is "101", expected 1 to 100'),
+        ("/input_items?order=up", 'order is "up", expected asc or desc'),
+        ("/input_items?after=x", 'after is "x", expected the id of an item'),
+        ("?stream=true", "stream is true, expected false"),
+    ],
+)
+def test_a_wrong_question_about_a_response_is_refused(query, text, web):
+    name = web.call("POST", "/v1/responses", {"model": "toy", "input": "x"}).json["id"]
+    answer = web.call("GET", f"/v1/responses/{name}{query}")
+    assert (answer.status, text in answer.error["message"]) == (400, True)
+
+
+def test_what_is_not_in_the_background_is_not_cancelled(client):
+    made = client.responses.create(model="toy", input="hello")
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.cancel(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.cancel("resp_1")
+    with pytest.raises(openai.BadRequestError, match="background"):
+        client.responses.create(model="toy", input="hello", background=True)
+
+
+def test_no_key_sees_what_another_has():
+    keys = ["first-of-all-keys", "second-of-all-keys"]
+    with serving(keys=[ApiKey(key) for key in keys]) as web:
+        ours, others = (openai.OpenAI(base_url=web.url, api_key=key, max_retries=0) for key in keys)
+        with ours, others:
+            made = ours.responses.create(model="toy", input="hello")
+            for ask in (
+                lambda: others.responses.retrieve(made.id),
+                lambda: others.responses.delete(made.id),
+                lambda: others.responses.input_items.list(made.id),
+            ):
+                with pytest.raises(openai.NotFoundError):
+                    ask()
+            with pytest.raises(openai.BadRequestError):
+                others.responses.create(model="toy", input="x", previous_response_id=made.id)
+            assert ours.responses.retrieve(made.id).id == made.id
+
+
+def _stored(text="x"):
+    return to_stored({"id": "x", "output": [{"text": text}]}, [b'"a"'])
+
+
+def test_the_oldest_of_an_owner_are_forgotten():
+    store, limits = ResponseStore(), LanguageLimits(max_stored=2)
+    store.keep("you", "0", _stored(), limits)
+    for name in "123":
+        store.keep("me", name, _stored(), limits)
+    assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
+    assert store.find("you", "0") is not None
+
+
+def test_stored_responses_have_a_limit_of_bytes_together():
+    small, large = _stored(), _stored("x" * 10_000)
+    store, limits = ResponseStore(), LanguageLimits(max_stored_bytes=2 * small.num_bytes + 1)
+    for name in "12":
+        store.keep("me", name, small, limits)
+    store.keep("me", "3", small, limits)
+    assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
+    store.forget("me", "3")
+    store.keep("me", "4", small, limits)
+    assert [store.find("me", name) is not None for name in "24"] == [True, True]
+    store.keep("me", "5", large, limits)  # which is too large by itself
+    assert not any(store.find("me", name) for name in "245")
+    assert large.num_bytes > len(json.dumps("x" * 10_000))

@@ -1,0 +1,166 @@
+"""The document against the tables and routes that it is made from."""
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.generation import SAMPLING
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
+from mindspore_serving.frontends.http.app import ClassicRoute, own_routes
+from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.openai.fields import CHAT
+from mindspore_serving.frontends.openapi import Visible, sections_of, values
+from mindspore_serving.frontends.openapi.document import to_document
+from mindspore_serving.frontends.openapi.methods import Served
+from mindspore_serving.frontends.protocols import mount
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+
+PLACES = {"version": "1", "servable": "toy"}
+IMAGE = ValueSpec("image", "float32", (3, None))
+SIGNATURE = InstanceSignature(
+    (IMAGE, ValueSpec("k", "int32", (), True)), (ValueSpec("text", "str", ()),)
+)
+
+
+class _Control:
+    has_language_models = True
+
+
+class _Repository:
+    is_allowed = True
+
+
+def _v2() -> Any:
+    site: Any = Site(None, None, _Control(), 1, _Repository())  # type: ignore[arg-type]
+    return V2(site, None, SharedMemory(is_enabled=True), ServerLimits())  # type: ignore[arg-type]
+
+
+def served(name: str = "toy", *, versions: tuple[int, ...] = (1,), **methods: Any) -> Served:
+    signature = ServableSignature(name, versions[-1], versions, methods or {"predict": SIGNATURE})
+    return Served(name, 0, signature, frozenset(), False)
+
+
+def document(*found: Served) -> Any:
+    return to_document(sections_of(_v2(), Visible(), found, ("chatty",)), has_keys=False)
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    own = own_routes(None, _Control(), lambda: b"", MsRest(1))  # type: ignore[arg-type]
+    mounted = mount(_v2().site, "r21", _v2()).routes
+    # Classic URLs with other words before "model" are for old clients.
+    routes = [one for one in (*mounted, *own) if not isinstance(one, ClassicRoute)]
+    described = [
+        (verb.upper(), re.sub(r"{(\w+)}", lambda name: PLACES.get(name[1], "a"), path))
+        for path, verbs in document()["paths"].items()
+        for verb in verbs
+    ]
+    rows = [(verb, _plain(route)) for route in routes for verb in _verbs(route)]
+    missing = [
+        (verb, route.path)
+        for verb, route in rows
+        if not any(verb == one and route.path_regex.match(path) for one, path in described)
+    ]
+    assert missing == []
+    unknown = [
+        (verb, path)
+        for verb, path in described
+        if not any(verb == one and route.path_regex.match(path) for one, route in rows)
+    ]
+    assert unknown == []
+
+
+def _plain(route: BaseRoute) -> Any:
+    return getattr(route, "_route", route)
+
+
+def _verbs(route: BaseRoute) -> set[str]:
+    if _plain(route).path == "/model/{path:path}":
+        return {"POST"}  # other verbs are refused, in the words of the original
+    return set(_plain(route).methods) - {"HEAD"}
+
+
+def test_every_sampling_parameter_is_a_field_with_its_range_and_meaning() -> None:
+    schemas = document()["components"]["schemas"]
+    for name, alias in ((row.name, row.aliases["v2"]) for row in SAMPLING.values()):
+        fields = schemas["Open_Inference_Protocol_v2.GenerateFields"]["properties"]
+        assert fields[alias]["description"] == SAMPLING[name].meaning
+    top_p = schemas["OpenAI.ChatRequest"]["properties"]["top_p"]
+    assert (top_p["exclusiveMinimum"], top_p["maximum"]) == (0, 1)
+
+
+def test_refused_and_ignored_fields_are_said_to_be_so() -> None:
+    fields = document()["components"]["schemas"]["OpenAI.ChatRequest"]["properties"]
+    assert fields["functions"]["enum"] == [None, False]
+    assert "give tools" in fields["functions"]["description"]
+    assert fields["user"] == {"description": "ignored"}
+
+
+def test_a_new_row_of_a_table_is_in_the_document() -> None:
+    schema = SAMPLING["top_p"].to_schema()
+    table = replace(CHAT, ignored=(*CHAT.ignored, "brand_new"))
+    assert table.describe()["top_p"] == schema
+    assert table.describe()["brand_new"] == {"description": "ignored"}
+
+
+def test_protocols_may_have_types_of_the_same_name() -> None:
+    schemas = document()["components"]["schemas"]
+    assert set(schemas) >= {"OpenAI.ChatRequest", "TGI.ChatRequest", "llm-serving.Parameters"}
+
+
+def test_names_of_servables_and_methods_are_encoded_in_paths() -> None:
+    paths = document(served("a b", **{"x/{y}": SIGNATURE}))["paths"]
+    assert "/model/a%20b:x%2F%7By%7D" in paths
+    assert "/v2/models/a%20b/infer" in paths
+
+
+def test_a_default_method_has_the_name_of_its_servable() -> None:
+    paths = document(served(predict=SIGNATURE, other=SIGNATURE))["paths"]
+    assert {"/v2/models/toy/infer", "/v2/models/toy.other/infer"} <= set(paths)
+    assert "/v1/models/toy.other:predict" in paths
+
+
+def test_the_example_of_a_tensor_has_its_shape() -> None:
+    example = values.instance_example(SIGNATURE)
+    assert example == {"image": [[1.5], [1.5], [1.5]]}
+    tensors = values.tensors_example(SIGNATURE)
+    assert tensors is not None
+    (tensor,) = tensors["inputs"]
+    assert (tensor["shape"], len(tensor["data"])) == ([1, 3, 1], 3)
+
+
+def test_a_long_value_has_no_example() -> None:
+    image = InstanceSignature((ValueSpec("image", "uint8", (224, 224, 3)),), ())
+    assert values.instance_example(image) is None
+    assert "example" not in json.dumps(
+        document(served(predict=image))["paths"]["/model/toy:predict"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "schema"),
+    [
+        ("bool", {"type": "boolean"}),
+        ("uint8", {"type": "integer", "minimum": 0, "maximum": 255}),
+        ("float64", {"type": "number"}),
+    ],
+)
+def test_a_number_is_what_its_type_can_hold(dtype: str, schema: Any) -> None:
+    plain, _ = values.value_schema(ValueSpec("x", dtype, ()))["anyOf"]
+    assert plain == schema
+
+
+def test_texts_and_bytes_have_one_form() -> None:
+    assert values.value_schema(ValueSpec("x", "str", ())) == {"type": "string"}
+    assert values.value_schema(ValueSpec("x", "bytes", ()))["required"] == ["b64"]
+
+
+def test_an_output_that_is_no_number_is_null() -> None:
+    schema = values.value_schema(ValueSpec("y", "float32", ()), is_output=True)
+    assert schema == {"type": ["number", "null"]}
