@@ -118,7 +118,10 @@ class Processor:
     def embed_ids(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a text to embed."""
         if not self._card.can_embed:
-            raise InvalidInputs("the model's runtime has no embeddings; take openvino or torch")
+            raise InvalidInputs(
+                "the model generates, and embeds only with the option embeddings=true, on the "
+                "runtimes openvino and torch"
+            )
         ids = self.encode(prompt)
         if not ids:
             raise RequestRefused(Refused("empty", "a prompt is empty, expected at least one token"))
