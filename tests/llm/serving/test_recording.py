@@ -1,10 +1,11 @@
 """What is counted of a generation's times."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.llm.serving import recording
 from mindspore_serving.llm.serving.recording import Recorder, Timing
 
 WAIT = 2.5  # seconds, by the clock that the test sets
@@ -17,7 +18,7 @@ def clock(monkeypatch):
     class Clock:
         now = 100.0
 
-    monkeypatch.setattr(time, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(recording, "time", SimpleNamespace(monotonic=lambda: Clock.now))
     return Clock
 
 
