@@ -60,11 +60,12 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 def route_of(scope: Mapping[str, Any]) -> str:
     """The path of the route that Starlette has found, as it was declared; "" if there is none."""
     path: str = scope["path"]
-    parameters: Mapping[str, Any] = scope.get("path_params", {})
+    parameters: dict[str, Any] = scope.get("path_params", {})
     if "endpoint" not in scope or f"/{parameters.get('path')}" == path:  # that of what has no route
         return ""
-    for name, value in parameters.items():
-        path = path.replace(str(value), f"{{{name}}}", 1)
+    for name, value in reversed(parameters.items()):
+        before, found, behind = path.rpartition(str(value))
+        path = f"{before}{{{name}}}{behind}" if found else path
     return path
 
 

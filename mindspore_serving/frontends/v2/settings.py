@@ -1,5 +1,5 @@
 """The settings of protocol v2 that can be read, and changed as far as that means something here:
-which levels are logged.  Requests are not traced."""
+which levels are logged.  What is traced is decided when the server starts."""
 
 from collections.abc import Mapping
 from typing import Any
