@@ -1,9 +1,10 @@
-"""How well a model calls tools: `python -m benchmarks.tool_calls [MODEL]`, by default the real small
-model of the examples.
+"""How well a model calls tools: `python -m benchmarks.tool_calls [MODEL]`, by default the real
+small model of the examples.
 
-Sixty tasks (`tool_tasks`), each a chat with `tool_choice` "auto", at temperature 0, and those with a
-call again with "required".  Prints the share of answers whose calls parse: known names, arguments
-that are JSON and follow the schema, no piece of a call left in the text; and the share that is right.
+Sixty tasks (`tool_tasks`), each a chat with `tool_choice` "auto", at temperature 0, and those with
+a call again with "required".  Prints the share of answers whose calls parse: known names, arguments
+that are JSON and follow the schema, no piece of a call left in the text; and the share that is
+right.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-"""Sixty small tasks with tools, of our own: what a user says, the tools there are, and the calls that
-are right; none where the answer is to be words.
+"""Sixty small tasks with tools, of our own: what a user says, the tools there are, and the calls
+that are right; none where the answer is to be words.
 """
 
 from dataclasses import dataclass

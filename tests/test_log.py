@@ -284,3 +284,41 @@ except RuntimeError:
     assert "RESTful server start success, listening on 127.0.0.1" in started
     assert refused.startswith("[ERROR]")
     assert "RESTful server is already running" in refused
+
+
+def test_who_logs_an_event_does_not_wait_for_the_file(tmp_path):
+    script = """
+import os, sys, threading
+from mindspore_serving import log
+from mindspore_serving.log import events
+events.MOST = 100
+reader, writer = os.pipe()
+sys.stderr = os.fdopen(writer, "w")
+for number in range(3000):  # more than the pipe holds, which nobody reads
+    log.event("response", {"number": number, "path": "x" * 100})
+print("written")
+text = []
+def read():
+    with os.fdopen(reader) as lines:
+        text.extend(lines)
+thread = threading.Thread(target=read)
+thread.start()
+writer = log._events()
+writer._queue.put(None)
+writer._thread.join()
+sys.stderr.close()
+thread.join()
+numbers = [line for line in text if "response number=" in line]
+assert 100 <= len(numbers) < 3000
+assert any("lines of requests were left out" in line for line in text)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr

@@ -22,7 +22,7 @@ def find_embedder(models: LanguageModels, name: str | None) -> ServedModel:
     """The model `name`.  Raises NotFound, or InvalidField if it embeds no texts."""
     model = models.find(name, embeds=True)
     if not model.card.can_embed:
-        text = f"the model {model.name} generates text, and embeds none"
+        text = f"the model {model.name} generates text, and embeds none without embeddings=true"
         raise InvalidField("model", text=text)
     if model.adapter:
         text = f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}"

@@ -38,6 +38,8 @@ class EngineConfig:
         preparation_memory: bytes that they may take.
         generation_config: "auto" takes the sampling that generation_config.json recommends as the
             default of OpenAI's routes and of the offline interface; "ignore" does not.
+        embeddings: a served model that generates embeds texts as well.  Without it only those that
+            are made for it do: encoders, and directories with a modules.json.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
 
@@ -66,6 +68,7 @@ class EngineConfig:
     preparation_timeout: float = 5.0
     preparation_memory: int = 512 << 20
     generation_config: str = "auto"
+    embeddings: bool = False
     generic_tools: bool = True
 
     def __post_init__(self) -> None:

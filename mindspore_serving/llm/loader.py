@@ -54,7 +54,7 @@ class Opened:
             max_model_len=engine.max_model_len,
             vocab_size=engine.vocab_size,
             can_generate=isinstance(engine, Engine),
-            can_embed=engine.embedding_size > 0,
+            can_embed=engine.embedding_size > 0 and self.is_embedder,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
@@ -70,6 +70,14 @@ class Opened:
             sampling=tuple(self.recommended.items()),
             summary=self.describe(),
         )
+
+    @property
+    def is_embedder(self) -> bool:
+        """Whether it is asked to embed texts, or made for it."""
+        is_made = (
+            isinstance(self.engine, EncoderEngine) or (self.directory / "modules.json").is_file()
+        )
+        return is_made or self.config.embeddings
 
     @property
     def tool_format(self) -> str:

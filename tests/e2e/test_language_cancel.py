@@ -26,7 +26,8 @@ from mindspore_serving.llm.processing.processor import Processor
 
 here = Path(__file__).parent
 llm = register.declare_llm(
-    "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64
+    "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64,
+    embeddings=True,
 )
 Processor.prepare_now, Processor.embed_ids_now, Engine.step_now = (
     Processor.prepare, Processor.embed_ids, Engine.step

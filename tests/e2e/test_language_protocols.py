@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 PROMPT, COUNT = "The sea is", 16
 DEEP = b"[" * 100_000 + b"]" * 100_000
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "embeddings": True}
 JSON = {"Content-Type": "application/json"}
 GENERATE = {"max_new_tokens": COUNT, "do_sample": False}
 

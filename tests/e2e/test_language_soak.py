@@ -59,7 +59,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(place: Path) -> Iterator[Calls]:
     options = {"dtype": "f32", "kv_cache_memory": 4 * MIB, "max_num_seqs": 16}
-    model = config(place, "chatty", llm_options={**options, "max_num_waiting": 64})
+    model = config(
+        place, "chatty", llm_options={**options, "max_num_waiting": 64, "embeddings": True}
+    )
     with serving(place, model, config(place, "pouring")) as found:
         yield found
 

@@ -15,6 +15,7 @@ from tests.e2e.harness import Calls, config, serving
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "embeddings": True}
 TEXTS = ["How do I bake bread?", "Bread is baked in an oven.", "The cat is here."]
 
 
@@ -31,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def calls(place: Path) -> Iterator[Calls]:
-    model = config(place, "chatty", llm_options={"dtype": "f32", "kv_cache_memory": 8 << 20})
+    model = config(place, "chatty", llm_options=OPTIONS)
     with serving(place, config(place, "minilm"), model) as found:
         yield found
 

@@ -3,7 +3,7 @@ or as the chunks of a stream in which the answers to several prompts are read as
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from math import fsum
@@ -27,7 +27,7 @@ from mindspore_serving.frontends.openai.envelope import (
     to_usage,
 )
 from mindspore_serving.frontends.openai.errors import to_failure
-from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined
+from mindspore_serving.frontends.openai.logprobs import CompletionLogprobs, joined, of_prompt
 
 MOST_UNREAD = 64  # events that are held for a reader that is slower than the models
 
@@ -38,8 +38,9 @@ Queue: TypeAlias = "asyncio.Queue[tuple[int, Event] | Exception | None]"
 class Showing:
     """What is shown to a client.
 
-    `n` choices for each prompt; the prompt before the answer if `echo`, and only it if not
-    `has_answer`; special tokens in the text if `shows_special`.
+    `n` choices for each prompt; the prompt before the answer if `echo`, which lacks its beginning
+    if `is_cut`, and only it if not `has_answer`; special tokens in the text if `shows_special`;
+    token ids if `has_ids`; `num_prompt_logprobs` alternatives for each token of the prompt.
     """
 
     n: int
@@ -47,29 +48,48 @@ class Showing:
     has_logprobs: bool
     shows_special: bool
     has_answer: bool
+    is_cut: bool = False
+    has_ids: bool = False
+    num_prompt_logprobs: int | None = None
+
+    def of_prompt(self, echo: "Echo") -> dict[str, Any]:
+        """The fields of the prompt that were asked for, in each of its choices."""
+        found: dict[str, Any] = {}
+        if self.num_prompt_logprobs is not None:
+            found["prompt_logprobs"] = of_prompt(echo.tokens, self.num_prompt_logprobs)
+        if self.has_ids:
+            found["prompt_token_ids"] = echo.ids
+        return found
+
+    def of_answer(self, chunk: Chunk) -> dict[str, Any]:
+        if not self.has_ids:
+            return {}
+        return {"token_ids": chunk.token_ids if self.has_answer else ()}
 
 
 @dataclass(slots=True)
 class Echo:
     """What stands before the answers to a prompt.  `tokens` are those of the prompt with their
-    log-probabilities, as they come."""
+    log-probabilities, as they come; `ids` all of them, if they are wanted."""
 
     text: str = ""
+    ids: list[int] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
 
 
 def to_echo(prompt: str | list[int], started: Started, showing: Showing) -> Echo:
     """`started` has the tokens of the prompt if it cannot be shown as it was given."""
+    ids = [token.id for token in started.prompt or ()] if showing.has_ids else []
     if not showing.echo:
-        return Echo()
-    if isinstance(prompt, str) and started.prompt is None:
-        return Echo(prompt)
+        return Echo(ids=ids)
+    if isinstance(prompt, str) and not showing.is_cut:
+        return Echo(prompt, ids)
     shown = [
         token.data
         for token in started.prompt or ()
         if showing.shows_special or not token.is_special
     ]
-    return Echo(b"".join(shown).decode("utf-8", "replace"))
+    return Echo(b"".join(shown).decode("utf-8", "replace"), ids)
 
 
 def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> dict[str, Any]:
@@ -84,6 +104,8 @@ def to_choice(index: int, chunk: Chunk, echo: Echo, showing: Showing) -> dict[st
         "text": echo.text + (chunk.text if showing.has_answer else ""),
         "logprobs": logprobs,
         "finish_reason": _reason_of(chunk, showing),
+        **showing.of_prompt(echo),
+        **showing.of_answer(chunk),
     }
 
 
@@ -166,7 +188,7 @@ class _Prompt:
 
     def __init__(self, writer: ChunkWriter, first: int, echo: Echo, showing: Showing) -> None:
         self.echo = echo
-        self._has_begun = not showing.echo
+        self._has_begun = not (showing.echo or showing.has_ids)
         self._choices = [_Choice(writer, first + i, echo, showing) for i in range(showing.n)]
 
     def take(self, chunk: Chunk) -> bytes:
@@ -192,21 +214,28 @@ class _Choice:
         """The prompt."""
         showing = self._showing
         logprobs = _prompt_logprobs(self._echo, showing) if showing.has_logprobs else None
-        return self._chunk(self._echo.text, logprobs, None)
+        return self._chunk(self._echo.text, logprobs, None, showing.of_prompt(self._echo))
 
     def take(self, chunk: Chunk) -> bytes:
         showing, text = self._showing, chunk.text
-        if self._logprobs is None and chunk.finish_reason is None and showing.has_answer:
+        is_text = self._logprobs is None and chunk.finish_reason is None and not showing.has_ids
+        if is_text and showing.has_answer:
             return b"%b%b%b" % (self._before, encode(text), self._after) if text else b""
         reason = _reason_of(chunk, showing)
         if not showing.has_answer:
             return self._chunk("", None, reason) if reason else b""
         logprobs = self._logprobs.take(chunk.tokens or ()) if self._logprobs else None
-        return self._chunk(text, logprobs, reason)
+        return self._chunk(text, logprobs, reason, showing.of_answer(chunk))
 
-    def _chunk(self, text: str, logprobs: dict[str, Any] | None, reason: str | None) -> bytes:
+    def _chunk(
+        self,
+        text: str,
+        logprobs: dict[str, Any] | None,
+        reason: str | None,
+        ids: Mapping[str, Any] | None = None,
+    ) -> bytes:
         choice = {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return self._writer.of_choice(encode(choice))
+        return self._writer.of_choice(encode({**choice, **(ids or {})}))
 
 
 async def begin_all(generations: Sequence[Generation]) -> list[Started]:

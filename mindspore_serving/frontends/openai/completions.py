@@ -73,8 +73,9 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
             params=params,
             add_special=body.add_special_tokens is not False,
             is_stream=bool(body.stream),
-            has_tokens=params.logprobs is not None,
-            has_prompt_tokens=bool(body.echo) and (isinstance(prompt, list) or is_cut),
+            has_tokens=params.logprobs is not None or bool(body.return_token_ids),
+            has_prompt_tokens=bool(body.return_token_ids)
+            or (bool(body.echo) and (isinstance(prompt, list) or is_cut)),
             must_fit=bool(body.max_tokens),
             adapter=model.adapter,
             cache_salt=body.cache_salt or "",
@@ -92,6 +93,9 @@ def _showing(body: CompletionRequest) -> Showing:
         has_logprobs=body.logprobs is not None,
         shows_special=body.skip_special_tokens is False,
         has_answer=body.max_tokens != 0,
+        is_cut=body.truncate_prompt_tokens is not None,
+        has_ids=bool(body.return_token_ids),
+        num_prompt_logprobs=body.prompt_logprobs,
     )
 
 

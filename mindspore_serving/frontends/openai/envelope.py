@@ -5,7 +5,7 @@ as the bytes of the events of a stream.
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -99,9 +99,11 @@ class ChunkWriter:
         self._start = b"data: " + encode(head.to_object(kind))[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
 
-    def of_choice(self, choice: bytes) -> bytes:
-        """An event of one choice, which is JSON."""
-        return b"%b%b%b" % (self._start, choice, self._end)
+    def of_choice(self, choice: bytes, beside: Mapping[str, object] | None = None) -> bytes:
+        """An event of one choice, which is JSON; `beside` are further fields of the event."""
+        if not beside:
+            return b"%b%b%b" % (self._start, choice, self._end)
+        return b"%b%b],%b%b" % (self._start, choice, encode(beside)[1:-1], self._end[1:])
 
     def frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
         """What stands around the only part that changes, if a choice is `before`, that part and

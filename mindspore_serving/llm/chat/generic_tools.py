@@ -11,10 +11,11 @@ from mindspore_serving.llm.chat.tool_formats import GENERIC, TOOL_FORMATS, Tools
 
 _BEGIN, _END = TOOL_FORMATS[GENERIC].begin, TOOL_FORMATS[GENERIC].end
 _SHOWN = ("name", "description", "parameters")
-_HEAD = (
-    "You are a helpful assistant with functions. When a function fits, reply with a call of it and "
-    "nothing else.\n\nFunctions:"
-)
+_HEAD = "You can call these functions:"
+_FORM = f"""To call a function, answer with its name and arguments as JSON in this form:
+{_BEGIN}
+{{"name": "...", "arguments": {{...}}}}
+{_END}"""
 _NUM_EXAMPLES = 2  # small models call nothing without them, and more do not help
 _GREETING = (
     {"role": "user", "content": "Hello!"},
@@ -51,8 +52,7 @@ def _joined(messages: Sequence[Message]) -> Message:
 
 
 def _describe(tools: Tools) -> str:
-    form = _written(function_of(tools[0])["name"], _blanks(tools[0]))
-    return "\n".join([_HEAD, *map(_tool, tools), "", "The form of a call:", form])
+    return "\n".join([_HEAD, *map(_tool, tools), "", _FORM])
 
 
 def _tool(tool: Mapping[str, Any]) -> str:

@@ -118,7 +118,10 @@ class Processor:
     def embed_ids(self, prompt: str | list[int]) -> list[int]:
         """The tokens of a text to embed."""
         if not self._card.can_embed:
-            raise InvalidInputs("the model's runtime has no embeddings; take openvino or torch")
+            raise InvalidInputs(
+                "the model generates, and embeds only with the option embeddings=true, on the "
+                "runtimes openvino and torch"
+            )
         ids = self.encode(prompt)
         if not ids:
             raise RequestRefused(Refused("empty", "a prompt is empty, expected at least one token"))
@@ -129,7 +132,8 @@ class Processor:
         return ids
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
-        text, add_special = self._text(request, request.tools)
+        tools = None if request.tool_choice.mode == "none" else request.tools
+        text, add_special = self._text(request, tools)
         self._check_extent(text)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))

@@ -123,12 +123,12 @@ def test_an_answer_that_was_begun_is_gone_on_with(web):
     assert web.sent.messages[-1] == {"role": "assistant", "content": "The sea"}
 
 
-def test_tools_that_are_not_to_be_called_are_not_counted(web):
+def test_tokens_are_counted_as_tools_are_to_be_called(web):
     web.inference.script = lambda request: [Tokenized("a", (token("a"),), ((0, 1),))]
     path = "/v1/messages/count_tokens?beta=true"
     found = ask(web, path=path, tools=TOOLS, tool_choice={"type": "none"})
     assert found.json == {"input_tokens": 1}
-    assert not web.sent.tools
+    assert web.sent.tool_choice == ToolChoice(mode="none")
 
 
 # --- what the client reads ----------------------------------------------------------------------
