@@ -69,10 +69,10 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
         return _json(settings.change_log_settings(await _object(http)))
 
     async def show_trace(_: Request) -> Response:
-        return _json(settings.trace_settings())
+        return _json(settings.trace_settings(v2.traces))
 
     async def change_trace(http: Request) -> Response:
-        return _json(settings.change_trace_settings(await _object(http)))
+        return _json(settings.change_trace_settings(await _object(http), v2.traces))
 
     return [
         route("/v2", {"GET": metadata}),

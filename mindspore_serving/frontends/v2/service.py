@@ -161,7 +161,7 @@ class Service:
 
     async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:
         changes = {name: list(one.value) or None for name, one in request.settings.items()}
-        found = settings.change_trace_settings(changes)
+        found = settings.change_trace_settings(changes, self._v2.traces)
         return {
             "settings": {
                 name: {"value": value if isinstance(value, list) else [value]}
