@@ -5,6 +5,7 @@
 #   make lint    ruff and mypy
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
+#   make schemathesis   100 requests for each operation of /openapi.json
 #   make bench   the benchmarks     make clean   everything that make made
 #   make lint-deploy   the tools that check Dockerfiles, manifests and units, on deploy/
 #   make rehearse      build the image of deploy/ and run it as there, without a container engine;
@@ -30,7 +31,7 @@ DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: chaos fuzz demo serve test test-fast lint lint-deploy rehearse bench clean
+.PHONY: chaos fuzz schemathesis demo serve test test-fast lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -54,6 +55,9 @@ chaos: $(VENV)/.tests
 
 fuzz: $(VENV)/.tests
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+schemathesis: $(VENV)/.tests
+	$(BIN)/python -m tests.openapi_calls
 
 bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.serving_overhead

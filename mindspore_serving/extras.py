@@ -10,7 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 NAME = "mindspore-serving"
 FOR_PEOPLE = frozenset({"dev", "examples"})  # no server needs them
 _ROW = re.compile(r"""([A-Za-z0-9._-]+)([^;]*);.*\bextra == ["']([\w-]+)["']""")
-_DISTRIBUTIONS = {"yaml": "pyyaml", "pil": "pillow", "sklearn": "scikit-learn"}  # by module
+_DISTRIBUTIONS = {  # by module
+    "opentelemetry": "opentelemetry-sdk",
+    "pil": "pillow",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
 
 
 def packages() -> dict[str, dict[str, str]]:

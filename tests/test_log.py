@@ -1,11 +1,14 @@
+import json
 import os
 import re
 import subprocess
 import sys
+from datetime import datetime
 
 import pytest
 
 from mindspore_serving import log
+from tests.ports import free_port
 
 SCRIPT = """
 from mindspore_serving import log
@@ -18,7 +21,7 @@ LINE = re.compile(
     r"\[(\w+)\] SERVING\((\d+):(\d+),MainProcess\):"
     r"\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d\.\d{3}\.\d{3} \[([^]:]+):(\d+)\] (.*)"
 )
-NAMES = ("GLOG", "MS_SUBMODULE", "logger_")
+NAMES = ("GLOG", "MS_SUBMODULE", "logger_", "MINDSPORE_SERVING_")
 
 
 @pytest.fixture
@@ -199,3 +202,123 @@ except ValueError:
 def test_a_replaced_stderr_gets_the_next_line(capsys):
     log.error("seen by %s", "capsys")
     assert "seen by capsys" in capsys.readouterr().err
+
+
+def test_lines_can_be_objects_that_nobody_can_forge(run):
+    script = (
+        "from mindspore_serving import log\n"
+        "with log.of_request('r-1'):\n"
+        "    log.warning('a %s', 'b\\n{\"level\": \"ERROR\"}\\u2028\\x1b[0m')\n"
+        "try:\n"
+        "    1 / 0\n"
+        "except ZeroDivisionError:\n"
+        "    log.error('failed', exc_info=True)\n"
+    )
+    text = run(script, MINDSPORE_SERVING_LOG_FORMAT="json")
+    first, second = map(json.loads, text.splitlines())
+    assert first["message"] == 'a b\n{"level": "ERROR"}\u2028\x1b[0m'
+    assert (first["level"], first["logger"]) == ("WARNING", "mindspore_serving")
+    assert first["request_id"] == "r-1"
+    assert first["file"] == "script.py:3"
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert second["request_id"] == ""
+    assert "ZeroDivisionError" in second["exception"]
+    assert text.isascii()
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_an_event_is_written_whatever_the_level(run, form):
+    script = (
+        "from mindspore_serving import log\n"
+        "log.warning('hidden')\n"
+        "log.event('response', {'code': 200, 'path': '/a b\\n[ERROR]'})\n"
+    )
+    text = run(script, MINDSPORE_SERVING_LOG_LEVEL="error", MINDSPORE_SERVING_LOG_FORMAT=form)
+    (line,) = text.splitlines()
+    if form == "text":
+        assert line.endswith('[script.py:3] response code=200 path="/a b\\n[ERROR]"')
+    else:
+        found = json.loads(line)
+        assert (found["message"], found["code"]) == ("response", 200)
+        assert found["path"] == "/a b\n[ERROR]"
+
+
+def test_the_level_by_name_comes_before_the_others(run):
+    assert levels(run(SCRIPT, GLOG_v="3", MINDSPORE_SERVING_LOG_LEVEL="info")) == ALL[1:]
+    settings = {"MS_SUBMODULE_LOG_v": "{SERVING:0}", "MINDSPORE_SERVING_LOG_LEVEL": "error"}
+    assert levels(run(SCRIPT, **settings)) == ["ERROR"]
+
+
+def test_settings_can_be_changed_before_anything_is_started(run):
+    script = f"""
+import os
+from mindspore_serving import log
+log.warning("before")
+log.configure({{"MINDSPORE_SERVING_LOG_LEVEL": "debug", "MINDSPORE_SERVING_ACCESS_LOG": "1"}})
+assert os.environ["MINDSPORE_SERVING_LOG_LEVEL"] == "debug"
+assert log.has_access_log() and not log.has_requests()
+assert log.is_shown("0")
+{SCRIPT}
+try:
+    log.configure({{"MINDSPORE_SERVING_LOG_FORMAT": "xml"}})
+except ValueError as error:
+    assert "MINDSPORE_SERVING_LOG_FORMAT should be one of text, json" in str(error)
+    assert "MINDSPORE_SERVING_LOG_FORMAT" not in os.environ
+    log.error("refused")
+"""
+    assert levels(run(script)) == ["WARNING", *ALL, "ERROR"]
+
+
+def test_a_server_says_when_it_starts_and_when_another_start_is_refused(run):
+    script = f"""
+from mindspore_serving import server
+server.start_restful_server("127.0.0.1:{free_port()}")
+try:
+    server.start_restful_server("127.0.0.1:{free_port()}")
+except RuntimeError:
+    server.stop()
+"""
+    started, refused = run(script, GLOG_v="1").splitlines()
+    assert started.startswith("[INFO]")
+    assert "RESTful server start success, listening on 127.0.0.1" in started
+    assert refused.startswith("[ERROR]")
+    assert "RESTful server is already running" in refused
+
+
+def test_who_logs_an_event_does_not_wait_for_the_file(tmp_path):
+    script = """
+import os, sys, threading
+from mindspore_serving import log
+from mindspore_serving.log import events
+events.MOST = 100
+reader, writer = os.pipe()
+sys.stderr = os.fdopen(writer, "w")
+for number in range(3000):  # more than the pipe holds, which nobody reads
+    log.event("response", {"number": number, "path": "x" * 100})
+print("written")
+text = []
+def read():
+    with os.fdopen(reader) as lines:
+        text.extend(lines)
+thread = threading.Thread(target=read)
+thread.start()
+writer = log._events()
+writer._queue.put(None)
+writer._thread.join()
+sys.stderr.close()
+thread.join()
+numbers = [line for line in text if "response number=" in line]
+assert 100 <= len(numbers) < 3000
+assert any("lines of requests were left out" in line for line in text)
+os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr

@@ -1,5 +1,6 @@
 """MindSpore Serving: `python -m benchmarks.servers.ours SERVABLE HTTP GRPC`."""
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +12,8 @@ SERVABLES = Path(__file__).resolve().parents[1] / "servables"
 
 def main(servable: str, http_port: str, grpc_port: str) -> None:
     config = server.ServableStartConfig(str(SERVABLES), servable, num_parallel_workers=1)
+    if "TRACE_URL" in os.environ:
+        server.start_tracing(os.environ["TRACE_URL"], float(os.environ["TRACE_RATIO"]))
     server.start_servables(config)
     server.start_grpc_server(f"127.0.0.1:{grpc_port}")
     server.start_restful_server(f"127.0.0.1:{http_port}")

@@ -21,6 +21,7 @@ from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.servable.check import check_number
 from mindspore_serving.server import startup
 from mindspore_serving.server.master import context
+from mindspore_serving.tracing.options import is_wanted
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 RELOAD_SECONDS = 0.5  # between two looks with --reload
@@ -119,6 +120,8 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
     context.set_max_loaded(settings.max_loaded)
+    if is_wanted(settings.trace_endpoint):
+        server.start_tracing(settings.trace_endpoint, settings.trace_ratio)
     if settings.worker_address is not None:
         server.start_node_server(
             settings.worker_address,

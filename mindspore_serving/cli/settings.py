@@ -156,6 +156,18 @@ class ServeSettings:
         type=int,
         metavar="N",
     )
+    trace_endpoint: str = option(
+        "",
+        "send OpenTelemetry traces there, as http://collector:4318 (default: none are recorded, "
+        "unless OTEL_TRACES_EXPORTER=otlp)",
+        metavar="URL",
+    )
+    trace_ratio: float | None = option(
+        None,
+        "share of the requests without a traceparent that is traced, 0 to 1 (default: all)",
+        type=float,
+        metavar="R",
+    )
     launcher: str = option(
         "local",
         "with a --worker-address, ray has machines of a Ray cluster join, as `worker --join` does",

@@ -12,6 +12,7 @@ from mindspore_serving.client.check import check_str, check_timeout, check_versi
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
+from mindspore_serving.tracing import user_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Caller:
         self.method_name = method_name
         self.version_number = version_number
         self.timeout = timeout
-        self._metadata = None if api_key is None else (("authorization", f"Bearer {api_key}"),)
+        self._metadata = () if api_key is None else (("authorization", f"Bearer {api_key}"),)
         if ssl_config is None:
             self.channel = self._library.insecure_channel(address, options=OPTIONS)
         else:
@@ -110,4 +111,5 @@ class Caller:
         request = to_request(*names, instances)
         check_timeout(timeout)
         limit = self.timeout if timeout is None else timeout
-        return call(request, timeout=limit, metadata=self._metadata)
+        metadata = (*self._metadata, *user_spans.headers().items())
+        return call(request, timeout=limit, metadata=metadata or None)

@@ -26,6 +26,7 @@ from mindspore_serving.errors import (
     TooLarge,
     Unauthorized,
 )
+from mindspore_serving.tracing import user_spans
 
 __all__ = ["MindsporeInferenceClient", "Response", "StreamResponse", "Token"]
 
@@ -130,8 +131,9 @@ class MindsporeInferenceClient:
         body = {"inputs": prompt, "parameters": parameters, "stream": is_stream}
         kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
         connection = kind(*self._address, timeout=self._timeout)
+        headers = {**self._headers, **user_spans.headers()}
         try:
-            connection.request("POST", self._path, json.dumps(body), self._headers)
+            connection.request("POST", self._path, json.dumps(body), headers)
             reply = connection.getresponse()
             if reply.status != 200:
                 raise _to_error(reply.status, reply.read())

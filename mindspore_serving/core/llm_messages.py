@@ -92,11 +92,13 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
-    """The tokens of a text, or of a conversation in the chat template."""
+    """The tokens of a text, or of a conversation in the chat template: those that a `Generate` with
+    the same fields has."""
 
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: ToolChoice = ToolChoice()
     template_options: dict[str, Any] = {}
     add_special: bool = True
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError
+from mindspore_serving.tracing.request_span import RequestSpan
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +22,9 @@ class Request:
     `body` is encoded by `codec` (see `wire.cutting`): bytes, or tensors that were found in them.
     `timeout` is in seconds, None for no limit.  With `is_stream` a streaming method replies piece
     by piece, else once.  `prefix` is the prompt of a language model from its beginning, texts or
-    token ids: read at most once, and only where it matters which worker has seen what.
+    token ids: read at most once, and only where it matters which worker has seen what.  `id` names
+    it in logs; "" for that of the task that submits it (`log.request_id`).  `span` is that of the
+    front end, if the request is traced; None for that of the task.
     """
 
     servable: str
@@ -32,6 +35,8 @@ class Request:
     timeout: float | None = None
     is_stream: bool = False
     prefix: Iterable[str | Sequence[int]] = ()
+    id: str = ""
+    span: RequestSpan | None = None
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.dispatch import retrying
 from mindspore_serving.dispatch.batched import BatchedMethod, BatchScheduler
+from mindspore_serving.dispatch.call_trace import CallTrace
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.dispatch.registry import Method, Registry, Service
 from mindspore_serving.dispatch.request import Answer, PendingRequest, RequestPart
@@ -27,6 +28,9 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.ipc.messages import Call as WorkerCall
 from mindspore_serving.ipc.messages import MethodReport
+from mindspore_serving.tracing.request_span import RequestSpan
+from mindspore_serving.tracing.request_span import current as current_span
+from mindspore_serving.tracing.span import Recorder, from_traceparent
 
 DEFAULT_LIMIT = 10_000
 NEAR = 60.0  # seconds; a deadline further away gets its timer later: most requests end before
@@ -44,6 +48,7 @@ class Dispatcher:
         self._streams = StreamBalancer(self._deliver)
         self._requests: dict[PendingRequest, Method | None] = {}  # None: no method was found
         self._is_sweeping = False
+        self.recorder: Recorder | None = None  # of traces
 
     @property
     def num_in_flight(self) -> int:
@@ -63,6 +68,7 @@ class Dispatcher:
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> PendingRequest:
         """See `core.service.Inference.submit`."""
         pending = self._new_request(request.method, on_reply)
+        pending.id = request.id or log.request_id.get()
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             if method.measures_all or method.admission.queue.since:
@@ -73,6 +79,9 @@ class Dispatcher:
             pending.parts = method.cut_body(pending, request.codec, request.body)
             if request.is_stream:
                 pending.make_stream()
+            span = request.span or current_span.get()
+            if span is not None:
+                pending.trace = _trace(span, method)
             self._start(pending, method, request.timeout)
         except ServingError as error:
             self._loop.call_soon(pending.fail, error)
@@ -90,12 +99,16 @@ class Dispatcher:
             link.answer_call(item.id, reply)
 
         pending = self._new_request(item.method, answer)
+        pending.id = item.request_id
         try:
             method = _own_method(caller, message) or self.registry.find(
                 message.servable, message.version, item.method
             )
             self.shares.count(method.share)
             self._requests[pending] = method
+            if item.traceparent and self.recorder is not None:
+                parent = from_traceparent(item.traceparent, item.tracestate)
+                pending.trace = CallTrace(self.recorder, parent, method.attributes)
             chunks = [chunk for chunk in item.chunks if isinstance(chunk, bytes)]
             pending.parts = method.cut(pending, item.codec, chunks)
             self._start(pending, method, item.timeout)
@@ -159,6 +172,8 @@ class Dispatcher:
                 method.series.observe_wait(request.started, request.parts[0].sent, now, code)
             if code or method.measures_all or method.admission.queue.since:
                 method.count_done(request, code, now)
+        if request.trace is not None:
+            request.trace.ended(code, len(request.parts))
         for part in request.parts:
             part.chunks = ()  # it may lie in a queue for long
             if part.link is not None:
@@ -210,6 +225,8 @@ class Dispatcher:
         is_running = _running_in(link)
         for part in reversed(link.take_parts()):
             part.link = None
+            if part.request.trace is not None:
+                part.request.trace.lost(part)
             method = self._requests.get(part.request)
             if method is None:  # nobody waits any more
                 continue
@@ -228,6 +245,11 @@ class Dispatcher:
         """No worker is expected to run `method` soon: answer what waits for it."""
         for part in method.take_waiting():
             part.request.fail(error)
+
+
+def _trace(span: RequestSpan, method: Method) -> CallTrace:
+    span.attributes.update(method.attributes)
+    return CallTrace(span.recorder, span.context, method.attributes, span)
 
 
 def _own_method(caller: Service | None, message: WorkerCall) -> Method | None:

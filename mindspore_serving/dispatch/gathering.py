@@ -11,14 +11,15 @@ from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.totals import Counted
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.status import usage
-from mindspore_serving.metrics.catalog import GENERATIONS
+from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.metrics.histogram import Histogram
 from mindspore_serving.metrics.series import Series
 
-_GAUGES = {  # of an engine: metric -> number
+_PRESENT = {  # of an engine: metric -> number
     "serving_llm_requests_running": "num_running",
     "serving_llm_requests_waiting": "num_waiting",
+}
+_CACHE = {
     "serving_llm_cache_blocks": "num_blocks",
     "serving_llm_cache_blocks_free": "num_free_blocks",
 }
@@ -81,10 +82,12 @@ def _add_engines(page: Page, service: Service, counted: Counted) -> None:
     labels, present = _labels(service), status.engine(service)
     for metric, name in _COUNTERS.items():
         page.add(metric, counted.numbers[name], *labels)
-    for metric, name in _GAUGES.items():
-        if name in present:
+    page.add(STEPS, counted.histogram(STEPS), *labels)
+    for metric, name in _PRESENT.items():
+        page.add(metric, present.get(name, 0), *labels)
+    if present.get("num_blocks"):  # not known before the first step; an encoder has none
+        for metric, name in _CACHE.items():
             page.add(metric, present[name], *labels)
-    if present.get("num_blocks"):
         page.add("serving_llm_cache_used_ratio", cache_used(present), *labels)
 
 
@@ -96,8 +99,7 @@ def cache_used(present: Mapping[str, Any]) -> float:
 def _add_generations(page: Page, service: Service, counted: Counted) -> None:
     labels = _labels(service)
     for metric in GENERATIONS:
-        found = counted.histograms.get(metric.name) or Histogram(metric.bounds)
-        page.add(metric, found, *labels)
+        page.add(metric, counted.histogram(metric), *labels)
     for reason in _REASONS:
         page.add("serving_llm_answers_total", counted.answers[reason], *labels, reason)
 

@@ -176,8 +176,21 @@ class Link:
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
+        traceparent = tracestate = ""
+        if request.trace is not None:
+            context = request.trace.sent(part, self.name)
+            traceparent, tracestate = context.traceparent, context.state
         return WorkItem(
-            part.id, request.method, part.codec, chunks, timeout, part.is_stream, part.first
+            part.id,
+            request.method,
+            part.codec,
+            chunks,
+            timeout,
+            part.is_stream,
+            part.first,
+            request.id,
+            traceparent,
+            tracestate,
         )
 
     def _send(self, message: msgspec.Struct) -> None:
@@ -241,6 +254,8 @@ class Link:
                 part = self.parts[reply.id]
                 assert part.way is not None
                 answers.setdefault(part.way, []).append((part, self._reply(reply)))
+                if part.request.trace is not None:
+                    part.request.trace.answered(part, reply)
                 if reply.is_last:
                     del self.parts[reply.id]
                     for offset in self._slices.pop(reply.id, ()):

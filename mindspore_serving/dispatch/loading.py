@@ -9,6 +9,7 @@ from mindspore_serving.dispatch.link import Link
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Ready, Setup
 from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.tracing.options import TraceOptions
 
 _TAIL = 800  # characters of the worker's log that an error shows
 
@@ -42,7 +43,10 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
 
 
 def setup_of(
-    deployment: Deployment, device_id: int | None, models: dict[str, ModelReport] | None
+    deployment: Deployment,
+    device_id: int | None,
+    models: dict[str, ModelReport] | None,
+    traces: TraceOptions | None = None,
 ) -> Setup:
     """The first message to a worker; with `models`, it has others run those."""
     return Setup(
@@ -60,4 +64,6 @@ def setup_of(
         deployment.gang,
         deployment.allow_pickle,
         deployment.backend,
+        deployment.name,
+        traces,
     )

@@ -23,6 +23,7 @@ from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import Call
 from mindspore_serving.metrics.exposition import Page
+from mindspore_serving.tracing.options import TraceOptions
 
 EXIT_GRACE = 10.0  # seconds a worker has to leave before it is killed
 _HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
@@ -44,6 +45,7 @@ class Master:
         self.budget = LoadBudget()
         self.control = Overview(self.registry, self._deployed)
         self.registry.find_reason = self.control.find_reason
+        self.traces: TraceOptions | None = None  # of the servables' own code
         self._is_stopping = False
         self._watches: set[asyncio.Task[None]] = set()
 
@@ -206,8 +208,9 @@ class Master:
         name = deployment.servable_name
         models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
+        setup = loading.setup_of(deployment, device_id, models, self.traces)
         try:
-            ready = await loading.load(link, loading.setup_of(deployment, device_id, models))
+            ready = await loading.load(link, setup)
         except ServingError as error:
             if self._is_stopping:
                 raise StartError("the server was stopped by a signal or stop()") from error

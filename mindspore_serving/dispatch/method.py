@@ -11,6 +11,7 @@ from mindspore_serving.dispatch.shares import Share
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.metrics.series import Series
+from mindspore_serving.tracing.span import METHOD, SERVABLE, VERSION, Attributes
 from mindspore_serving.wire import cutting
 
 
@@ -26,6 +27,11 @@ class ServedMethod:
         self.share = Share(deployment.name)
         self.admission = Admission()
         self.series = Series(deployment.name, version, report.name)
+        self.attributes: Attributes = {  # of spans
+            SERVABLE: deployment.name,
+            VERSION: version,
+            METHOD: report.name,
+        }
         self.can_retry = report.retry and deployment.retry
         self.label = f"servable({deployment.name}) method({report.name})"
         self.workers: list[Link] = []  # that may get work

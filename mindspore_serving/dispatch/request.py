@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, ServingError
+from mindspore_serving.ipc.messages import WorkReply
+from mindspore_serving.tracing.span import SpanContext
 from mindspore_serving.wire.cutting import Chunk
 
 
@@ -20,6 +22,20 @@ class WorkerLink(Protocol):
     def cancel(self, part: "RequestPart") -> None:
         """Nobody waits for `part` any more."""
         ...
+
+
+class Trace(Protocol):
+    """Records what becomes of a request."""
+
+    def sent(self, part: "RequestPart", worker: str) -> SpanContext:
+        """`part` goes to `worker`: the context of its span there."""
+        ...
+
+    def answered(self, part: "RequestPart", reply: WorkReply) -> None: ...
+
+    def lost(self, part: "RequestPart") -> None: ...
+
+    def ended(self, code: int, num_parts: int) -> None: ...
 
 
 class Way(Protocol):
@@ -72,6 +88,8 @@ class PendingRequest:
     stop_timer: Callable[[], object] | None = None  # of the deadline
     is_done: bool = False
     num_instances: int = 0  # that were answered
+    id: str = ""  # in logs
+    trace: Trace | None = None
     parts: Sequence[RequestPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

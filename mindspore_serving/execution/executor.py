@@ -8,9 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from mindspore_serving import log
+from mindspore_serving.core.graph import StageKind
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, ServingError, StageFailed
+from mindspore_serving.execution import current
 from mindspore_serving.execution.functions import failure_text
+from mindspore_serving.execution.item_trace import BatchTrace
 from mindspore_serving.execution.job import (
     Item,
     Job,
@@ -47,6 +50,7 @@ class Executor:
         self._num_waiting = 0
         self._iterating: deque[tuple[Job, Iterator[Outcome]]] = deque()
         self._is_stream_next = False
+        self._batches: dict[Job, BatchTrace] = {}  # of those that run, by the first job
         self.finished: list[Item] = []
         self.with_pieces: dict[int, Item] = {}  # by id: streams with outputs to be sent
 
@@ -72,6 +76,8 @@ class Executor:
         ]
         if item.is_stream:
             jobs[0].stream = ReorderBuffer()
+        if item.trace is not None:
+            item.trace.enter(0)
         if program.stages:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
@@ -105,6 +111,8 @@ class Executor:
             self._fail_stage(job, outcome)
             return
         piece = job.piece(outcome)
+        if job.item.trace is not None:
+            job.item.trace.advance(job.position, is_last=False)
         queues = self._queues_of[piece.item.program.method.name]
         if piece.position == len(queues):
             self._finish(piece)
@@ -131,6 +139,9 @@ class Executor:
             return
         try:
             self._lane.begin(job.position, [item.id])
+            if item.trace is not None:
+                item.trace.run(job.position)
+            current.enter(item)
             outcome = next(iterator)
         except StopIteration:
             self.end(job)
@@ -139,6 +150,7 @@ class Executor:
             outcome = StageFailed(failure_text(error))
         finally:
             self._lane.end()
+            current.leave()
         self.emit(job, outcome)
         self._iterating.append((job, iterator))
 
@@ -157,23 +169,29 @@ class Executor:
         return taken
 
     def _run_stage(self, program: Program, position: int, jobs: list[Job]) -> None:
-        if not jobs:
-            return
-        self._sizes.observe(len(jobs))
-        stage, tag = program.stages[position], program.method.stages[position].tag
+        stage, method_stage = program.stages[position], program.method.stages[position]
         try:
+            if stage.iterate is not None:
+                jobs = self._begin_streams(stage, jobs)
+            if not jobs:
+                return
+            self._sizes.observe(len(jobs))
+            # A language model makes its own batches.
+            is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
+            batch = current.enter_all(jobs, position, is_batch=is_batch)
+            if batch is not None:
+                self._batches[jobs[0]] = batch
             if stage.start is not None:
                 stage.start(self, jobs)
                 return
-            if stage.iterate is not None:
-                jobs = self._begin_streams(stage, jobs)
             self._lane.begin(position, [job.item.id for job in jobs])
-            outcomes = stage.run(jobs)
+            outcomes = current.run(stage, jobs)
         except BaseException as error:  # a stage's failure is its requests', never the worker's
-            log.error("%s of method %s", tag, program.method.name, exc_info=True)
+            log.error("%s of method %s", method_stage.tag, program.method.name, exc_info=True)
             outcomes = [StageFailed(failure_text(error))] * len(jobs)
         finally:
             self._lane.end()
+            current.leave()
         self._advance(program, position, jobs, outcomes)
 
     def _begin_streams(self, stage: PreparedStage, jobs: list[Job]) -> list[Job]:
@@ -191,12 +209,16 @@ class Executor:
         num_outputs = len(program.method.stages[position].outputs)
         queues = self._queues_of[program.method.name]
         queue = queues[position + 1] if position + 1 < len(queues) else None
+        if self._batches and (batch := self._batches.pop(jobs[0], None)) is not None:
+            current.end(batch, jobs, outcomes)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if type(outcome) is not tuple or len(outcome) != num_outputs:
                 self._fail_stage(job, outcome)
                 continue
             job.values += outcome
             job.position = position + 1
+            if job.item.trace is not None:
+                job.item.trace.advance(position, is_last=queue is None)
             if queue is None:
                 self._finish(job)
             else:
@@ -241,6 +263,8 @@ class Executor:
         if job.item.left == 0:
             return  # a piece of a stream that has failed already
         job.item.fail(job.index, error)
+        if job.item.trace is not None:
+            job.item.trace.leave(job.position, error.code)
         self._settle(job.item)
 
     def _settle(self, item: Item) -> None:

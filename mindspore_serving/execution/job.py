@@ -11,6 +11,7 @@ from mindspore_serving.core.graph import Method
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
+from mindspore_serving.execution.item_trace import ItemTrace
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 """What a stage made of one instance."""
@@ -44,6 +45,7 @@ class PreparedStage:
     limit: int
     call: Callable[[list[tuple[Value, ...]]], list[Outcome]]
     gains_from_batch: bool = field(default=True, kw_only=True)
+    takes_one: bool = field(default=False, kw_only=True)  # `call` is given the jobs one by one
     start: "Callable[[JobQueue, list[Job]], None] | None" = field(default=None, kw_only=True)
     iterate: "Callable[[Job], Iterator[Outcome]] | None" = field(default=None, kw_only=True)
 
@@ -80,6 +82,8 @@ class Item:
     codec: Any
     deadline: float | None
     is_stream: bool = False
+    request_id: str = ""  # in logs
+    trace: ItemTrace | None = None  # if it is traced
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
     outputs: list[bytes] = field(default_factory=list)

@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Finished,
     Generate,
     Grammar,
+    LLMRequest,
     Refused,
     Started,
     decode_request,
@@ -20,6 +21,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
+    Code,
     DeadlineExceeded,
     InvalidInputs,
     Overloaded,
@@ -27,9 +29,11 @@ from mindspore_serving.errors import (
     StageFailed,
     TooLarge,
 )
+from mindspore_serving.execution.generation_trace import GenerationTrace
+from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
-from mindspore_serving.ipc.messages import Numbers, WorkReply, to_fault
+from mindspore_serving.ipc.messages import Numbers, SpanReport, WorkReply, to_fault
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
@@ -39,10 +43,11 @@ _CANCELLED = "the request was cancelled"
 
 
 class LanguageStage:
-    """One model for the executors of this worker, on whose threads it is called.  `params` are how
-    it samples what a request does not say."""
+    """One model, `name` to clients, for the executors of this worker, on whose threads it is
+    called.  `params` are how it samples what a request does not say."""
 
-    def __init__(self, engine: AsyncEngine, params: SamplingParams) -> None:
+    def __init__(self, engine: AsyncEngine, params: SamplingParams, name: str = "") -> None:
+        self.name = name
         self._engine = engine
         self._params = params
 
@@ -60,10 +65,13 @@ class LanguageStage:
     def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
         request_id = ""
         generations = job.item.generations
+        trace = _trace(job.item.trace, request, self.name)
 
         def take(events: list[Event] | ServingError, is_last: bool) -> None:
             if request_id not in generations:
                 return  # cancelled since
+            if trace is not None:
+                trace.take(events, is_last=is_last)
             if is_last:
                 del generations[request_id]
             _put(queue, job, events)
@@ -76,12 +84,16 @@ class LanguageStage:
         def end() -> None:
             del generations[request_id]
             self._engine.cancel(request_id)
+            if trace is not None:
+                trace.end(Code.CANCELLED)
 
         def cancel() -> None:
             end()
             queue.resume([job], [DeadlineExceeded(_CANCELLED)])
 
-        request_id = self._engine.accept(request, sink, job.item.id)
+        request_id = self._engine.accept(
+            request, sink, job.item.id, job.item.request_id, trace.timeline if trace else None
+        )
         generations[request_id] = cancel
 
     def _to_request(self, values: Sequence[Value]) -> Generate:
@@ -111,6 +123,7 @@ class LanguageService:
         self.engine = engine
         self.stage = stage
         self._open: dict[int, str] = {}  # work item -> the engine's request
+        self._traces: dict[int, GenerationTrace] = {}  # by work item
         self._replies: list[tuple[int, list[Event] | ServingError, bool]] = []
 
     @property
@@ -136,45 +149,79 @@ class LanguageService:
             for chunk in chunks:
                 check_shape(chunk, Shape(_LIMITS.max_values, _LIMITS.max_objects))
 
-    def accept(self, item_id: int, method: str, body: bytes | memoryview) -> None:
-        """Start a request of a front end.  Raises InvalidInputs if `body` is none."""
+    def accept(
+        self,
+        item_id: int,
+        method: str,
+        body: bytes | memoryview,
+        request_id: str = "",
+        context: ItemTrace | None = None,
+    ) -> None:
+        """Start a request of a front end, called `request_id` in logs and traced if `context` is
+        given.  Raises InvalidInputs if `body` is none."""
         try:
             request = decode_request(method, body)
         except msgspec.DecodeError as error:
             raise InvalidInputs(f"the request cannot be read: {error}") from None
 
+        trace = _trace(context, request, self.stage.name)
+        if trace is not None:
+            self._traces[item_id] = trace
+
         def sink(events: list[Event] | ServingError, is_last: bool) -> None:
             if is_last:
                 del self._open[item_id]
+            if trace is not None:
+                trace.take(events, is_last=is_last)
             self._replies.append((item_id, events, is_last))
 
-        self._open[item_id] = self.engine.accept(request, sink, item_id)
+        self._open[item_id] = self.engine.accept(
+            request, sink, item_id, request_id, trace.timeline if trace else None
+        )
 
     def cancel(self, item_id: int) -> None:
         """Nobody waits for the item any more.  It is answered all the same: the master counts."""
         request_id = self._open.pop(item_id, None)
         if request_id is not None:
             self.engine.cancel(request_id)
+            if item_id in self._traces:
+                self._traces[item_id].end(Code.CANCELLED)
             self._replies.append((item_id, DeadlineExceeded(_CANCELLED), True))
 
     def collect(self, arena: Arena | NoArena) -> list[WorkReply]:
         """What the engine has made since.  Raises RuntimeError if its step loop broke."""
         self.engine.collect()
         replies, self._replies = self._replies, []
-        return [
-            WorkReply(item_id, [], rejected=to_fault(events))
-            if isinstance(events, ServingError)
-            else WorkReply(
-                item_id,
-                [arena.put(encode_events(events))],
-                is_last=is_last,
-                has_output=any(type(event) is not Started for event in events),
-            )
-            for item_id, events, is_last in replies
-        ]
+        return [self._reply(arena, *one) for one in replies]
+
+    def _reply(
+        self,
+        arena: Arena | NoArena,
+        item_id: int,
+        events: list[Event] | ServingError,
+        is_last: bool,
+    ) -> WorkReply:
+        spans: list[SpanReport] = []
+        if is_last and item_id in self._traces:
+            spans = self._traces.pop(item_id).finish()
+        if isinstance(events, ServingError):
+            return WorkReply(item_id, [], rejected=to_fault(events), spans=spans)
+        return WorkReply(
+            item_id,
+            [arena.put(encode_events(events))],
+            is_last=is_last,
+            has_output=any(type(event) is not Started for event in events),
+            spans=spans,
+        )
 
     def close(self) -> None:
         self.engine.close()
+
+
+def _trace(context: ItemTrace | None, request: LLMRequest, name: str) -> GenerationTrace | None:
+    if context is None or not context.context.is_sampled:
+        return None
+    return GenerationTrace(context, request, name)
 
 
 def _put(queue: JobQueue, job: Job, events: list[Event] | ServingError) -> None:

@@ -178,7 +178,7 @@ def _open_language(
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = AsyncEngine(opened, wake, steps)
-    return LanguageService(engine, LanguageStage(engine, spec.params))
+    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
 
 
 def _open_task(host: Host, spec: TaskSpec, setup: Setup) -> None:

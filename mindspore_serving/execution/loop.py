@@ -13,6 +13,7 @@ from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.execution.connection import Connection, Inbox, ThreadSource
 from mindspore_serving.execution.decoding import decode
 from mindspore_serving.execution.executor import Executor
+from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.execution.job import Item
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import (
@@ -28,6 +29,7 @@ from mindspore_serving.ipc.messages import (
     to_fault,
     to_faults,
 )
+from mindspore_serving.tracing.span import from_traceparent
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
@@ -70,7 +72,8 @@ class StageLoop:
                 try:
                     self.start(work)
                 except Exception as error:
-                    self._connection.send(Done([_rejection(work.id, error)]))
+                    with log.of_request(work.request_id):
+                        self._connection.send(Done([_rejection(work.id, error)]))
         elif isinstance(message, Cancel):
             for item_id in message.ids:
                 self.cancel(item_id)
@@ -90,7 +93,9 @@ class StageLoop:
         chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
         instances = decode(work, chunks, program)
         codec = wire.worker_codec(work.codec)
-        item = Item(work.id, program, codec, deadline, work.is_stream)
+        item = Item(
+            work.id, program, codec, deadline, work.is_stream, work.request_id, _trace(work)
+        )
         self.executor.add(item, instances)
         self._open[work.id] = item
         if log.is_shown("1"):
@@ -127,9 +132,10 @@ class StageLoop:
         put = self._connection.arena.put
         instances = [put(output) for output in item.outputs]
         faults = to_faults(item.faults)
+        spans = [] if item.trace is None else item.trace.finish(item.program.method.stages)
         if faults and item.is_stream:
-            return WorkReply(item.id, [], rejected=faults[0])
-        return WorkReply(item.id, instances, faults)
+            return WorkReply(item.id, [], rejected=faults[0], spans=spans)
+        return WorkReply(item.id, instances, faults, spans=spans)
 
 
 class LanguageLoop(StageLoop):
@@ -168,7 +174,8 @@ class LanguageLoop(StageLoop):
     def start(self, work: WorkItem) -> None:
         if work.codec == CODEC:
             body = self._connection.view.get(work.chunks[0])
-            self._language.accept(work.id, work.method, body)
+            name, trace = work.request_id, _trace(work)
+            self._language.accept(work.id, work.method, body, name, trace)
         elif self._others is not None and work.method not in self.executor.programs:
             self._others.put(Work([work]))
         else:
@@ -187,6 +194,12 @@ class LanguageLoop(StageLoop):
             self._numbers = numbers
             self._connection.send(self._language.report())
         return super().collect() + collected
+
+
+def _trace(work: WorkItem) -> ItemTrace | None:
+    if not work.traceparent:
+        return None
+    return ItemTrace(from_traceparent(work.traceparent, work.tracestate))
 
 
 def _rejection(item_id: int, error: Exception) -> WorkReply:

@@ -1,6 +1,7 @@
 """The stages of a method made ready: what runs each in this worker, and how many jobs at once."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 
 from mindspore_serving import log
@@ -69,7 +70,7 @@ def _run_in(
             outcomes = [StageFailed(str(error) or repr(error))] * len(jobs)
         queue.post(lambda: queue.resume(jobs, outcomes))
 
-    threads.submit(run)
+    threads.submit(copy_context().run, run)
 
 
 def _language_stage(host: Host, stage: Stage) -> PreparedStage:
@@ -125,7 +126,9 @@ def _function_stage(host: Host, method: Method, stage: Stage) -> PreparedStage:
     function = BUILTINS[stage.target][0] if is_builtin else host.declaration.functions[stage.target]
     caller = FunctionCaller(function, stage.target, len(stage.outputs))
     if stage.batch_size is None:
-        prepared = PreparedStage(stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False)
+        prepared = PreparedStage(
+            stage.inputs, LOOP_BATCH, caller.call_each, gains_from_batch=False, takes_one=True
+        )
         if stage.streams:
             prepared.iterate = lambda job: caller.iterate(job.arguments(prepared))
         return prepared

@@ -6,6 +6,7 @@ Knows only messages; the worker's loop reads the channel.
 from collections.abc import Sequence
 from itertools import count
 
+from mindspore_serving import log
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
@@ -13,6 +14,7 @@ from mindspore_serving.execution.connection import Connection, Inbox
 from mindspore_serving.execution.host import call_name
 from mindspore_serving.execution.job import Job, Outcome
 from mindspore_serving.ipc.messages import Call, WorkItem, WorkReply
+from mindspore_serving.tracing import user_spans
 from mindspore_serving.wire import native
 
 
@@ -73,6 +75,9 @@ class RemoteCaller:
         """No timeout: the worker that runs it answers, or the master does if that dies."""
         call_id = next(self._ids)
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
-        item = WorkItem(call_id, method, "native", chunks, None)
+        context = user_spans.current.get()
+        where = ("", "") if context is None else (context.traceparent, context.state)
+        names = log.request_id.get(), *where
+        item = WorkItem(call_id, method, "native", chunks, None, False, 0, *names)
         self._connection.send(Call(servable, version, item))
         return call_id

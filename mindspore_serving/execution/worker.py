@@ -22,6 +22,7 @@ from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Failed, Leaving, Ready, Setup
 from mindspore_serving.ipc.status import STEPS, Lane, set_loaded
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.tracing import user_spans
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
 
@@ -93,6 +94,8 @@ class Worker:
             wakeable = self._connection.make_wakeable
             with loading.reported_to(partial(set_loaded, self._status)):
                 host = load(setup, self._remote, wakeable, steps, self._broke)
+            if setup.traces is not None:
+                user_spans.provide(setup.traces)
         except ModuleNotFoundError as error:  # of ours, or of what ours need
             self._connection.send(Failed(extras.missing(error, "it")))
             return None

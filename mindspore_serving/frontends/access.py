@@ -14,11 +14,14 @@ CLIENT_LEFT = 499
 _PREFIXES = (  # how the paths of a protocol begin; the first that fits
     ("rest", ("/model/",)),
     ("v2", ("/v2/",)),
+    ("anthropic", ("/v1/messages/",)),
     ("openai", ("/v1/", "/detokenize/")),
+    ("ollama", ("/api/",)),
     ("llm_serving", ("/models/", "/serving/")),
     ("tgi", ("/generate/", "/generate_stream/", "/info/", "/ping/", "/invocations/")),
     ("tgi", ("/tokenize/", "/chat_tokenize/")),
     ("server", ("/health/", "/livez/", "/readyz/", "/metrics/", "/servables/")),
+    ("server", ("/docs/", "/openapi.json/")),
 )
 _SERVICES = {
     "mindspore.serving.proto.MSService": "grpc",
@@ -30,6 +33,8 @@ _SERVICES = {
 def protocol_of(path: str) -> str:
     """The protocol of HTTP that has `path`."""
     whole = f"{path}/"
+    if path.startswith("/v1/models/") and path.endswith(":predict"):
+        return "kserve"
     return next((name for name, starts in _PREFIXES if whole.startswith(starts)), "other")
 
 

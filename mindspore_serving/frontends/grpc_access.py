@@ -84,13 +84,18 @@ class _Calls:
         return entry
 
     def _end(self, context: Context, entry: Entry | None, num_sent: int) -> None:
-        code: Any = context.code() or grpc.StatusCode.OK  # a number, or nothing yet
-        name = _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else code.name
+        name = status_of(context)
         if isinstance(sys.exc_info()[1], (asyncio.CancelledError, GeneratorExit)):
             name = grpc.StatusCode.CANCELLED.name
         if entry is not None:
             entry.request_id = log.request_id.get()
         self._responses.add(self._protocol, name, entry, num_sent)
+
+
+def status_of(context: Context) -> str:
+    """The name of the status that a call has ended with, or will."""
+    code: Any = context.code() or grpc.StatusCode.OK  # a number, or nothing yet
+    return _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else str(code.name)
 
 
 def _size(response: Any) -> int:

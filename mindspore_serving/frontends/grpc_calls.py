@@ -12,15 +12,20 @@ from typing import NoReturn
 import grpc
 import grpc.aio
 
+from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY, BodyMemory
 from mindspore_serving.frontends.message_reader import Context, MessageReader
+from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.frontends.spans import begin_rpc, fail
+from mindspore_serving.tracing.request_span import Tracer
 from mindspore_serving.wire import status
 
 HALF_SENT_GRACE = 0.5  # seconds that clients have to send the rest of a message when we stop
+_ID = NAME.decode()
 SLOW = 10.0  # seconds after which a message that still comes gives way to others
 
 
@@ -45,14 +50,18 @@ class CallGate:
     """Lets calls in that have one of `keys`, and reads their messages, of at most `max_message`
     bytes, within `limits`."""
 
-    def __init__(self, keys: Keys, limits: ServerLimits, max_message: int) -> None:
+    def __init__(
+        self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
+    ) -> None:
         self.limits = limits
         self._keys = keys
+        self._tracer = tracer
         self._memory = BodyMemory(limits.max_body_memory)
         self._reader = MessageReader(self._memory, max_message, limits.body_timeout, SLOW)
 
-    async def admit(self, context: Context) -> AdmittedCall:
-        """Ends the call if it may not come in."""
+    async def admit(self, context: Context, method: str) -> AdmittedCall:
+        """Ends the call of `method` (package.Service/Method) if it may not come in."""
+        self.name(context, method)
         try:
             call = AdmittedCall(self.hold(context), self._reader)
             try:
@@ -66,9 +75,19 @@ class CallGate:
         call.timeout = self.timeout_of(context)
         return call
 
+    def name(self, context: Context, method: str) -> None:
+        """Give the call, whose task this is, its id, which the caller gets as trailing metadata;
+        and its span, if calls are traced."""
+        log.request_id.set(id_of(_find(context, _ID)).decode())
+        context.set_trailing_metadata(trailing())
+        if self._tracer is not None:
+            begin_rpc(self._tracer, context, method)
+
     def hold(self, context: Context) -> KeyHolder | None:
         """Whose call it is, who is to be released at its end.  Raises Unauthorized, Overloaded."""
-        return self._keys.find(_authorization(context)).admit() if self._keys else None
+        if not self._keys:
+            return None
+        return self._keys.find(_find(context, "authorization")).admit()
 
     @contextmanager
     def holding(self, num_bytes: int) -> Iterator[None]:
@@ -95,8 +114,9 @@ class CallGate:
 async def abort(context: Context, error: ServingError) -> NoReturn:
     """End the call with the status of `error`."""
     code = grpc.StatusCode[status.of(error.code).grpc]
+    fail(error)
     try:
-        await context.abort(code, str(error), again(error))
+        await context.abort(code, str(error), trailing(error))
     except grpc.aio.AbortError:
         raise
     except grpc.aio.BaseError:
@@ -104,14 +124,16 @@ async def abort(context: Context, error: ServingError) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-def again(error: ServingError | None) -> tuple[tuple[str, str], ...]:
-    """The metadata that say when a request that failed with `error` may be sent again."""
+def trailing(error: ServingError | None = None) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata of this task's call: its id, and when it may be sent again if it failed
+    with `error`."""
+    name = ((_ID, log.request_id.get()),)
     seconds = status.retry_after(error)
-    return () if seconds is None else (("retry-after", seconds),)
+    return name if seconds is None else (*name, ("retry-after", seconds))
 
 
-def _authorization(context: Context) -> bytes | None:
+def _find(context: Context, wanted: str) -> bytes | None:
     for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
+        if name == wanted:
             return value if isinstance(value, bytes) else value.encode()
     return None

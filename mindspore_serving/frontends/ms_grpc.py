@@ -12,9 +12,10 @@ import grpc
 from mindspore_serving import log
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, again
+from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, trailing
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
+from mindspore_serving.frontends.spans import fail
 from mindspore_serving.wire import ms_proto
 
 SERVICE = "mindspore.serving.proto.MSService"
@@ -24,7 +25,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
     """The service, to be added to a server, of calls that `gate` lets in."""
 
     async def predict(_: object, context: Context) -> bytes:
-        call, raw = await gate.admit(context), b""
+        call, raw = await gate.admit(context, f"{SERVICE}/Predict"), b""
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
@@ -38,7 +39,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
             call.leave()
 
     async def predict_stream(_: object, context: Context) -> AsyncIterator[bytes]:
-        call, raw = await gate.admit(context), b""
+        call, raw = await gate.admit(context, f"{SERVICE}/PredictStream"), b""
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
@@ -63,11 +64,11 @@ def handler(inference: Inference, gate: CallGate) -> Any:
 
 
 def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
+    fail(error)
     if not isinstance(error, ServingError):
         log.error("answering a request", exc_info=True)
         return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
-    if metadata := again(error):
-        context.set_trailing_metadata(metadata)
+    context.set_trailing_metadata(trailing(error))
     return ms_proto.assemble_error(raw, error.code, str(error))
 
 

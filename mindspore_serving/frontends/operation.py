@@ -17,7 +17,6 @@ Kind: TypeAlias = Any
 """A type that msgspec knows, or a Schema; of a tuple of them, any one."""
 
 STRING: Schema = {"type": "string"}
-NOTHING: Schema = {"maxLength": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The routes of one protocol.  `errors` are by media type; `name` may be the beginning of the
-    names of schemas."""
+    """The routes of one protocol, by its `name`.  `errors` are by media type."""
 
     name: str
     about: str

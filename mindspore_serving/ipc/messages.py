@@ -12,6 +12,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code
+from mindspore_serving.tracing.options import TraceOptions
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,7 +36,9 @@ class WorkItem(Message, frozen=True):
     """A part of a request: instances still encoded by `codec`, one chunk each or one for all.
 
     `timeout` is the seconds left to answer, or None.  With `is_stream` a streaming method answers
-    in several replies.  The part begins with instance `first` of the request.
+    in several replies.  The part begins with instance `first` of the request, whose id in logs is
+    `request_id`.  `traceparent` and `tracestate` say which span it belongs to, as W3C Trace Context
+    writes it; "" if it is not traced.
     """
 
     id: int
@@ -45,6 +48,9 @@ class WorkItem(Message, frozen=True):
     timeout: float | None
     is_stream: bool = False
     first: int = 0
+    request_id: str = ""
+    traceparent: str = ""
+    tracestate: str = ""
 
 
 class Fault(Message, frozen=True):
@@ -70,12 +76,27 @@ def to_faults(errors: Sequence[ServingError | None] | None) -> list[Fault | None
     return [None if error is None else to_fault(error) for error in errors]
 
 
+class SpanReport(Message, frozen=True):
+    """A span that ended in a worker, see `tracing.span.Span`: `code` is an `errors.Code`, `links`
+    are written as traceparent is."""
+
+    name: str
+    id: int
+    parent_id: int
+    begin: int
+    end: int
+    attributes: dict[str, Any]
+    code: int = 0
+    links: list[str] = []
+
+
 class WorkReply(Message, frozen=True):
     """The answer to one `WorkItem`.
 
     Either `rejected` (the part is wrong as a whole), or one entry per instance in `instances`
     (empty bytes where it failed) and, if any failed, one in `faults`.  `is_last` is False while a
-    streaming method has more to send, `has_output` if it has only accepted the request.
+    streaming method has more to send, `has_output` if it has only accepted the request.  `spans`
+    are those of a traced request.
     """
 
     id: int
@@ -84,6 +105,7 @@ class WorkReply(Message, frozen=True):
     rejected: Fault | None = None
     is_last: bool = True
     has_output: bool = True
+    spans: list[SpanReport] = []
 
 
 class MethodReport(Message, frozen=True):
@@ -141,6 +163,8 @@ class Setup(Message, frozen=True, tag=10):
     gang: GangOptions | None = None  # of a distributed servable
     allow_pickle: bool = False  # whether models may be pickles
     backend: str = ""  # of a model without servable_config.py
+    name: str = ""  # what clients call the servable
+    traces: TraceOptions | None = None  # where the spans of its own code are sent
 
 
 class Work(Message, frozen=True, tag=11):

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mindspore_serving.log.context import of_request, request_id
+from mindspore_serving.log.events import EventWriter
 from mindspore_serving.log.formats import JsonFormatter, TextFormatter, escape
 from mindspore_serving.log.settings import LEVELS, Settings, read_settings
 
@@ -47,8 +48,11 @@ def error(msg: str, *args: object, exc_info: bool = False) -> None:
 
 
 def event(name: str, fields: Mapping[str, object]) -> None:
-    """A line that was asked for, whatever the level: `fields` stand behind its name."""
-    _events().info(name, extra={"fields": fields}, stacklevel=2)
+    """A line of a request, written soon and whatever the level: `fields` stand behind its name.
+    The id of the present request is one of them, unless they have one."""
+    served = request_id.get()
+    found = {"request_id": served, **fields} if served else fields
+    _events().write(name, found, sys._getframe(1))
 
 
 def has_access_log() -> bool:
@@ -134,10 +138,8 @@ def _logger() -> logging.Logger:
 
 
 @cache
-def _events() -> logging.Logger:
-    logger = _logger().getChild("event")
-    logger.setLevel(logging.INFO)
-    return logger
+def _events() -> EventWriter:
+    return EventWriter(_logger())
 
 
 def _rotating_file(settings: Settings, directory: str) -> logging.Handler:

@@ -5,10 +5,11 @@ Names follow Prometheus' conventions: base units at their ends, and _total behin
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from mindspore_serving.metrics.histogram import SECONDS, SIZES, TOKENS
 
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SERVABLE = ("servable", "version")
 METHOD = (*SERVABLE, "method")
 WORKER = (*SERVABLE, "worker")
@@ -19,7 +20,7 @@ class Metric:
     """`bounds` are those of a histogram's buckets."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     bounds: Sequence[float] = ()
@@ -147,9 +148,11 @@ GENERATIONS = (
         SERVABLE,
         TOKENS,
     ),
-    _histogram("llm_batch_size", "Sequences that an engine computed in a step.", SERVABLE, SIZES),
 )
 
+STEPS = _histogram(
+    "llm_batch_size", "Sequences that an engine computed in a step.", SERVABLE, SIZES
+)
 ANSWERS = _counter(
     "llm_answers",
     "Answers that ended: stop, length, abort (the client left) or error.",
@@ -157,6 +160,16 @@ ANSWERS = _counter(
     "finish_reason",
 )
 
+PROCESS = (  # of the server itself, as clients of Prometheus call them
+    Metric("process_cpu_seconds_total", "counter", "Seconds of processor time of the server."),
+    Metric("process_resident_memory_bytes", "gauge", "Memory in RAM of the server."),
+    Metric("process_virtual_memory_bytes", "gauge", "Address space of the server."),
+    Metric("process_open_fds", "gauge", "File descriptors that the server has open."),
+    Metric("process_max_fds", "gauge", "File descriptors that the server may have open."),
+    Metric("process_start_time_seconds", "gauge", "Seconds from 1970 to the server's start."),
+)
+
 CATALOG: Mapping[str, Metric] = {
-    one.name: one for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, *GENERATIONS, ANSWERS)
+    one.name: one
+    for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS, *PROCESS)
 }

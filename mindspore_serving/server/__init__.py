@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         start_servables,
         stop,
     )
+    from mindspore_serving.server.tracing import start_tracing
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
 _HOMES = (
@@ -45,6 +46,7 @@ _HOMES = (
     "nodes",
     "register",
     "startup",
+    "tracing",
 )  # where the other names are
 
 __all__ = [
@@ -74,6 +76,7 @@ __all__ = [
     "start_restful_server",
     "start_servable",
     "start_servables",
+    "start_tracing",
     "startup_agents",
     "stop",
     "unload_servable",

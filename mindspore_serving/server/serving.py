@@ -6,7 +6,7 @@ Lives on the event loop; `startup` is the public face.
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving import __version__, log
 from mindspore_serving.aio import FunctionThread
@@ -45,6 +45,10 @@ from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
+from mindspore_serving.tracing.options import TraceOptions
+
+if TYPE_CHECKING:
+    from mindspore_serving.tracing.otlp import OtlpTracer
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 EXIT_GRACE = 5.0  # seconds that workers have to leave
@@ -68,6 +72,7 @@ class Serving:
         self._http: HttpServer | None = None
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
         self._memory = SharedMemory(is_enabled=True)  # that clients have registered
+        self._tracer: OtlpTracer | None = None
         self._inference: Inference = self._master.dispatcher
         if log.has_requests():
             self._inference = RequestLog(self._inference)
@@ -109,13 +114,24 @@ class Serving:
     async def readiness(self) -> Sequence[ServableReadiness]:
         return self._master.control.readiness()
 
+    async def start_tracing(self, options: TraceOptions) -> None:
+        """Trace the requests to what is started from now on.  Raises InvalidInputs if something
+        was, ModuleNotFoundError without OpenTelemetry."""
+        if self.is_deployed or self._grpc or self._http or self._tracer:
+            raise InvalidInputs("Serving Error: start_tracing comes first, and once")
+        from mindspore_serving.tracing.otlp import OtlpTracer
+
+        self._tracer = OtlpTracer(options)
+        self._master.traces = options
+        self._master.dispatcher.recorder = self._tracer
+
     async def start_grpc(self, options: FrontEndOptions) -> None:
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
         keys, max_message = Keys(options.api_keys, self._holders), options.max_message
         health = HealthService(self._master.control, max_message)
-        gate = CallGate(keys, options.limits, max_message)
+        gate = CallGate(keys, options.limits, max_message, self._tracer)
         v2 = self._v2(self._site(options), options)
         services = {
             ms_grpc.SERVICE: ms_grpc.handler(self._inference, gate),
@@ -151,7 +167,7 @@ class Serving:
             routes=mounted.routes,
         )
         path = FastPath(inference, rest, keys, sites, FastInfer(v2))
-        server = HttpServer(where, app, path, options.limits, self._responses)
+        server = HttpServer(where, app, path, options.limits, self._responses, tracer=self._tracer)
         await server.start(options.tls)
         self._http = server
 
@@ -205,6 +221,8 @@ class Serving:
             await asyncio.wait(closing)
         self._grpc = self._http = None
         self._memory.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a gRPC server shows."""

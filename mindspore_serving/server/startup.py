@@ -186,7 +186,8 @@ def start_restful_server(
         allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
         language_limits: of what requests to language models hold; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
-        allow_priority, allow_chat_template: clients may give those of a request to a model.
+        allow_priority: clients may choose the priority of requests to language models.
+        allow_chat_template: clients may give the chat template of a request to one.
         allow_loading, client_shared_memory: as those of `start_grpc_server`.
         vllm_metrics: GET /metrics has the numbers of language models under vLLM's names, too.
 
@@ -202,8 +203,7 @@ def start_restful_server(
         hosts = to_names("allowed_hosts", allowed_hosts)
         origins = to_names("allow_origins", allow_origins)
         content = language_limits or LanguageLimits()
-        limits = options.limits
-        rules = LanguageRules(max_n, allow_priority, limits, content, allow_chat_template)
+        rules = LanguageRules(max_n, allow_priority, options.limits, content, allow_chat_template)
         http = HttpOptions(use_status_codes, llm_serving_form, hosts, origins, rules, vllm_metrics)
         run_on_server(lambda serving: serving.start_http(options, http))
     say(f"Serving RESTful server start success, listening on {address}")

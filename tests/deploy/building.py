@@ -63,7 +63,8 @@ class Builder:
 
     def _begin(self, instruction: Instruction) -> None:
         base, *name = expand(instruction.text, self._global).split(" AS ")
-        assert base.startswith("python:3.11"), f"this rehearses python:3.11, not {base}"
+        own = f"python:{sys.version_info.major}.{sys.version_info.minor}"
+        assert base.startswith(own), f"run this with the Python of {base}, not with {own}"
         root = self._place / f"stage-{len(self._stages)}"
         _prepare(root, self._place / f"written-{len(self._stages)}")
         self._image = Image(root, {"PATH": f"{PYTHON}/bin:{_PATH}", "LANG": "C.UTF-8"})

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mindspore_serving import cli
 from mindspore_serving.cli import config_file
@@ -186,6 +187,26 @@ def test_files_that_kustomizations_and_compose_name_exist():
         assert not missing, path
     build = compose()["serving"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+
+
+def test_compose_mounts_what_is_there_where_prometheus_and_grafana_look_for_it():
+    mounts = {}
+    for name in ("prometheus", "grafana"):
+        pairs = (text.split(":")[:2] for text in compose()[name]["volumes"])
+        mounts[name] = {target: DEPLOY / source for source, target in pairs if source[0] == "."}
+        assert all(path.is_dir() for path in mounts[name].values())
+    (flag, *_) = compose()["prometheus"]["command"]
+    file = Path(flag.removeprefix("--config.file="))
+    text = (mounts["prometheus"][str(file.parent)] / file.name).read_text()
+    (targets,) = find(yaml.safe_load(text), "targets")
+    port = settings(compose()["serving"]["command"]).http_port
+    assert targets == [f"serving:{port}"]
+    provisioning = mounts["grafana"]["/etc/grafana/provisioning"]
+    found = [one for path in provisioning.rglob("*.yaml") for one in documents(path)]
+    (source,), (place,) = (list(find(found, name)) for name in ("url", "path"))
+    assert source == "http://prometheus:9090"
+    assert "9090" in compose()["prometheus"]["ports"][0]
+    assert list(mounts["grafana"][place].glob("*.json"))
 
 
 def test_extras_that_images_are_built_with_exist():

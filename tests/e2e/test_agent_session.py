@@ -62,38 +62,58 @@ def ask(client: anthropic.Anthropic, *, stream: bool, temperature: float, **body
         return events.get_final_message()
 
 
-def test_every_turn_is_answered_by_one_call_of_a_tool_or_in_words(answers):
-    assert [one.stop_reason for one in answers[:3]] == ["tool_use"] * 3
-    assert [[block.type for block in one.content] for one in answers[:3]] == [["tool_use"]] * 3
-    assert [block.type for block in answers[3].content] == ["text"]
-    assert answers[3].stop_reason in ("end_turn", "max_tokens")
+def test_a_turn_is_answered_by_a_call_of_a_tool_or_in_words(answers):
+    forced, free, named, words = [[block.type for block in one.content] for one in answers]
+    assert (forced, named, words) == (["tool_use"], ["tool_use"], ["text"])
+    assert {*free} <= {"tool_use", "text"}
+    reasons = [one.stop_reason for one in answers]
+    assert [reasons[0], reasons[2]] == ["tool_use"] * 2
+    assert {*reasons} <= {"tool_use", "end_turn", "max_tokens"}
 
 
 def test_calls_have_the_arguments_that_their_tool_takes(answers):
-    for one in answers[:3]:
-        (use,) = one.content
+    whole = [one for one in answers if one.stop_reason == "tool_use"]
+    uses = [block for one in whole for block in one.content if block.type == "tool_use"]
+    assert len(uses) >= 2
+    for use in uses:
         jsonschema.validate(use.input, SCHEMAS[use.name])
     assert answers[2].content[0].name == "plan"
 
 
-def test_the_beginning_that_turns_share_is_read_from_the_cache(answers):
-    first, second, *_ = [one.usage for one in answers]
-    assert second.cache_read_input_tokens > 0
-    assert first.input_tokens + first.cache_read_input_tokens > second.input_tokens
-
-
 def test_the_tokens_of_a_turn_are_counted_as_they_are_used(answers, client):
     for turn, answer in zip(TURNS, answers, strict=True):
-        names = ("model", "system", "messages", "tools", "tool_choice")
+        names = {"model", "system", "messages", "tools", "tool_choice"} & {*turn}
         counted = client.messages.count_tokens(**{name: turn[name] for name in names})
         usage = answer.usage
         assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+
+
+def test_a_prompt_that_was_seen_before_is_read_from_the_cache(answers, client):
+    first, again = answers[2].usage, ask(client, **{**TURNS[2], "max_tokens": 1}).usage
+    assert again.cache_read_input_tokens > 0
+    total = first.input_tokens + first.cache_read_input_tokens
+    assert again.input_tokens + again.cache_read_input_tokens == total
 
 
 def test_a_title_for_the_conversation_is_streamed(client):
     found = ask(client, **SESSION["title"])
     assert found.content[0].text.strip()
     assert found.usage.output_tokens <= SESSION["title"]["max_tokens"]
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(client):
+    question = {"role": "user", "content": "What is the capital of France?"}
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    found = ask(
+        client,
+        model=NAME,
+        max_tokens=8,
+        messages=[question, begun],
+        stream=False,
+        temperature=0,
+    )
+    assert "Paris" in found.content[0].text
+    assert "capital" not in found.content[0].text
 
 
 def test_ollamas_client_asks_the_same_model(port):

@@ -1,6 +1,8 @@
 """What the server tells of itself, and HTTP status codes."""
 
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
-from tests.e2e.harness import Calls
+from tests.e2e.harness import Calls, eventually, workers
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
@@ -123,3 +125,25 @@ def test_threads_of_one_client_share_it(serve):
     for thread in threads:
         thread.join(PATIENCE)
     assert not wrong
+
+
+def test_counters_go_on_when_a_worker_dies_and_its_restart_is_counted(serve):
+    calls = serve(SOURCE)
+    toy = calls.client("toy", "double")
+    for _ in range(3):
+        toy.infer({"x": 1})
+    assert value(calls, "serving_batch_size_count") == 3
+    (pid,) = workers(os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: value(calls, "serving_worker_restarts_total") == 1, what="a restart")
+    assert value(calls, "serving_batch_size_count") == 3
+    assert toy.infer({"x": 1}) == [{"y": 2}]
+    assert value(calls, "serving_batch_size_count") == 4
+    assert value(calls, "serving_ready") == 1
+
+
+def value(calls: Calls, name: str) -> float:
+    """Of the only sample called `name`."""
+    text = calls.http_call("GET", "/metrics")[1].decode()
+    (found,) = [line for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+    return float(found.rpartition(" ")[2])

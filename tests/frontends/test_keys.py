@@ -79,6 +79,7 @@ PLACES = {
     "version": "1",
     "repository": "models",
     "region": "input",
+    "digest": "sha256:0",
 }
 
 

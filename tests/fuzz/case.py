@@ -15,7 +15,10 @@ from mindspore_serving.proto import ms_service_pb2 as pb
 SEEDS = Path(__file__).parent / "seeds"
 HTTP, H2 = "http", "h2"  # channels: bytes to the HTTP port, and to the gRPC port
 METHODS = ("Predict", "PredictStream")  # channels: a message to a method over gRPC
-PROTOCOLS = ("classic", "grpc", "grpc_bytes", "http", "llm_serving", "openai", "tgi")
+PROTOCOLS = (
+    *("anthropic", "classic", "grpc", "grpc_bytes", "http", "llm_serving", "ollama", "openai"),
+    "tgi",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from tests.fuzz.sending import HUNG, Exchanged
 CODES = {
     "classic": {200, 400, 403, 404, 413, 429, 504},
     "openai": {200, 400, 403, 404, 405, 413, 429, 504},
+    "anthropic": {200, 400, 403, 404, 405, 413, 429, 504, 529},
+    "ollama": {200, 400, 403, 404, 405, 413, 429, 504},
     "tgi": {200, 400, 403, 404, 405, 413, 415, 422, 429, 504},
     "llm_serving": {200, 403, 404, 413, 422, 429, 504},
 }
@@ -32,6 +34,8 @@ INTERNAL = re.compile(
 _DEADLINE = "no answer within"  # of the request: it has come when the stream had begun
 _OWN_FUNCTION = re.compile("Call Function '(good|toy)\\.")
 _ROUTES = (
+    ("anthropic", rb"POST /v1/messages(/count_tokens)?$"),
+    ("ollama", rb"POST /api/(chat|generate|show|embed|embeddings)$|GET /api/(tags|ps|version)$"),
     (
         "openai",
         rb"POST (/v1/(chat/completions|completions|responses|embeddings)|/(de)?tokenize)$"
@@ -135,6 +139,29 @@ def _openai(answer: Answer) -> str:
     return _check_success(answer, "server_error", ends=b"data: [DONE]\n\n")
 
 
+def _anthropic(answer: Answer) -> str:
+    if problem := _check_code(answer, "anthropic"):
+        return problem
+    if answer.status != 200:
+        body = _json(answer.body)
+        is_right = isinstance(body, dict) and body.keys() == {"type", "error", "request_id"}
+        return "" if is_right and body["type"] == "error" else _wrong_form(answer)
+    return _check_success(answer, "api_error", ends=b'data: {"type":"message_stop"}\n\n')
+
+
+def _ollama(answer: Answer) -> str:
+    if problem := _check_code(answer, "ollama"):
+        return problem
+    if "x-ndjson" in _kind(answer):
+        lines = [_json(line) for line in answer.body.splitlines()]
+        is_right = all(isinstance(line, dict) for line in lines)
+        is_over = bool(lines) and (answer.is_long or lines[-1].get("done") or "error" in lines[-1])
+        return "" if is_right and is_over else _wrong_form(answer)
+    body = _json(answer.body)
+    is_right = isinstance(body, dict) and (answer.status == 200) == ("error" not in body)
+    return "" if is_right else _wrong_form(answer)
+
+
 def _tgi(answer: Answer) -> str:
     if problem := _check_code(answer, "tgi"):
         return problem
@@ -160,6 +187,8 @@ def _llm_serving(answer: Answer) -> str:
 
 _FORMS: dict[str, Callable[[Answer], str]] = {
     "openai": _openai,
+    "anthropic": _anthropic,
+    "ollama": _ollama,
     "tgi": _tgi,
     "llm_serving": _llm_serving,
     "classic": _classic,

@@ -30,7 +30,7 @@ QUERIES = [
     *(query for path in queries.DASHBOARDS for query in queries.of_dashboard(path)),
     *(rule["expr"] for rule in queries.rules()),
 ]
-_FOREIGN = ("vllm:", "tgi_", "process_")
+_FOREIGN = ("vllm:", "tgi_")
 
 
 def own(page: str) -> str:
@@ -185,6 +185,22 @@ def test_promtool_accepts_the_configuration_the_rules_and_the_dashboards(tmp_pat
     path = tmp_path / "queries.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
     check("rules", str(path))
+
+
+@needs_promtool
+def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
+    cases = (Path(__file__).parent / "alerts.yml").read_text()
+    path = tmp_path / "alerts.yml"
+    path.write_text(f"rule_files: [{queries.PROMETHEUS / 'rules.yml'}]\n{cases}")
+    words = [str(PROMTOOL), "test", "rules", str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tried = {one["alertname"] for case in yaml.safe_load(cases)["tests"] for one in _fired(case)}
+    assert tried == {one["alert"] for one in ALERTS}
+
+
+def _fired(case: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in case["alert_rule_test"] if "exp_alerts" in one]
 
 
 def check(*words: str, **options: Any) -> str:

@@ -65,7 +65,8 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     tools, choice = read_tools(body)
     request = Tokenize(
         messages=to_template(to_messages(body)),
-        tools=None if choice.mode == "none" else tools,
+        tools=tools,
+        tool_choice=choice,
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
     )
     with naming("messages", MESSAGES, body):

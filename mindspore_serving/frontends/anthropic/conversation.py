@@ -9,7 +9,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.fields import show
-from mindspore_serving.frontends.openai.messages import CalledFunction, Message, ToolCall
+from mindspore_serving.frontends.openai.messages import CalledFunction, Message, Part, ToolCall
 
 _ACCEPTED = {  # by role
     "system": ("text",),
@@ -26,50 +26,59 @@ _NEEDED = {  # by type
 
 
 @dataclass(slots=True)
-class Conversation:
-    """Messages so far: what one role says in several messages in turn is one."""
+class _Said:
+    """What one role says, in one message or several in turn."""
 
-    messages: list[Message] = field(default_factory=list)
+    role: str
+    texts: list[Part] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    answers: str | None = None  # the id of the call that a tool answers
 
-    def say(self, role: str, text: str) -> None:
-        last = self._last(role)
-        last.content = text if not last.content else f"{last.content}\n{text}"
+    def to_message(self) -> Message:
+        return Message(
+            self.role,
+            self.texts or None,
+            tool_calls=self.calls or None,
+            tool_call_id=self.answers,
+            reasoning_content="".join(self.thoughts) or None,
+        )
 
-    def think(self, text: str) -> None:
-        last = self._last("assistant")
-        last.reasoning_content = (last.reasoning_content or "") + text
 
-    def call(self, block: Block) -> None:
-        last = self._last("assistant")
-        called = CalledFunction(block.name or "", block.input)
-        last.tool_calls = [*(last.tool_calls or ()), ToolCall(called, block.id, "function")]
+class _Conversation:
+    def __init__(self) -> None:
+        self._said: list[_Said] = []
 
-    def result(self, block: Block, text: str) -> None:
+    def by(self, role: str) -> _Said:
+        """What `role` says now."""
+        if not self._said or self._said[-1].role != role:
+            self._said.append(_Said(role))
+        return self._said[-1]
+
+    def answer(self, block: Block, text: str) -> None:
+        """What a tool gave."""
         text = f"Error: {text}" if block.is_error else text
-        self.messages.append(Message("tool", text, tool_call_id=block.tool_use_id))
+        self._said.append(_Said("tool", [Part("text", text)], answers=block.tool_use_id))
 
-    def _last(self, role: str) -> Message:
-        if not self.messages or self.messages[-1].role != role:
-            self.messages.append(Message(role))
-        return self.messages[-1]
+    def to_messages(self) -> list[Message]:
+        return [one.to_message() for one in self._said]
 
 
 def to_messages(body: CountRequest) -> list[Message]:
     """The messages of a chat, the system prompt first.  Raises InvalidField."""
-    found = Conversation()
+    found = _Conversation()
     for place, role, content in _turns(body):
         if isinstance(content, str):
-            found.say(role, content)
+            found.by(role).texts.append(Part("text", content))
             continue
         if not content:
             raise InvalidField(place, "is [], expected a text or at least one block")
         for index, block in enumerate(content):
             _add(found, role, f"{place}[{index}]", block)
-    if found.messages and found.messages[-1].role == "assistant":
-        raise InvalidField(
-            "messages", "ends with the assistant's, expected the user's: no answer is continued"
-        )
-    return found.messages
+    messages = found.to_messages()
+    if messages and messages[-1].role == "assistant" and messages[-1].tool_calls:
+        raise InvalidField("messages", "ends with a tool_use, expected its tool_result behind it")
+    return messages
 
 
 def find_ignored(body: CountRequest) -> Iterator[str]:
@@ -102,17 +111,18 @@ def _all(content: str | Sequence[Block] | None) -> Iterator[Block]:
         yield from _all(block.content)
 
 
-def _add(found: Conversation, role: str, place: str, block: Block) -> None:
+def _add(found: _Conversation, role: str, place: str, block: Block) -> None:
     _check(place, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
-        found.say(role, block.text or "")
+        found.by(role).texts.append(Part("text", block.text))
     elif block.type == "thinking":
-        found.think(block.thinking or "")
+        found.by(role).thoughts.append(block.thinking or "")
     elif block.type == "tool_use":
         check_free(f"{place}.input", block.input)
-        found.call(block)
+        called = CalledFunction(block.name or "", block.input)
+        found.by(role).calls.append(ToolCall(called, block.id, "function"))
     elif block.type == "tool_result":
-        found.result(block, _text(f"{place}.content", block.content))
+        found.answer(block, _text(f"{place}.content", block.content))
 
 
 def _text(place: str, content: str | list[Block] | None) -> str:

@@ -14,11 +14,12 @@ from mindspore_serving.frontends.fields import Fields, Refusal, show, translatio
 _SCHEMA = "output_config.format"
 
 
-@translation("thinking", "output_config", to="template_options")
+@translation("thinking", "output_config", "messages", to="template_options")
 def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     """variables of the chat template: `thinking.type` "enabled" and "disabled" set
     `enable_thinking` and `thinking`, `output_config.effort` sets `reasoning_effort`; "adaptive" is
-    the template's default, "enabled" is refused if the model does not reason"""
+    the template's default, "enabled" is refused if the model does not reason; `messages` that end
+    with the assistant's are gone on with, without thinking"""
     options: dict[str, Any] = {}
     kind = body.thinking.type if body.thinking else "adaptive"
     if kind not in ("enabled", "disabled", "adaptive"):
@@ -27,8 +28,13 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     if kind == "enabled" and not card.reasoning_format:
         problem = 'is "enabled", but the model does not reason, expected disabled or adaptive'
         raise InvalidField("thinking.type", problem)
+    is_continued = bool(body.messages) and body.messages[-1].role == "assistant"
+    if is_continued and kind == "enabled":
+        raise InvalidField("messages", "ends with the assistant's, expected no thinking with it")
+    if is_continued:
+        options, kind = {"continue_final_message": True}, "disabled"
     if kind != "adaptive":
-        options = dict.fromkeys(("enable_thinking", "thinking"), kind == "enabled")
+        options |= dict.fromkeys(("enable_thinking", "thinking"), kind == "enabled")
     if body.output_config and body.output_config.effort is not None:
         options["reasoning_effort"] = body.output_config.effort
     return options

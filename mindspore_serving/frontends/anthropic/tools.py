@@ -1,6 +1,7 @@
 """The tools of a request, and which of them the model calls."""
 
 import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 from mindspore_serving.core.llm_messages import ToolChoice
@@ -24,10 +25,11 @@ def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
     """The tools that may be called, as a request to a model has them, and how.  Raises
     InvalidField."""
     found = [_to_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
-    names = [tool["function"]["name"] for tool in found]
-    for name in names:
-        if names.count(name) > 1:
+    names: dict[str, None] = {}
+    for name in [tool["function"]["name"] for tool in found]:
+        if name in names:
             raise InvalidField("tools", f"has {show(name)} twice, expected different names")
+        names[name] = None
     return found, _choice(body, names)
 
 
@@ -51,7 +53,7 @@ def _to_tool(place: str, tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": given}
 
 
-def _choice(body: CountRequest, names: list[str]) -> ToolChoice:
+def _choice(body: CountRequest, names: Collection[str]) -> ToolChoice:
     choice = body.tool_choice
     if choice is None:
         return ToolChoice(mode="auto" if names else "none")

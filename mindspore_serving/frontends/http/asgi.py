@@ -15,8 +15,10 @@ from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import protocol_of
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head, Refusal
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.frontends.spans import route_of
+from mindspore_serving.tracing.request_span import current
 from mindspore_serving.wire import status
 
 _MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
@@ -41,7 +43,7 @@ class Application(Exchange):
         super().__init__(output, head.keep_alive)
         self._app = app
         self._scope = _scope_of(head, output)
-        self.request_id = id_of(head.fields)
+        self.request_id = id_of(head.fields.get(NAME))
         self.protocol = protocol_of(self._scope["path"])
         self._has_body = head.method != b"HEAD"
         self._expects_continue = head.expects_continue
@@ -82,6 +84,9 @@ class Application(Exchange):
         self.is_complete = True
         self._changed.set()
 
+    def route_path(self) -> str:
+        return route_of(self._scope)
+
     def disconnect(self) -> None:
         self._is_over = True
         self._let_go()
@@ -89,6 +94,7 @@ class Application(Exchange):
 
     def expire(self, error: ServingError) -> None:
         if self.has_responded:
+            self._cut(status.of(error.code).http)
             self.output.transport.abort()
             return
         text, seconds = str(error).encode(), status.retry_after(error)
@@ -104,6 +110,7 @@ class Application(Exchange):
 
     async def _run(self) -> None:
         log.request_id.set(self.request_id.decode())  # of this task alone
+        current.set(self.span)
         if self.entry is not None:
             access.current.set(self.entry)
         try:
@@ -116,11 +123,16 @@ class Application(Exchange):
             return
         if self.has_responded:  # the client must see that the answer is cut short
             self._is_over = True
+            self._cut(500)
             self.output.transport.close()
         else:
             self.keep_alive = False
             self._begin(500, [length_of(_FAILED)])
             self._write(_FAILED, is_last=True)
+
+    def _cut(self, status: int) -> None:
+        """The answer ends here, and counts with another status than it has begun with."""
+        self.is_cut, self.status = True, status
 
     async def _receive(self) -> Message:
         if self._expects_continue and not (self.is_complete or self.has_responded or self._is_over):

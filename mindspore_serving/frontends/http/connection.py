@@ -16,6 +16,7 @@ from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Head, Refusal
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
 from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.spans import end_http
 
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
 
@@ -73,7 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._on_closed()
         for exchange in self._exchanges:
             exchange.disconnect()
-            exchange.status = CLIENT_LEFT
+            if not exchange.is_cut:
+                exchange.status = CLIENT_LEFT
             self._count(exchange)
         self._exchanges.clear()
         self._is_discarding = True
@@ -155,6 +157,8 @@ class Connection(asyncio.BufferedProtocol):
         return Entry(client, head.method.decode("latin-1"), path, num_received)
 
     def _count(self, exchange: Exchange) -> None:
+        if exchange.span is not None:
+            end_http(exchange.span, exchange.status, exchange.route_path())
         entry = exchange.entry
         if entry is None:
             self._shared.responses.counts[exchange.protocol, exchange.status] += 1

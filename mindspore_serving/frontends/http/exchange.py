@@ -9,8 +9,9 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.flow import Flow
 from mindspore_serving.frontends.http.head import Refusal
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.tracing.request_span import RequestSpan
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -37,11 +38,12 @@ class Exchange:
 
     `start` is called once, when the answers to earlier requests are written; `feed` with each part
     of the body, then `end`.  At the end of the answer `status` and `num_sent`, the bytes of its
-    body, are known.  `entry` is for the access log, if there is one.
+    body, are known.  `entry` is for the access log and `span` for traces, if there are any.
     """
 
     protocol = "other"
     status: int
+    is_cut = False  # we have ended the connection before the answer was complete
     __slots__ = (
         "entry",
         "has_responded",
@@ -50,12 +52,14 @@ class Exchange:
         "num_sent",
         "output",
         "request_id",
+        "span",
         "status",
     )
 
     def __init__(self, output: Output, keep_alive: bool) -> None:
         self.output = output
         self.entry: Entry | None = None
+        self.span: RequestSpan | None = None
         self.request_id = b""
         self.num_sent = 0
         self.keep_alive = keep_alive  # whether the connection may go on after the answer
@@ -81,6 +85,10 @@ class Exchange:
     def resume(self) -> None:
         """There is room for more output again."""
 
+    def route_path(self) -> str:
+        """The path as its protocol declares it, "" if there is no such route."""
+        return ""
+
     def complete_entry(self, entry: Entry) -> None:
         """Put what is known of the request into its line of the access log."""
         entry.request_id = self.request_id.decode()
@@ -96,7 +104,7 @@ class Refused(Exchange):
     def start(self) -> None:
         self.has_responded = True
         text = self._refusal.text.encode()
-        self.status, self.num_sent, self.request_id = self._refusal.status, len(text), id_of({})
+        self.status, self.num_sent, self.request_id = self._refusal.status, len(text), id_of(None)
         name = (NAME, self.request_id)
         fields = [(b"content-type", b"text/plain; charset=utf-8"), name]
         head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)

@@ -13,11 +13,12 @@ from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.exchange import CONTINUE, Exchange, Output, head_of, length_of
 from mindspore_serving.frontends.http.head import Head
-from mindspore_serving.frontends.http.request_id import NAME, id_of
 from mindspore_serving.frontends.keys import KeyHolder, Keys
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.ms_rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
@@ -68,6 +69,7 @@ class Predict(Exchange):
     """One call: submitted when its body is complete and earlier requests are answered."""
 
     protocol = "rest"
+    declared_path = "/model/{path}"
     __slots__ = (
         "_body",
         "_call",
@@ -89,6 +91,7 @@ class Predict(Exchange):
         self.keep_alive = head.keep_alive
         self.is_complete = False
         self.has_responded = False
+        self.span: RequestSpan | None = None
         self.entry: Entry | None = None
         self.num_sent = 0
         self.route: Route | None = None
@@ -97,7 +100,7 @@ class Predict(Exchange):
         self.error: ServingError | None = None  # why it is refused
         self.holder: KeyHolder | None = None  # of its API key
         self._path = path
-        self.request_id = id_of(head.fields)
+        self.request_id = id_of(head.fields.get(NAME))
         self._expects_continue = head.expects_continue
         self._body: bytes | bytearray = b""
         self._num_held = 0  # bytes of the body behind its first part
@@ -163,6 +166,7 @@ class Predict(Exchange):
         self._is_submitted = True
         try:
             request = self.to_request(self._body)
+            request.id, request.span = self.request_id.decode(), self.span
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:
@@ -193,6 +197,9 @@ class Predict(Exchange):
 
     def refuse(self, error: Exception) -> Answer:
         return self._path.rest.refuse(error)
+
+    def route_path(self) -> str:
+        return self.declared_path
 
     def complete_entry(self, entry: Entry) -> None:
         super().complete_entry(entry)

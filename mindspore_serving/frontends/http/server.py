@@ -14,7 +14,9 @@ from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.memory import BodyMemory
+from mindspore_serving.frontends.spans import begin_http
 from mindspore_serving.frontends.tls import Tls, to_context
+from mindspore_serving.tracing.request_span import Tracer
 
 # Seconds from the begin of the stop: until connections without a request are closed, for requests
 # that were under way; until incomplete requests are refused; and for clients to read that.
@@ -32,10 +34,13 @@ class HttpServer:
         path: FastPath,
         limits: ServerLimits | None = None,
         responses: Responses | None = None,
+        *,
+        tracer: Tracer | None = None,
     ) -> None:
         self.address = address
         self._app = app
         self._path = path
+        self._tracer = tracer
         limits = limits or ServerLimits()
         memory = BodyMemory(limits.max_body_memory)
         self.shared = Shared(
@@ -90,7 +95,11 @@ class HttpServer:
         self._listener = None
 
     def _open(self, head: Head, output: Output) -> Exchange:
-        return self._path.open(head, output) or Application(self._app, head, output)
+        exchange = self._path.open(head, output) or Application(self._app, head, output)
+        if self._tracer is not None:
+            scheme = "https" if output.transport.get_extra_info("sslcontext") else "http"
+            exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
+        return exchange
 
     async def _sweep(self) -> None:
         loop, limits = asyncio.get_running_loop(), self.shared.limits

@@ -69,8 +69,13 @@ class Options(msgspec.Struct, kw_only=True):
 @translation("think", to="template_options")
 def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     """variables of the chat template: true and false set `enable_thinking` and `thinking`, a text
-    sets `reasoning_effort`, too; all but false are refused if the model does not reason"""
+    sets `reasoning_effort`, too; all but false are refused if the model does not reason.
+    `messages` that end with the assistant's are gone on with, without thinking"""
     think = body.think
+    messages = getattr(body, "messages", None)
+    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+        off = dict.fromkeys(("enable_thinking", "thinking"), False)
+        return {"continue_final_message": True, **off}
     if think is None:
         return {}
     if think is not False and not card.reasoning_format:

@@ -19,6 +19,14 @@ from mindspore_serving.frontends.operation import JSON, STRING, Body, Operation,
 ABOUT = "Ollama's protocol, for language models."
 
 
+class ChatBody(ChatRequest, kw_only=True):
+    options: Options | None = None  # type: ignore[assignment]  # what is read of the object
+
+
+class GenerateBody(GenerateRequest, kw_only=True):
+    options: Options | None = None  # type: ignore[assignment]
+
+
 class Error(msgspec.Struct):
     error: str
 
@@ -92,14 +100,18 @@ def _generating(model: str) -> tuple[Operation, ...]:
             "/api/chat",
             "Answer a conversation, as lines of JSON unless `stream` is false",
             {JSON: ChatAnswer, LINES: STRING},
-            Body(ChatRequest, {ChatRequest: CHAT, Options: OPTIONS}, chat),
+            Body(ChatBody, {ChatBody: CHAT, Options: OPTIONS}, chat),
         ),
         Operation(
             "POST",
             "/api/generate",
             "Answer a prompt, as lines of JSON unless `stream` is false",
             {JSON: GenerateAnswer, LINES: STRING},
-            Body(GenerateRequest, {GenerateRequest: GENERATE}, {**options, "prompt": "Hello"}),
+            Body(
+                GenerateBody,
+                {GenerateBody: GENERATE, Options: OPTIONS},
+                {**options, "prompt": "Hello"},
+            ),
         ),
     )
 

@@ -34,6 +34,7 @@ class Messages:
 
     found: list[Message] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
+    thoughts: dict[int, list[str]] = field(default_factory=dict)  # by the place of the message
 
     def add(self, place: str, message: Message) -> None:
         self.found.append(message)
@@ -47,6 +48,15 @@ class Messages:
             last = Message(role="assistant")
             self.add(place, last)
         return last
+
+    def think(self, place: str, text: str, *, is_done: bool) -> None:
+        self.assistant(place, is_done=is_done)
+        self.thoughts.setdefault(len(self.found) - 1, []).append(text)
+
+    def join_thoughts(self) -> None:
+        """Nothing follows."""
+        for index, texts in self.thoughts.items():
+            self.found[index].reasoning_content = "".join(texts)
 
     @property
     def has_text(self) -> bool:
@@ -75,11 +85,12 @@ def to_messages(
         _add(messages, "previous_response_id", raw)
     if isinstance(given, str):
         messages.add("input", Message(role="user", content=given))
-        return messages
-    if not given:
+    elif not given:
         raise InvalidField("input", "is [], expected a text or at least one item")
-    for index, raw in enumerate(given):
-        _add(messages, f"input[{index}]", bytes(raw))
+    else:
+        for index, item in enumerate(given):
+            _add(messages, f"input[{index}]", bytes(item))
+    messages.join_thoughts()
     return messages
 
 
@@ -110,7 +121,8 @@ def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
     elif item.role in _FIRST and [message.role for message in messages.found] == ["system"]:
         # Instructions and a system message: most templates know one, at the beginning.
         first = messages.found[0]
-        first.content = [*_parts(first.content), Part("text", ""), *_parts(item.content)]
+        first.content = _parts(first.content)
+        first.content += [Part("text", ""), *_parts(item.content)]
     else:
         role = "system" if item.role in _FIRST else item.role
         messages.add(place, Message(role=role, content=item.content))
@@ -119,7 +131,8 @@ def _add_message(messages: Messages, place: str, item: MessageItem) -> None:
 def _add_call(messages: Messages, place: str, item: CallItem) -> None:
     message = messages.assistant(place, is_done=False)
     call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id, "function")
-    message.tool_calls = [*(message.tool_calls or ()), call]
+    message.tool_calls = message.tool_calls or []
+    message.tool_calls.append(call)
 
 
 def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
@@ -128,8 +141,7 @@ def _add_reasoning(messages: Messages, place: str, item: ReasoningItem) -> None:
     text = "\n".join([part.text for part in parts if part.text])
     if text:
         is_done = messages.has_text or messages.has_calls
-        message = messages.assistant(place, is_done=is_done)
-        message.reasoning_content = (message.reasoning_content or "") + text
+        messages.think(place, text, is_done=is_done)
 
 
 def _parts(content: str | list[Part] | None) -> list[Part]:

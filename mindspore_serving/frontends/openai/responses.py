@@ -111,7 +111,10 @@ async def count(site: Site, http: Request, body: ResponseRequest, store: Respons
     try:
         wanted = chat.to_request(chat_body, model)
         request = Tokenize(
-            messages=wanted.messages, tools=wanted.tools, template_options=wanted.template_options
+            messages=wanted.messages,
+            tools=wanted.tools,
+            tool_choice=wanted.tool_choice,
+            template_options=wanted.template_options,
         )
         with naming("input", CHAT, chat_body):
             found = await while_there(http, model.call(request, Tokenized, terms_of(http)))

@@ -1,7 +1,8 @@
 """Sections as a document of OpenAPI 3.1.  Knows no protocol."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,18 +30,20 @@ Object = dict[str, Any]
 
 
 def to_document(sections: Sequence[Section], *, has_keys: bool) -> Object:
-    """With `has_keys`, routes that are not open need one of them."""
+    """With `has_keys`, routes that are not open need one of them.  Of two sections with the same
+    operation the later one describes it."""
     paths: dict[str, Object] = {}
-    schemas: Object = {}
+    components: Object = {"schemas": {}, "responses": {}}
     for section in sections:
         kinds = _Kinds(section)
         for operation in section.operations:
-            written = _operation(section, operation, kinds)
+            written = _operation(operation, kinds)
             if has_keys and operation.is_open:
                 written["security"] = []
             paths.setdefault(operation.path, {})[operation.verb.lower()] = written
-        schemas |= kinds.components
-    components: Object = {"schemas": schemas}
+        components["schemas"] |= kinds.components
+        components["responses"] |= kinds.errors
+    _name(paths)
     security: Object = {}
     if has_keys:
         components["securitySchemes"] = _SCHEMES
@@ -55,10 +58,21 @@ def to_document(sections: Sequence[Section], *, has_keys: bool) -> Object:
     }
 
 
+def _name(paths: Mapping[str, Object]) -> None:
+    """Give each operation a name of its own."""
+    counts: Counter[str] = Counter()
+    for path, verbs in paths.items():
+        for verb, operation in verbs.items():
+            name = _NO_NAME.sub("_", verb + path).strip("_")
+            counts[name] += 1
+            operation["operationId"] = name if counts[name] == 1 else f"{name}_{counts[name]}"
+
+
 class _Kinds:
-    """The schemas of a section's types: references to its `components`."""
+    """The schemas of a section's types, references to its `components`; and its `errors`."""
 
     def __init__(self, section: Section) -> None:
+        self.tag = section.name
         prefix = _NO_NAME.sub("_", section.name)
         types = list(dict.fromkeys(_types_of(section)))
         template = f"#/components/schemas/{prefix}.{{name}}"
@@ -68,6 +82,13 @@ class _Kinds:
         for operation in section.operations:
             if operation.body is not None:
                 self._describe(operation.body.fields)
+        self.errors = {
+            f"{prefix}.{status}": _error(status, section.errors, self) for status in _ERRORS
+        }
+        self.shared = {
+            name.rpartition(".")[2]: {"$ref": f"#/components/responses/{name}"}
+            for name in self.errors
+        }
 
     def schema(self, kind: Kind) -> Object:
         if isinstance(kind, tuple):
@@ -77,9 +98,7 @@ class _Kinds:
     def _describe(self, tables: Mapping[type, Fields]) -> None:
         """Write what the tables say of fields into the schemas of their structs."""
         for kind, fields in tables.items():
-            (schema,), _ = msgspec.json.schema_components([kind])
-            title = schema["$ref"].rpartition("/")[2]
-            found = next(o for n, o in self.components.items() if n.endswith(f".{title}"))
+            found = self.components[self._schemas[kind]["$ref"].rpartition("/")[2]]
             for name, words in fields.describe({*found["properties"]}).items():
                 given = {**found["properties"].get(name, {}), **words}
                 if given.get("default", "") is None:
@@ -101,13 +120,11 @@ def _types_of(section: Section) -> Iterator[type]:
                 yield one
 
 
-def _operation(section: Section, operation: Operation, kinds: _Kinds) -> Object:
-    words = _NO_NAME.sub("_", f"{operation.verb.lower()}{operation.path}").strip("_")
+def _operation(operation: Operation, kinds: _Kinds) -> Object:
     found: Object = {
-        "tags": [section.name],
-        "operationId": words,
+        "tags": [kinds.tag],
         "summary": operation.summary,
-        "responses": _responses(section, operation, kinds),
+        "responses": _responses(operation, kinds),
     }
     parameters = [*_parameters(operation)]
     if parameters:
@@ -129,22 +146,21 @@ def _parameters(operation: Operation) -> Iterator[Object]:
         schema = _NUMBER if name == "version" else {"type": "string", "minLength": 1}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
     for name in operation.query:
-        schema = {"type": "array", "items": {"type": "string"}}
-        yield {"name": name, "in": "query", "required": False, "schema": schema}
+        yield {"name": name, "in": "query", "required": False, "schema": {"type": "string"}}
 
 
-def _responses(section: Section, operation: Operation, kinds: _Kinds) -> Object:
-    found = {"200": {"description": "The answer", **_content(operation.answers.items(), kinds)}}
-    for status in dict.fromkeys((*operation.others, *_ERRORS)):
-        answers = operation.others.get(status, section.errors)
-        found[status] = {
-            "description": _ERRORS.get(status, "It cannot be called now"),
-            "headers": {"retry-after": _RETRY},
-            **_content(answers.items(), kinds),
-        }
-    return found
+def _responses(operation: Operation, kinds: _Kinds) -> Object:
+    own = {status: _error(status, answers, kinds) for status, answers in operation.others.items()}
+    answer = {"description": "The answer", **_content(operation.answers, kinds)}
+    return {"200": answer, **kinds.shared, **own}
 
 
-def _content(answers: Iterable[tuple[str, Kind]], kinds: _Kinds) -> Object:
-    content = {media: {"schema": kinds.schema(kind)} for media, kind in answers}
+def _error(status: str, answers: Mapping[str, Kind], kinds: _Kinds) -> Object:
+    description = _ERRORS.get(status, "It cannot be called now")
+    headers = {"retry-after": _RETRY}
+    return {"description": description, "headers": headers, **_content(answers, kinds)}
+
+
+def _content(answers: Mapping[str, Kind], kinds: _Kinds) -> Object:
+    content = {media: {"schema": kinds.schema(kind)} for media, kind in answers.items()}
     return {"content": content} if content else {}

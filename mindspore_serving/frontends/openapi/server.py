@@ -27,6 +27,7 @@ _OBSERVED = to_object({"name": STRING, "version": {"type": "integer"}, "methods"
 
 
 def section() -> Section:
+    """What every server has."""
     ready, text = {JSON: _READY}, "Whether everything can be called"
     unhealthy = {"503": {JSON: to_object({"error": STRING, "error_type": STRING})}}
     operations = (

@@ -3,16 +3,13 @@
 What the HTTP side can see is counted; what only an engine knows (batches) is given when shown.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from mindspore_serving.frontends.tgi.errors import TgiError
 from mindspore_serving.frontends.tgi.writing import Times
-from mindspore_serving.metrics.exposition import expose
+from mindspore_serving.metrics.catalog import Kind, Metric
+from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.metrics.histogram import Histogram
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 _SECONDS = tuple(0.0001 * 1.5**power for power in range(1, 36))
 _FAILURES = {
@@ -95,27 +92,17 @@ class Recorder:
     def render(self, gauges: Mapping[str, float] | None = None) -> bytes:
         """All in Prometheus' text format; `gauges` are present values of others by name, such as
         "queue_size"."""
-        from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
-
-        families = [
-            _count("request_count", {"": self._num_requests}),
-            _count("request_success", {"": self._num_successes}),
-            _count("request_failure", dict(sorted(self._failures.items()))),
-        ]
+        page = Page()
+        page.add(_metric("request_count", "counter"), self._num_requests)
+        page.add(_metric("request_success", "counter"), self._num_successes)
+        for error, count in sorted(self._failures.items()):
+            page.add(_metric("request_failure", "counter", "err"), count, error)
         for name, seen in sorted(self._histograms.items()):
-            family = HistogramMetricFamily(f"tgi_{name}", _HELP[name])
-            family.add_metric((), seen.cumulative(), seen.total)
-            families.append(family)
-        found = sorted((gauges or {}).items())
-        return expose([*families, *(GaugeMetricFamily(f"tgi_{k}", _HELP[k], v) for k, v in found)])
+            page.add(_metric(name, "histogram", bounds=seen.bounds), seen)
+        for name, value in sorted((gauges or {}).items()):
+            page.add(_metric(name, "gauge"), value)
+        return page.render()
 
 
-def _count(name: str, by_error: Mapping[str, int]) -> "Metric":
-    """A number that grows, "" being without an error.  Of a counter the library would call it
-    NAME_total."""
-    from prometheus_client.core import Metric
-
-    family = Metric(f"tgi_{name}", _HELP[name], "unknown")
-    for error, value in by_error.items():
-        family.add_sample(family.name, {"err": error} if error else {}, value)
-    return family
+def _metric(name: str, kind: Kind, *labels: str, bounds: Sequence[float] = ()) -> Metric:
+    return Metric(f"tgi_{name}", kind, _HELP[name], labels, bounds)

@@ -55,6 +55,7 @@ class Infer(Predict):
     """One call."""
 
     protocol = "v2"
+    declared_path = "/v2/models/{name}/infer"
     __slots__ = ("_length", "_model", "_parsed", "_v2")
 
     def begin(self, v2: V2, model: Model, head: Head) -> None:

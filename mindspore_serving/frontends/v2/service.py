@@ -33,7 +33,8 @@ def handler(v2: V2, gate: CallGate) -> Any:
         for name, method in service.methods.items()
     }
     methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(service.infer)
-    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(Stream(v2, gate).answer)
+    stream = Stream(v2, gate, f"{SERVICE}/ModelStreamInfer")
+    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(stream.answer)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
@@ -65,7 +66,7 @@ class Service:
 
     async def infer(self, _: object, context: Context) -> bytes:
         """The response to ModelInfer."""
-        call = await self._gate.admit(context)
+        call = await self._gate.admit(context, f"{SERVICE}/ModelInfer")
         try:
             message, raw = messages.read(call.body)
             target = messages.target_of(message)
@@ -86,7 +87,7 @@ class Service:
         response_kind: type[Message] = getattr(pb, f"{name}Response")
 
         async def answer(_: object, context: Context) -> bytes:
-            call = await self._gate.admit(context)
+            call = await self._gate.admit(context, f"{SERVICE}/{name}")
             try:
                 fields = await method(_parse(request_kind, call))
                 response = json_format.ParseDict(fields, response_kind())

@@ -22,15 +22,17 @@ _MAX_UNSENT = 64  # responses
 
 
 class Stream:
-    """The calls of one server."""
+    """The calls of one server, of the method called `name`."""
 
-    def __init__(self, v2: V2, gate: CallGate) -> None:
+    def __init__(self, v2: V2, gate: CallGate, name: str) -> None:
         self._v2 = v2
         self._gate = gate
+        self._name = name
         self._num_calls = 0
 
     async def answer(self, _: object, context: Context) -> AsyncIterator[bytes]:
         """The responses to one call, until the client has sent all and each is answered."""
+        self._gate.name(context, self._name)
         try:
             holder = self._gate.hold(context)
         except ServingError as error:

@@ -53,7 +53,7 @@ class ChatPrompt:
             )
         messages: Sequence[Message] = request.messages or ()
         if self._tool_format == GENERIC:
-            is_free = isinstance(request, Tokenize) or request.tool_choice.mode != "required"
+            is_free = request.tool_choice.mode != "required"
             has_system = template.shows_system
             messages = with_tools(messages, tools or (), has_system=has_system, is_free=is_free)
             tools = None

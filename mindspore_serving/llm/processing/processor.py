@@ -132,7 +132,8 @@ class Processor:
         return ids
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
-        text, add_special = self._text(request, request.tools)
+        tools = None if request.tool_choice.mode == "none" else request.tools
+        text, add_special = self._text(request, tools)
         self._check_extent(text)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol, TypeAlias
 
+from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import (
     Detokenize,
@@ -34,7 +35,9 @@ from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 from mindspore_serving.llm.serving.recording import Recorder
+from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import EncoderRunner
+from mindspore_serving.metrics.catalog import STEPS
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
@@ -55,21 +58,28 @@ class _Open:
     answer: Any
     sink: Sink
     item_id: int
+    log_id: str
 
 
 class _Steps:
-    """The lane of the step loop: the requests in `lane` by the items that they are of."""
+    """The lane of the step loop: the requests in `lane` by the items that they are of.  What the
+    loop logs has the ids of those that it computes."""
 
     def __init__(self, lane: ItemLane, opened: Mapping[str, _Open]) -> None:
         self._lane = lane
         self._open = opened
         self.begin = lane.begin
-        self.end = lane.end
 
     def narrow(self, request_ids: list[str]) -> None:
         found = [self._open.get(one.partition("/")[0]) for one in request_ids]
+        ids = {entry.item_id: entry.log_id for entry in found if entry is not None}
         self._lane.end()  # nobody may read one half of the old and one of the new
-        self._lane.begin(ids=list({entry.item_id for entry in found if entry is not None}))
+        self._lane.begin(ids=list(ids))
+        log.request_id.set(",".join(ids.values()))
+
+    def end(self) -> None:
+        self._lane.end()
+        log.request_id.set("")
 
 
 class AsyncEngine:
@@ -108,19 +118,27 @@ class AsyncEngine:
         """Requests that are not answered in full."""
         return len(self._open)
 
-    def accept(self, request: LLMRequest, sink: Sink, item_id: int = 0) -> str:
-        """Start a request of an item, from any thread; `collect` calls `sink`.  The request's id,
-        to `cancel` it."""
+    def accept(
+        self,
+        request: LLMRequest,
+        sink: Sink,
+        item_id: int = 0,
+        log_id: str = "",
+        timeline: Timeline | None = None,
+    ) -> str:
+        """Start a request of an item, called `log_id` in logs, from any thread; `collect` calls
+        `sink` and writes to `timeline`.  The request's id, to `cancel` it."""
         request_id = str(next(self._ids))
         answer: Any = None
         if isinstance(request, Generate):
-            answer = GenerateAnswer(request_id, request, self._outputs, self._recorder)
+            answer = GenerateAnswer(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed):
             answer = EmbedAnswer(request_id, len(request.prompts))
-        self._open[request_id] = _Open(answer, sink, item_id)
-        self._preparation.start(
-            request_id, request, partial(self._prepare, request_id, request, answer)
-        )
+        self._open[request_id] = _Open(answer, sink, item_id, log_id)
+        with log.of_request(log_id):
+            self._preparation.start(
+                request_id, request, partial(self._prepare, request_id, request, answer)
+            )
         return request_id
 
     def cancel(self, request_id: str) -> None:
@@ -134,7 +152,7 @@ class AsyncEngine:
     def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
         """Answers by finish reason, and histograms by the names of their metrics."""
         sizes = self._loop.batch_sizes
-        steps = {"serving_llm_batch_size": (sizes.total, sizes.counts[:])}
+        steps = {STEPS.name: (sizes.total, sizes.counts[:])}
         return dict(self._recorder.answers), {**self._recorder.counts(), **steps}
 
     def encoder_runner(self) -> EncoderRunner:

@@ -27,6 +27,7 @@ from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Prompt, Prompts
 from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.serving.recording import Recorder, Timing
+from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import Vectors
 
 Command = Callable[[Any], Any]
@@ -36,7 +37,12 @@ class GenerateAnswer:
     """Makes events of what is generated: at once, or at the end if the request is no stream."""
 
     def __init__(
-        self, request_id: str, request: Generate, outputs: OutputProcessor, recorder: Recorder
+        self,
+        request_id: str,
+        request: Generate,
+        outputs: OutputProcessor,
+        recorder: Recorder,
+        timeline: Timeline | None = None,
     ) -> None:
         self.request_ids = (request_id,)
         self._request = request
@@ -45,9 +51,8 @@ class GenerateAnswer:
         self._parts: dict[int, list[Generated]] = {}
         self._format: AnswerFormat | None = None
         self._parsers: dict[int, AnswerParser] = {}
-        self._num_prompt_tokens = self._num_cached = self._num_generated = 0
-        self._timing = Timing(recorder)
-        self._queue_seconds = 0.0
+        self._timeline = timeline or Timeline()
+        self._timing = Timing(recorder, self._timeline)
 
     @property
     def is_done(self) -> bool:
@@ -69,29 +74,33 @@ class GenerateAnswer:
 
         def add(engine: Engine) -> Any:
             prepared.add_to(engine, request_id)
-            waited = time.monotonic() - self._timing.ready_at
+            waited = time.monotonic() - self._timeline.ready
             return [(request_id, Started(len(ids), prepared.params.seed or 0, prompt, waited))]
 
-        self._timing.ready_at = time.monotonic()
+        self._timeline.ready = time.monotonic()
         return [(request_id, add)]
 
     def take(self, request_id: str, output: Started | FirstStep | Generated) -> list[Event]:
         """The events that `output` makes."""
+        line = self._timeline
         if isinstance(output, Started):
-            self._num_prompt_tokens = output.num_prompt_tokens
+            line.num_prompt_tokens = output.num_prompt_tokens
             return [output]
         if isinstance(output, FirstStep):
-            self._queue_seconds = self._timing.begin(output.at)
+            line.first_step = output.at
+            self._timing.begin()
             return []
         if output.index == PROMPT:
             return [PromptScored(self._outputs.tokens(output.token_ids, output.logprobs))]
         self._timing.add(output.index, len(output.token_ids), output.finish_reason)
-        self._num_generated += len(output.token_ids)
-        self.num_open -= output.finish_reason is not None
-        self._num_cached = max(self._num_cached, output.num_cached_tokens)
+        line.num_generated_tokens += len(output.token_ids)
+        line.num_cached_tokens = max(line.num_cached_tokens, output.num_cached_tokens)
+        if output.finish_reason is not None:
+            self.num_open -= 1
+            line.finish_reasons.append(output.finish_reason.value)
         events: list[Event] = [*self._chunks(output)]
         if self.is_done:
-            self._timing.end(self._num_prompt_tokens, self._num_generated)
+            self._timing.end()
             events.append(self._finished())
         return events
 
@@ -117,11 +126,12 @@ class GenerateAnswer:
         return self._parsers[chunk.index].parse(chunk, texts)
 
     def _finished(self) -> Finished:
+        line = self._timeline
         return Finished(
-            self._num_prompt_tokens,
-            self._num_cached,
-            self._num_generated,
-            self._queue_seconds,
+            line.num_prompt_tokens,
+            line.num_cached_tokens,
+            line.num_generated_tokens,
+            line.queue_seconds,
             sum(parser.num_reasoning_tokens for parser in self._parsers.values()),
         )
 

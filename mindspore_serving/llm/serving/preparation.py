@@ -6,6 +6,8 @@ What a child gives back is completed on a third thread: small requests do not wa
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -65,9 +67,9 @@ class Preparation:
         """Have `take` called on one of the threads: with what a child read of `request`, or with
         None if nothing was read because reading it takes no time."""
         self._jobs[request_id] = None
-        self._threads.submit(
-            self._guarded, request_id, lambda: self._begin(request_id, request, take)
-        )
+        begin = partial(self._begin, request_id, request, take)
+        # With the id that stands in front of what is logged.
+        self._threads.submit(copy_context().run, self._guarded, request_id, begin)
 
     def cancel(self, request_id: str) -> None:
         """Nobody waits any more."""
@@ -95,10 +97,11 @@ class Preparation:
             self._finish(request_id, take, None)
             return
 
+        context = copy_context()
+
         def done(answer: bytes | Failure) -> None:
-            self._completing.submit(
-                self._guarded, request_id, lambda: self._end(request_id, take, answer)
-            )
+            end = partial(self._end, request_id, take, answer)
+            self._completing.submit(context.run, self._guarded, request_id, end)
 
         with self._lock:
             if request_id in self._jobs:

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 
 from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.metrics.catalog import GENERATIONS
 from mindspore_serving.metrics.histogram import Histogram
 
@@ -25,21 +26,17 @@ class Recorder:
 
 
 class Timing:
-    """Of one generation, from its arrival on; `ready_at` is when it could be computed."""
+    """Of one generation, whose times are in `line`."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.ready_at = self._arrived = time.monotonic()
+    def __init__(self, recorder: Recorder, line: Timeline) -> None:
         self._recorder = recorder
-        self._first_step = self._arrived
-        self._first_token = self._last_token = 0.0
+        self._line = line
+        self._last_token = 0.0
         self._last_tokens: dict[int, float] = {}  # by answer
 
-    def begin(self, at: float) -> float:
-        """Its first step began `at`; the seconds that it had waited."""
-        self._first_step = at
-        waited = max(0.0, at - self.ready_at)
-        self._recorder.observe("queue_seconds", waited)
-        return waited
+    def begin(self) -> None:
+        """Its first step has begun."""
+        self._recorder.observe("queue_seconds", self._line.queue_seconds)
 
     def add(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
         """Answer `index` has got so many tokens, and has ended if there is a `reason`."""
@@ -47,21 +44,23 @@ class Timing:
             self._recorder.answers[reason.value] += 1
         if not num_tokens:
             return
-        now = self._last_token = time.monotonic()
+        line, now = self._line, time.monotonic()
+        self._last_token = now
         last = self._last_tokens.get(index)
         self._last_tokens[index] = now
         if last is not None:
             self._recorder.observe("inter_token_seconds", (now - last) / num_tokens, num_tokens)
-        if not self._first_token:
-            self._first_token = now
-            self._recorder.observe("time_to_first_token_seconds", now - self._arrived)
-            self._recorder.observe("prefill_seconds", now - self._first_step)
+        if not line.first_token:
+            line.first_token = now
+            self._recorder.observe("time_to_first_token_seconds", now - line.accepted)
+            self._recorder.observe("prefill_seconds", now - line.began)
 
-    def end(self, num_prompt_tokens: int, num_generated_tokens: int) -> None:
+    def end(self) -> None:
         """All its answers have ended."""
-        self._recorder.observe("request_prompt_tokens", num_prompt_tokens)
-        self._recorder.observe("request_generated_tokens", num_generated_tokens)
-        if self._first_token:
-            self._recorder.observe("generation_seconds", self._last_token - self._arrived)
-            self._recorder.observe("decode_seconds", self._last_token - self._first_token)
-            self._recorder.observe("inference_seconds", self._last_token - self._first_step)
+        line = self._line
+        self._recorder.observe("request_prompt_tokens", line.num_prompt_tokens)
+        self._recorder.observe("request_generated_tokens", line.num_generated_tokens)
+        if line.first_token:
+            self._recorder.observe("generation_seconds", self._last_token - line.accepted)
+            self._recorder.observe("decode_seconds", self._last_token - line.first_token)
+            self._recorder.observe("inference_seconds", self._last_token - line.began)

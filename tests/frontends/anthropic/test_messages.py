@@ -114,12 +114,21 @@ def test_thinking_is_an_option_of_the_template(fields, options, web):
     assert web.sent.template_options == options
 
 
-def test_tools_that_are_not_to_be_called_are_not_counted(web):
+def test_an_answer_that_was_begun_is_gone_on_with(web):
+    web.says(*spoken(" is blue."))
+    answer = ask(web, said(block("text", text="The sea"), role="assistant"))
+    assert answer.json["content"] == [{"type": "text", "text": " is blue."}]
+    off = {"enable_thinking": False, "thinking": False}
+    assert web.sent.template_options == {"continue_final_message": True, **off}
+    assert web.sent.messages[-1] == {"role": "assistant", "content": "The sea"}
+
+
+def test_tokens_are_counted_as_tools_are_to_be_called(web):
     web.inference.script = lambda request: [Tokenized("a", (token("a"),), ((0, 1),))]
     path = "/v1/messages/count_tokens?beta=true"
     found = ask(web, path=path, tools=TOOLS, tool_choice={"type": "none"})
     assert found.json == {"input_tokens": 1}
-    assert not web.sent.tools
+    assert web.sent.tool_choice == ToolChoice(mode="none")
 
 
 # --- what the client reads ----------------------------------------------------------------------
@@ -193,6 +202,7 @@ def test_ignored_fields_are_named_wherever_they_are(web):
 
 # --- what is refused ----------------------------------------------------------------------------
 
+THINKING = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "data": ""})
 
 
@@ -215,8 +225,12 @@ IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "dat
             'messages[1].content[0].content[0].type is "image"',
         ),
         (
-            {"messages": said(block("text", text="The"), role="assistant")},
-            "messages ends with the assistant's",
+            {"messages": said(block("tool_use", id="1", name="a", input={}), role="assistant")},
+            "messages ends with a tool_use, expected its tool_result",
+        ),
+        (
+            {"messages": said(block("text", text="a"), role="assistant"), **THINKING},
+            "messages ends with the assistant's, expected no thinking",
         ),
         ({"system": [IMAGE]}, 'system[0].type is "image"'),
         ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, "there are no built-in tools"),

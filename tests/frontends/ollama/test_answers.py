@@ -77,6 +77,12 @@ def test_thinking_is_an_option_of_the_template(think, options, web):
     assert chat(web, think=think).status == (400 if think else 200)
 
 
+def test_an_answer_that_was_begun_is_gone_on_with(web):
+    chat(web, messages=[*HELLO, {"role": "assistant", "content": "The sea"}])
+    assert web.sent.template_options["continue_final_message"]
+    assert web.sent.messages[-1]["content"] == "The sea"
+
+
 def test_options_are_translated(web):
     given = {"num_predict": -1, "seed": -1, "stop": "x", "repeat_penalty": 1.1, "min_p": 0.1}
     assert chat(web, options=given).status == 200

@@ -120,6 +120,13 @@ def test_names_of_servables_and_methods_are_encoded_in_paths() -> None:
     assert "/v2/models/a%20b/infer" in paths
 
 
+def test_every_operation_has_a_name_of_its_own() -> None:
+    paths = document(served("servable", method=SIGNATURE), served("a-b"), served("a_b"))["paths"]
+    names = [one["operationId"] for verbs in paths.values() for one in verbs.values()]
+    assert len({*names}) == len(names)
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
 def test_a_default_method_has_the_name_of_its_servable() -> None:
     paths = document(served(predict=SIGNATURE, other=SIGNATURE))["paths"]
     assert {"/v2/models/toy/infer", "/v2/models/toy.other/infer"} <= set(paths)

@@ -22,6 +22,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.chat.tool_formats import GENERIC
 from mindspore_serving.llm.processing.answer_format import (
     AnswerFormat,
     AnswerParser,
@@ -130,8 +131,17 @@ def test_a_chat_sees_its_tools_without_what_no_model_reads(processor):
     assert json.loads(f"[{tools}") == [{"type": "function", "function": function}]
     assert prepared.params.skip_special_tokens is False
     assert not prepared.options["continues"]
-    tokenized = processor.tokenize(Tokenize(messages=HI, tools=[LOOK]), OutputProcessor(None))
-    assert tokenized.text == prepared.text
+
+
+@pytest.mark.parametrize("mode", ["none", "auto", "required"])
+@pytest.mark.parametrize("form", ["hermes", GENERIC])
+def test_a_chat_has_the_tokens_that_are_counted(mode, form, tokenizer):
+    size = {"vocab_size": tokenizer.vocab_size, "max_model_len": 1024}
+    card = replace(HERMES, tool_format=form, **size)
+    processor = Processor(tokenizer, ChatTemplate(TEMPLATE), card)
+    fields = {"tools": [LOOK], "tool_choice": ToolChoice(mode=mode)}
+    counted = processor.tokenize(Tokenize(messages=HI, **fields), OutputProcessor(None))
+    assert counted.text == processor.prepare(chat(**fields)).text
 
 
 def test_a_forced_call_has_a_compiled_grammar(processor):

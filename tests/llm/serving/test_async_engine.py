@@ -182,3 +182,26 @@ def test_a_loop_that_breaks_is_told_to_whoever_collects(asking, monkeypatch):
     with pytest.raises(RuntimeError, match="the step loop broke"):
         asking.until(lambda: False)
     assert not any(is_last for _, is_last in asking.said[ask_id])
+
+
+def test_what_the_step_loop_logs_begins_with_the_ids_of_the_requests_it_computed(directory, capsys):
+    class Lane:
+        def begin(self, stage=0, ids=None): ...
+        def end(self): ...
+
+    def fail(step):
+        raise RuntimeError("on purpose")
+
+    opened, ended = open_model(directory, "openvino", make_config(OPTIONS)), threading.Event()
+    opened.engine.runner.run = fail
+    engine = AsyncEngine(opened, ended.set, Lane())
+    try:
+        engine.accept(Generate(prompt="a"), lambda *_: None, 1, "mine-1")
+        said = ""
+        while "a step of" not in said:
+            assert ended.wait(PATIENCE)
+            ended.clear()
+            said += capsys.readouterr().err
+        assert "mine-1: a step of" in said
+    finally:
+        engine.close()

@@ -77,7 +77,7 @@ function details(whole, verb, path, operation) {
   const content = operation.requestBody?.content[JSON_TYPE];
   if (content) box.append(make("h3", "", "Body"), showSchema(whole, content.schema));
   for (const [status, answer] of Object.entries(operation.responses)) {
-    for (const [kind, { schema }] of Object.entries(answer.content ?? {})) {
+    for (const [kind, { schema }] of Object.entries(schemaOf(whole, answer).content ?? {})) {
       const title = `Answer ${status}, ${kind}`;
       if (Object.keys(schemaOf(whole, schema)).length) box.append(make("h3", "", title), showSchema(whole, schema));
     }

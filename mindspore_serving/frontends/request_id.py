@@ -3,7 +3,6 @@
 import itertools
 import re
 import secrets
-from collections.abc import Mapping
 
 NAME = b"x-request-id"
 _is_good = re.compile(rb"[\w.:/+=-]{1,128}").fullmatch
@@ -11,9 +10,8 @@ _begin = b"req_%b" % secrets.token_hex(8).encode()  # no other server has it
 _numbers = itertools.count(1)
 
 
-def id_of(fields: Mapping[bytes, bytes]) -> bytes:
-    """For a request with these headers.  A given id has 1 to 128 letters, digits and ._:/+=-"""
-    given = fields.get(NAME)
+def id_of(given: bytes | None) -> bytes:
+    """`given` if a client may give it: 1 to 128 letters, digits and ._:/+=-; else a new one."""
     if given is not None and _is_good(given):
         return given
     return b"%b%08x" % (_begin, next(_numbers))

@@ -1,0 +1,95 @@
+"""What the span of a request says, by OpenTelemetry's conventions for HTTP and RPC.  Never what
+clients send in a body or a query, nor texts of errors, which may quote it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.errors import Code, ServingError
+from mindspore_serving.frontends.access import CLIENT_LEFT
+from mindspore_serving.frontends.grpc_access import status_of
+from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
+from mindspore_serving.tracing.span import REQUEST_ID, Attribute
+from mindspore_serving.wire import status
+
+# Paths that are asked every few seconds, by probes and by Prometheus.
+_QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
+
+
+def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> RequestSpan | None:
+    """The span of a request, None for one that is not worth it."""
+    if head.target.startswith(_QUIET):
+        return None
+    method = head.method.decode("latin-1")
+    attributes: dict[str, Attribute] = {
+        "http.request.method": method,
+        "url.path": head.target.partition(b"?")[0].decode("latin-1"),
+        "url.scheme": scheme,
+        "network.protocol.version": head.version,
+        REQUEST_ID: request_id.decode(),
+    }
+    agent, host = head.fields.get(b"user-agent"), head.fields.get(b"host")
+    if agent is not None:
+        attributes["user_agent.original"] = agent.decode("latin-1")
+    if host is not None:
+        name, _, port = host.decode("latin-1").rpartition(":")
+        if port.isdecimal() and len(port) <= 5 and name:
+            attributes["server.address"], attributes["server.port"] = name, int(port)
+        else:
+            attributes["server.address"] = host.decode("latin-1")
+    return tracer.begin(method, head.headers, attributes)
+
+
+def end_http(span: RequestSpan, code: int, route: str) -> None:
+    """Answered with the status `code` by the route that is called so, or its client has left."""
+    if route:
+        span.name = f"{span.name} {route}"
+        span.attributes["http.route"] = route
+    if code == CLIENT_LEFT:
+        span.fail(Code.CANCELLED.name.lower(), is_failed=False)
+    else:
+        span.attributes["http.response.status_code"] = code
+    if code >= 500 and not span.has_failed:
+        span.fail(str(code), is_failed=True)
+    span.end()
+
+
+def route_of(scope: Mapping[str, Any]) -> str:
+    """The path of the route that Starlette has found, as it was declared; "" if there is none."""
+    path: str = scope["path"]
+    parameters: Mapping[str, Any] = scope.get("path_params", {})
+    if "endpoint" not in scope or f"/{parameters.get('path')}" == path:  # that of what has no route
+        return ""
+    for name, value in parameters.items():
+        path = path.replace(str(value), f"{{{name}}}", 1)
+    return path
+
+
+def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
+    """The span of this task's call of `method`, package.Service/Method; it ends with the call."""
+    attributes: dict[str, Attribute] = {
+        "rpc.system.name": "grpc",
+        "rpc.method": method,
+        REQUEST_ID: log.request_id.get(),
+    }
+    span = tracer.begin(method, context.invocation_metadata() or (), attributes)
+    current.set(span)
+
+    def end(_: Any) -> None:
+        name = "CANCELLED" if context.cancelled() else status_of(context)
+        span.attributes["rpc.response.status_code"] = name
+        span.end()
+
+    done: Any = context  # whose stubs have the callback of another class
+    done.add_done_callback(end)
+
+
+def fail(error: Exception) -> None:
+    """The request of this task is answered with `error`."""
+    span = current.get()
+    if span is not None:
+        code = error.code if isinstance(error, ServingError) else Code.FAILED
+        span.fail(Code(code).name.lower(), is_failed=status.of(code).http >= 500)

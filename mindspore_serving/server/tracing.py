@@ -1,0 +1,39 @@
+"""OpenTelemetry traces of a server: where they are sent, and how many.  Makes no span."""
+
+from mindspore_serving import extras, log
+from mindspore_serving.errors import StartError
+from mindspore_serving.servable.check import check_number, check_str
+from mindspore_serving.server import startup
+from mindspore_serving.tracing.options import TraceOptions, is_disabled
+
+
+def start_tracing(endpoint: str = "", sampling_ratio: float | None = None) -> None:
+    """Record OpenTelemetry traces of requests, and send them to a collector by OTLP.  Call it
+    before the servers and servables are started.  Needs the extra `traces`.
+
+    The standard variables OTEL_* say the rest, such as OTEL_EXPORTER_OTLP_PROTOCOL
+    ("http/protobuf", the default, or "grpc"), OTEL_SERVICE_NAME and OTEL_BSP_MAX_QUEUE_SIZE; see
+    docs/tracing.md.  With OTEL_SDK_DISABLED=true nothing is recorded.
+
+    Args:
+        endpoint: URL of the collector, as "http://collector:4318"; "" for that of
+            OTEL_EXPORTER_OTLP_ENDPOINT, or of this machine.
+        sampling_ratio: share of the requests that are recorded, 0 to 1, of those that come without
+            a `traceparent`; None for what OTEL_TRACES_SAMPLER says, by default all.
+
+    Raises:
+        RuntimeError: an argument is wrong, the extra is not installed, or something was started;
+            then everything is stopped.
+    """
+    with startup.all_or_nothing():
+        ratio = sampling_ratio
+        if ratio is not None:
+            ratio = check_number("sampling_ratio", ratio)
+        options = TraceOptions(check_str("endpoint", endpoint) if endpoint else "", ratio)
+        if is_disabled():
+            log.info("OTEL_SDK_DISABLED is true: requests are not traced")
+            return
+        try:
+            startup.run_on_server(lambda serving: serving.start_tracing(options))
+        except ModuleNotFoundError as error:
+            raise StartError(extras.missing(error, "start_tracing")) from error

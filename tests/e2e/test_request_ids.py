@@ -1,0 +1,117 @@
+"""The id of a request, from the client's header to the lines that workers log, and back."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from mindspore_serving.client.messages import to_request
+from mindspore_serving.frontends.v2.service import SERVICE as V2
+from mindspore_serving.proto import inference_pb2 as pb
+from tests.e2e.harness import Calls, config, eventually, serving, write_servable
+from tests.waiting import PATIENCE
+
+SOURCE = """
+from mindspore_serving import log
+
+def say(x):
+    log.error("x is %s", x)
+    return x
+@register.register_method(output_names=["y"])
+def said(x):
+    return register.add_stage(say, x, outputs_count=1)
+
+def say_all(batch):
+    log.error("batch of %s", [x for (x,) in batch])
+    return [x for (x,) in batch]
+@register.register_method(output_names=["y"])
+def together(x):
+    return register.add_stage(say_all, x, outputs_count=1, batch_size=4)
+
+def pieces(x):
+    for i in range(2):
+        log.error("piece %s of %s", i, x)
+        yield i
+@register.register_method(output_names=["i"])
+def streamed(x):
+    return register.add_stage(pieces, x, outputs_count=1)
+"""
+PREDICT = "/mindspore.serving.proto.MSService/Predict"
+JSON = {"content-type": "application/json"}
+ID = "x-request-id"
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    directory: Path = tmp_path_factory.mktemp("ids")
+    write_servable(directory, "toy", SOURCE)
+    with serving(directory, config(directory, "toy", num_parallel_workers=1)) as found:
+        yield found
+
+
+def logged(words: str) -> list[str]:
+    """The lines of workers' logs with `words`, once there is one."""
+
+    def read() -> list[str]:
+        text = "".join(path.read_text() for path in Path("serving_logs").rglob("*.log*"))
+        return [line for line in text.splitlines() if words in line]
+
+    return eventually(read, what=words)
+
+
+def call(calls: Calls, path: str, message: Any, given: str | None = None) -> dict[str, str]:
+    """The trailing metadata of a call."""
+    with grpc.insecure_channel(calls.grpc) as channel:
+        multi = channel.unary_stream(path, request_serializer=lambda one: one.SerializeToString())
+        metadata = ((ID, given),) if given is not None else ()
+        found = multi(message, metadata=metadata, timeout=PATIENCE)
+        with suppress(grpc.RpcError):
+            list(found)
+        return {key: str(value) for key, value in found.trailing_metadata()}
+
+
+def test_a_line_that_a_stage_logs_begins_with_the_id_of_its_request(calls: Calls) -> None:
+    calls.post("toy", "said", {"x": "apple"}, {ID: "mine-1", **JSON})
+    (line,) = logged("x is apple")
+    assert "mine-1: x is apple" in line
+
+
+def test_each_request_of_a_row_of_calls_has_its_own(calls: Calls) -> None:
+    for name in ("b1", "b2"):
+        calls.post("toy", "said", [{"x": f"{name}-{i}"} for i in range(3)], {ID: name})
+    for name in ("b1", "b2"):
+        for i in range(3):
+            (line,) = logged(f"x is {name}-{i}")
+            assert f"{name}: x is" in line
+
+
+def test_a_batch_of_one_request_has_its_id_once(calls: Calls) -> None:
+    calls.post("toy", "together", [{"x": "pear"}, {"x": "plum"}], {ID: "mine-2"})
+    (line,) = logged("batch of ['pear', 'plum']")
+    assert "] mine-2: batch of" in line
+
+
+def test_the_pieces_of_a_stream_have_it(calls: Calls) -> None:
+    message = to_request("toy", "streamed", 0, {"x": "fig"})
+    call(calls, PREDICT + "Stream", message, "mine-3")
+    assert all("mine-3: piece" in line for line in logged("piece 1 of fig"))
+
+
+@pytest.mark.parametrize("given", ["mine-5", None, "not good"])
+def test_a_grpc_call_gets_its_id_back_as_trailing_metadata(calls: Calls, given: str | None) -> None:
+    found = call(calls, PREDICT, to_request("toy", "said", 0, {"x": "kiwi"}), given)[ID]
+    assert found == given if given == "mine-5" else found.startswith("req_")
+    assert any(f"{found}: x is kiwi" in line for line in logged(f"{found}: x is kiwi"))
+
+
+def test_a_grpc_call_that_fails_gets_it_too(calls: Calls) -> None:
+    assert call(calls, PREDICT, to_request("nobody", "said", 0, {"x": 1}), "mine-6")[ID] == "mine-6"
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer", "ServerLive"])
+def test_a_call_of_protocol_v2_gets_its_id_back(calls: Calls, method: str) -> None:
+    message = pb.ServerLiveRequest() if method == "ServerLive" else pb.ModelInferRequest()
+    assert call(calls, f"/{V2}/{method}", message, "mine-7")[ID] == "mine-7"

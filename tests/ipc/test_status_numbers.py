@@ -1,0 +1,57 @@
+"""What a worker uses and how large its batches are, through shared memory and to other machines."""
+
+import os
+
+import pytest
+
+from mindspore_serving.ipc import status
+from mindspore_serving.metrics.process import Usage
+
+
+@pytest.fixture
+def memory():
+    return memoryview(bytearray(status.SIZE))
+
+
+def test_a_process_writes_down_what_it_uses(memory):
+    assert status.usage(memory) == Usage()
+    status.set_usage(memory)
+    found = status.usage(memory)
+    assert 0 < found.cpu_seconds <= sum(os.times()[:2])
+    assert found.resident_bytes > 1 << 20
+    assert found.num_open_files >= 3
+
+
+def test_batches_are_counted_by_size(memory):
+    sizes = status.BatchSizes(memory)
+    for size in (1, 2, 3, 4, 5000):
+        sizes.observe(size)
+    found = status.batch_sizes(memory)
+    counts = dict(found.cumulative())
+    assert [counts[one] for one in ("1.0", "2.0", "4.0", "1024.0", "+Inf")] == [1, 2, 4, 4, 5]
+    assert found.total == 5010
+
+
+def test_numbers_are_the_same_on_another_machine(memory):
+    status.BatchSizes(memory).observe(8)
+    status.set_usage(memory)
+    other = memoryview(bytearray(status.SIZE))
+    status.set_numbers(other, status.numbers(memory))
+    assert status.usage(other) == status.usage(memory)
+    assert status.batch_sizes(other).total == 8
+
+
+@pytest.mark.parametrize("wrong", [[], [1], [-1] * 16, [1 << 63] * 16, [1] * 17])
+def test_other_numbers_are_refused_and_change_nothing(memory, wrong):
+    assert len(status.numbers(memory)) == 16
+    with pytest.raises(ValueError, match="other numbers"):
+        status.set_numbers(memory, wrong)
+    assert not any(memory)
+
+
+def test_without_shared_memory_there_are_none():
+    nothing = memoryview(b"")
+    assert status.usage(nothing) == Usage()
+    assert status.batch_sizes(nothing).count == 0
+    status.set_usage(nothing)
+    status.BatchSizes(nothing).observe(1)
