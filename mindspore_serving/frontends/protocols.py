@@ -17,15 +17,16 @@ from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.metrics.exposition import Page
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """The routes of all protocols, of which the first that matches answers a request, and their
-    metrics in Prometheus' text format."""
+    """The routes of all protocols, of which the first that matches answers a request, and what adds
+    their metrics to a page."""
 
     routes: tuple[BaseRoute, ...]
-    metrics: Callable[[], bytes]
+    add_metrics: Callable[[Page], None]
 
 
 def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
@@ -38,15 +39,15 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
             return page.show_page(request)
         return tgi.root_health(site, request)
 
-    def metrics() -> bytes:
+    def add_metrics(page: Page) -> None:
         engines = [row["engine"] for row in site.control.observe() if "engine" in row]
         if not engines:
-            return b""
+            return
         gauges = {
             "queue_size": sum(engine.get("num_waiting", 0) for engine in engines),
             "batch_current_size": sum(engine.get("num_running", 0) for engine in engines),
         }
-        return recorder.render(gauges)
+        recorder.add_to(page, gauges)
 
     def has_models(_: Scope) -> bool:
         control = site.control
@@ -64,4 +65,4 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
         *page.routes(site),
         *openapi.routes(v2, visible or Visible()),
     )
-    return Mounted(routes, metrics)
+    return Mounted(routes, add_metrics)

@@ -6,15 +6,15 @@ Behind the lanes are a count of heartbeats, how much is loaded, what the process
 the batches were.
 """
 
+import os
+import resource
 import struct
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mindspore_serving.metrics import process
 from mindspore_serving.metrics.histogram import SIZES, Histogram
-from mindspore_serving.metrics.process import Usage
 
 NUM_LANES = 2
 STAGES, STEPS = range(NUM_LANES)  # the thread that runs stages, and a language model's engine
@@ -123,12 +123,26 @@ def batch_sizes(memory: memoryview) -> Histogram:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process uses: seconds of processor time, bytes in RAM, open descriptors."""
+
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    num_open_files: int = 0
+
+
 def set_usage(memory: memoryview) -> None:
     """Write down what this process uses now."""
-    now = process.usage()
+    times = os.times()
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    num_open = len(os.listdir("/proc/self/fd")) - 1  # but for that of the directory
+    microseconds = int((times.user + times.system) * 1e6)
     if len(memory) == SIZE:
-        cpu = int(now.cpu_seconds * 1e6)
-        struct.pack_into("3q", memory, _USAGE, cpu, now.resident_bytes, now.num_open_files)
+        struct.pack_into(
+            "3q", memory, _USAGE, microseconds, pages * resource.getpagesize(), num_open
+        )
 
 
 def usage(memory: memoryview) -> Usage:

@@ -160,16 +160,6 @@ ANSWERS = _counter(
     "finish_reason",
 )
 
-PROCESS = (  # of the server itself, as clients of Prometheus call them
-    Metric("process_cpu_seconds_total", "counter", "Seconds of processor time of the server."),
-    Metric("process_resident_memory_bytes", "gauge", "Memory in RAM of the server."),
-    Metric("process_virtual_memory_bytes", "gauge", "Address space of the server."),
-    Metric("process_open_fds", "gauge", "File descriptors that the server has open."),
-    Metric("process_max_fds", "gauge", "File descriptors that the server may have open."),
-    Metric("process_start_time_seconds", "gauge", "Seconds from 1970 to the server's start."),
-)
-
 CATALOG: Mapping[str, Metric] = {
-    one.name: one
-    for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS, *PROCESS)
+    one.name: one for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
 }

@@ -42,6 +42,6 @@ class Histogram:
         """`bounds`, which are some of its own (None: all), the last being "+Inf", each with how
         many are at most that."""
         sums = list(accumulate(self.counts))
-        wanted = self.bounds if bounds is None else bounds
-        found = [(str(bound), sums[bisect_left(self.bounds, bound)]) for bound in wanted]
+        places = map(self.bounds.index, self.bounds if bounds is None else bounds)
+        found = [(str(self.bounds[place]), sums[place]) for place in places]
         return [*found, ("+Inf", sums[-1])]

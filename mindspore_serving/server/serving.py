@@ -5,6 +5,7 @@ Lives on the event loop; `startup` is the public face.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,10 +158,11 @@ class Serving:
         v2 = self._v2(site, options)
         visible = Visible(bool(keys), http.use_status_codes)
         mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
+        metrics = partial(self._metrics, mounted, has_vllm=http.vllm_metrics)
         app = make_app(
             inference,
             self._master.control,
-            lambda: self._metrics(has_vllm=http.vllm_metrics) + mounted.metrics(),
+            metrics,
             rest=rest,
             keys=keys,
             sites=sites,
@@ -237,11 +239,11 @@ class Serving:
         models, traces = Models(site.control, site.models), self._master.traces
         return V2(site, models, memory, options.limits, traces)
 
-    def _metrics(self, *, has_vllm: bool) -> bytes:
+    def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
         page = Page()
         page.add("serving_build_info", 1, __version__)
         for (protocol, code), count in self._responses.counts.items():
             page.add("serving_responses_total", count, protocol, str(code))
         self._master.add_metrics(page, has_vllm=has_vllm)
-        page.add_process()
-        return page.render()
+        mounted.add_metrics(page)
+        return page

@@ -30,7 +30,7 @@ QUERIES = [
     *(query for path in queries.DASHBOARDS for query in queries.of_dashboard(path)),
     *(rule["expr"] for rule in queries.rules()),
 ]
-_FOREIGN = ("vllm:", "tgi_")
+_FOREIGN = ("vllm:", "tgi_", "process_")
 
 
 def own(page: str) -> str:

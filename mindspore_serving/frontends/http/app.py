@@ -4,6 +4,7 @@ GET /health, /livez, /readyz, /metrics and /servables; the classic RESTful proto
 other forms, streams and wrong methods; and what is answered for a path that no protocol has.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from starlette.applications import Starlette
@@ -27,6 +28,7 @@ from mindspore_serving.frontends.ms_rest import MsRest, find_route, is_classic, 
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.metrics.exposition import Page
 
 # The original refused what is no POST by its own text, with status 200.
 _CLASSIC_VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
@@ -35,7 +37,7 @@ _CLASSIC_VERBS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"]
 def make_app(
     inference: Inference,
     control: Control,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Page],
     *,
     rest: MsRest,
     keys: Keys | None = None,
@@ -50,7 +52,7 @@ def make_app(
 
 
 def own_routes(
-    inference: Inference, control: Control, metrics: Callable[[], bytes], rest: MsRest
+    inference: Inference, control: Control, metrics: Callable[[], Page], rest: MsRest
 ) -> list[BaseRoute]:
     """Those of no other protocol, the classic one last."""
 
@@ -58,7 +60,8 @@ def own_routes(
         return JSONResponse({"servables": control.observe()})
 
     async def show_metrics(_: HttpRequest) -> Response:
-        return Response(metrics(), media_type="text/plain; version=0.0.4")
+        body = await asyncio.to_thread(metrics().render, has_process=True)
+        return Response(body, media_type="text/plain; version=0.0.4")
 
     async def classic(http: HttpRequest) -> Response:
         try:

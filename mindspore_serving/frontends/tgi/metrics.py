@@ -89,10 +89,8 @@ class Recorder:
             histogram = self._histograms[name] = Histogram(bounds)
         histogram.observe(value)
 
-    def render(self, gauges: Mapping[str, float] | None = None) -> bytes:
-        """All in Prometheus' text format; `gauges` are present values of others by name, such as
-        "queue_size"."""
-        page = Page()
+    def add_to(self, page: Page, gauges: Mapping[str, float] | None = None) -> None:
+        """`gauges` are present values of others by name, such as "queue_size"."""
         page.add(_metric("request_count", "counter"), self._num_requests)
         page.add(_metric("request_success", "counter"), self._num_successes)
         for error, count in sorted(self._failures.items()):
@@ -101,7 +99,6 @@ class Recorder:
             page.add(_metric(name, "histogram", bounds=seen.bounds), seen)
         for name, value in sorted((gauges or {}).items()):
             page.add(_metric(name, "gauge"), value)
-        return page.render()
 
 
 def _metric(name: str, kind: Kind, *labels: str, bounds: Sequence[float] = ()) -> Metric:

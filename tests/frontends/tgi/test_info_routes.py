@@ -8,6 +8,7 @@ from mindspore_serving import __version__
 from mindspore_serving.core.llm_messages import Refused, Tokenize, Tokenized
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.tgi import Recorder, root_health, routes
+from mindspore_serving.metrics.exposition import Page
 from tests.frontends.tgi.scripted import STREAMED, WHOLE, Server, token
 
 TOKENIZED = Tokenized(
@@ -128,8 +129,13 @@ async def test_invocations_are_answered_by_the_protocol_they_are_of() -> None:
     assert reply.text.startswith('data: {"index":1,')
 
 
+def shown(recorder: Recorder, gauges: dict[str, float] | None = None) -> str:
+    recorder.add_to(page := Page(), gauges)
+    return page.render().decode()
+
+
 def numbers(recorder: Recorder) -> dict[str, float]:
-    lines = recorder.render({"queue_size": 3}).decode().splitlines()
+    lines = shown(recorder, {"queue_size": 3}).splitlines()
     pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
     return {name: float(value) for name, value in pairs}
 
@@ -167,7 +173,7 @@ def test_the_metrics_are_text_that_prometheus_reads() -> None:
     recorder.count_request()
     recorder.count_dropped()
     recorder.observe_done(Times(1.0, 1.5, 2.0, 4, 3), 64)
-    text = recorder.render().decode()
+    text = shown(recorder)
     families = {one.name: one for one in text_string_to_metric_families(text)}
     assert families["tgi_request_duration"].type == "histogram"
     buckets = [s for s in families["tgi_request_duration"].samples if s.name.endswith("_bucket")]
