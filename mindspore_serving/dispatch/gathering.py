@@ -11,9 +11,8 @@ from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.dispatch.totals import Counted
 from mindspore_serving.errors import Code
 from mindspore_serving.ipc.status import usage
-from mindspore_serving.metrics.catalog import GENERATIONS
+from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.metrics.histogram import Histogram
 from mindspore_serving.metrics.series import Series
 
 _PRESENT = {  # of an engine: metric -> number
@@ -83,6 +82,7 @@ def _add_engines(page: Page, service: Service, counted: Counted) -> None:
     labels, present = _labels(service), status.engine(service)
     for metric, name in _COUNTERS.items():
         page.add(metric, counted.numbers[name], *labels)
+    page.add(STEPS, counted.histogram(STEPS), *labels)
     for metric, name in _PRESENT.items():
         page.add(metric, present.get(name, 0), *labels)
     if present.get("num_blocks"):  # not known before the first step; an encoder has none
@@ -99,8 +99,7 @@ def cache_used(present: Mapping[str, Any]) -> float:
 def _add_generations(page: Page, service: Service, counted: Counted) -> None:
     labels = _labels(service)
     for metric in GENERATIONS:
-        found = counted.histograms.get(metric.name) or Histogram(metric.bounds)
-        page.add(metric, found, *labels)
+        page.add(metric, counted.histogram(metric), *labels)
     for reason in _REASONS:
         page.add("serving_llm_answers_total", counted.answers[reason], *labels, reason)
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.ipc import status
-from mindspore_serving.metrics.catalog import CATALOG
+from mindspore_serving.metrics.catalog import CATALOG, Metric
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 
@@ -29,6 +29,10 @@ class Counted:
             known = CATALOG.get(name)  # a worker of another machine may be of another version
             if known is not None and len(counts) == len(known.bounds) + 1:
                 self.histograms.setdefault(name, Histogram(known.bounds)).add(total, counts)
+
+    def histogram(self, metric: Metric) -> Histogram:
+        """Of `metric`; an empty one if nothing was counted."""
+        return self.histograms.get(metric.name) or Histogram(metric.bounds)
 
 
 class Totals:

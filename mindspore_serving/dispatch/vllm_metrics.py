@@ -10,7 +10,6 @@ from mindspore_serving.dispatch.gathering import cache_used
 from mindspore_serving.dispatch.registry import Service
 from mindspore_serving.metrics.catalog import CATALOG, Metric
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.metrics.histogram import Histogram
 
 _LABELS = ("model_name", "engine")
 _GAUGES = {  # theirs -> the engine's number
@@ -85,7 +84,6 @@ def _add_model(page: Page, service: Service) -> None:
     for metric in USAGE:
         page.add(metric, cache_used(present) if present.get("num_blocks") else 0.0, *labels)
     for metric, ours in HISTOGRAMS.items():
-        found = counted.histograms.get(ours) or Histogram(metric.bounds)
-        page.add(metric, found, *labels)
+        page.add(metric, counted.histogram(CATALOG[ours]), *labels)
     for reason in _REASONS:
         page.add(_SUCCESS, counted.answers[reason], *labels, reason)

@@ -68,7 +68,7 @@ class Opened:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             sampling=tuple(self.recommended.items()),
-            summary=self.describe(),
+            summary=self.describe() + self._tools_told(),
         )
 
     @property
@@ -86,6 +86,9 @@ class Opened:
             return ""
         own = find_tool_format(self.chat_template.source)
         return own or (GENERIC if self.config.generic_tools else "")
+
+    def _tools_told(self) -> str:
+        return "; tools in the generic form" if self.tool_format == GENERIC else ""
 
     def describe(self) -> str:
         """One line: what was chosen, and what it can hold."""

@@ -148,9 +148,11 @@ GENERATIONS = (
         SERVABLE,
         TOKENS,
     ),
-    _histogram("llm_batch_size", "Sequences that an engine computed in a step.", SERVABLE, SIZES),
 )
 
+STEPS = _histogram(
+    "llm_batch_size", "Sequences that an engine computed in a step.", SERVABLE, SIZES
+)
 ANSWERS = _counter(
     "llm_answers",
     "Answers that ended: stop, length, abort (the client left) or error.",
@@ -169,5 +171,5 @@ PROCESS = (  # of the server itself, as clients of Prometheus call them
 
 CATALOG: Mapping[str, Metric] = {
     one.name: one
-    for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, *GENERATIONS, ANSWERS, *PROCESS)
+    for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS, *PROCESS)
 }

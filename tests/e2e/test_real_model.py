@@ -97,6 +97,19 @@ def test_a_tool_is_called_where_a_call_is_required(calls):
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
 
 
+def test_a_tool_is_called_in_the_generic_form_where_the_model_is_free_to(calls):
+    answer = chat(calls, "What is the weather in Paris?", tools=[WEATHER])
+    (call,) = answer["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+
+
+def test_an_answer_in_words_goes_with_tools(calls):
+    answer = chat(calls, "Hello! How are you?", tools=[WEATHER])
+    assert answer["content"]
+    assert "tool_calls" not in answer
+
+
 def test_it_remembers_what_was_said_before(calls):
     said = ["I have a dog called Rex.", "Rex is a great name for a dog!"]
     answer = chat(calls, *said, "What is the name of my dog?")

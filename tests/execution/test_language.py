@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE
 
 class Hosted:
     def __init__(self, directory):
-        config = make_config({"dtype": "f32", "kv_cache_memory": 2 << 20})
+        config = make_config({"dtype": "f32", "kv_cache_memory": 2 << 20, "embeddings": True})
         self.woken = threading.Event()
         engine = AsyncEngine(open_model(directory, "openvino", config), self.woken.set)
         self.service = LanguageService(engine, LanguageStage(engine, SamplingParams()))

@@ -15,10 +15,9 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
-from mindspore_serving.frontends import language
+from mindspore_serving.frontends import access, language
 from mindspore_serving.frontends.language import Generation
 from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
-from mindspore_serving.metrics import Histogram
 from tests.frontends.inference import FakeInference
 
 REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
@@ -44,15 +43,17 @@ async def test_events_come_one_by_one_and_end():
     assert [event async for event in stream] == [PIECE, PIECE, Finished(3, 0, 2)]
 
 
-async def test_the_wait_for_the_first_step_is_counted_once_it_is_known():
-    queue = Histogram((1.0,))
-    stream = Generation(inference := Inference(), REQUEST, queue)
+async def test_the_end_gives_the_access_log_its_tokens():
+    entry = access.Entry("127.0.0.1:5", "POST", "/v1/completions")
+    access.current.set(entry)  # of this test's context alone
+    stream = Generation(inference := Inference(), REQUEST)
     inference.say(events(Started(3, 7, None, 0.5), PIECE))
     inference.say(events(Finished(3, 0, 1, 2.5), is_last=True))
     await stream.begin()
-    assert queue.count == 0
+    assert (entry.servable, entry.method) == ("s", "m")
+    assert entry.tokens is None
     assert len([event async for event in stream]) == 2
-    assert (queue.counts, queue.total) == ([0, 1], 2.5)
+    assert entry.tokens == (3, 1)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from mindspore_serving.llm.serving.preparation import Preparation, Read
 from mindspore_serving.llm.serving.recording import Recorder
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import EncoderRunner
+from mindspore_serving.metrics.catalog import STEPS
 
 Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
@@ -151,7 +152,7 @@ class AsyncEngine:
     def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
         """Answers by finish reason, and histograms by the names of their metrics."""
         sizes = self._loop.batch_sizes
-        steps = {"serving_llm_batch_size": (sizes.total, sizes.counts[:])}
+        steps = {STEPS.name: (sizes.total, sizes.counts[:])}
         return dict(self._recorder.answers), {**self._recorder.counts(), **steps}
 
     def encoder_runner(self) -> EncoderRunner:

@@ -27,7 +27,7 @@ from mindspore_serving.llm.serving.recording import Recorder
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 2 << 20}
+OPTIONS = {"embeddings": True, "dtype": "f32", "kv_cache_memory": 2 << 20}
 
 
 @pytest.fixture(scope="module")

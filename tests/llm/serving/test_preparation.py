@@ -29,7 +29,12 @@ from tests.e2e.harness import children, eventually
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "preparation_timeout": PATIENCE}
+OPTIONS = {
+    "embeddings": True,
+    "dtype": "f32",
+    "kv_cache_memory": 16 << 20,
+    "preparation_timeout": PATIENCE,
+}
 TEXT = "the quick fox " * (SMALL // 14 + 1)
 
 
