@@ -34,6 +34,8 @@ class CallTrace:
 
     def sent(self, part: RequestPart, worker: str) -> SpanContext:
         """`part` goes to `worker`: the context of its span there."""
+        if not self._parent.is_sampled:
+            return self._parent
         if part.index in self._at_workers:  # one that gives no heartbeat
             self.lost(part)
         self._num_sent += 1

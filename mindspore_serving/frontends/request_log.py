@@ -20,7 +20,8 @@ class RequestLog:
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         fields = {"servable": request.servable, "method": request.method, "body": _show(request)}
-        log.event("request", fields)
+        with log.of_request(request.id):
+            log.event("request", fields)
         return self._inner.submit(request, on_reply)
 
 

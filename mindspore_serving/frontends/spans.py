@@ -24,12 +24,19 @@ def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> Re
     if head.target.startswith(_QUIET):
         return None
     method = head.method.decode("latin-1")
+    span = tracer.begin(method, head.headers)
+    if span.context.is_sampled:
+        span.attributes.update(_describe(head, method, scheme))
+        span.attributes[REQUEST_ID] = request_id.decode()
+    return span
+
+
+def _describe(head: Head, method: str, scheme: str) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {
         "http.request.method": method,
         "url.path": head.target.partition(b"?")[0].decode("latin-1"),
         "url.scheme": scheme,
         "network.protocol.version": head.version,
-        REQUEST_ID: request_id.decode(),
     }
     agent, host = head.fields.get(b"user-agent"), head.fields.get(b"host")
     if agent is not None:
@@ -40,7 +47,7 @@ def begin_http(tracer: Tracer, head: Head, request_id: bytes, scheme: str) -> Re
             attributes["server.address"], attributes["server.port"] = name, int(port)
         else:
             attributes["server.address"] = host.decode("latin-1")
-    return tracer.begin(method, head.headers, attributes)
+    return attributes
 
 
 def end_http(span: RequestSpan, code: int, route: str) -> None:
@@ -60,22 +67,21 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 def route_of(scope: Mapping[str, Any]) -> str:
     """The path of the route that Starlette has found, as it was declared; "" if there is none."""
     path: str = scope["path"]
-    parameters: Mapping[str, Any] = scope.get("path_params", {})
+    parameters: dict[str, Any] = scope.get("path_params", {})
     if "endpoint" not in scope or f"/{parameters.get('path')}" == path:  # that of what has no route
         return ""
-    for name, value in parameters.items():
-        path = path.replace(str(value), f"{{{name}}}", 1)
+    for name, value in reversed(parameters.items()):
+        before, found, behind = path.rpartition(str(value))
+        path = f"{before}{{{name}}}{behind}" if found else path
     return path
 
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     """The span of this task's call of `method`, package.Service/Method; it ends with the call."""
-    attributes: dict[str, Attribute] = {
-        "rpc.system.name": "grpc",
-        "rpc.method": method,
-        REQUEST_ID: log.request_id.get(),
-    }
-    span = tracer.begin(method, context.invocation_metadata() or (), attributes)
+    span = tracer.begin(method, context.invocation_metadata() or ())
+    span.attributes.update(
+        {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: log.request_id.get()}
+    )
     current.set(span)
 
     def end(_: Any) -> None:

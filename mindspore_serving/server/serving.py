@@ -234,7 +234,8 @@ class Serving:
     def _v2(self, site: Site, options: FrontEndOptions) -> V2:
         """The protocol of one front end; both have the same regions of shared memory."""
         memory = self._memory if options.client_shared_memory else SharedMemory()
-        return V2(site, Models(site.control, site.models), memory, options.limits)
+        models, traces = Models(site.control, site.models), self._master.traces
+        return V2(site, models, memory, options.limits, traces)
 
     def _metrics(self, *, has_vllm: bool) -> bytes:
         page = Page()

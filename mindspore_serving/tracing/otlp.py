@@ -15,7 +15,7 @@ from opentelemetry.trace import get_current_span as span_of
 from mindspore_serving.tracing.export import end, make_provider
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.tracing.request_span import RequestSpan
-from mindspore_serving.tracing.span import Attribute, Span, SpanContext, new_id
+from mindspore_serving.tracing.span import Span, SpanContext, new_id
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _SCOPE = InstrumentationScope("mindspore_serving")
@@ -38,7 +38,6 @@ class OtlpTracer:
         self,
         name: str,
         headers: "Iterable[tuple[bytes, bytes]] | Iterable[tuple[str, str | bytes]]",
-        attributes: dict[str, Attribute],
     ) -> RequestSpan:
         """See `request_span.Tracer`."""
         carrier: dict[str, list[str]] = {}
@@ -50,10 +49,10 @@ class OtlpTracer:
         context = self._propagator.extract(carrier, Context()) if carrier else Context()
         parent = span_of(context).get_span_context()
         trace_id = parent.trace_id or random.getrandbits(128) or 1
-        found = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER, attributes)
+        found = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
         state = found.trace_state.to_header() if found.trace_state else ""
         own = SpanContext(trace_id, new_id(), found.decision is Decision.RECORD_AND_SAMPLE, state)
-        return RequestSpan(self, name, own, parent.span_id, attributes)
+        return RequestSpan(self, name, own, parent.span_id)
 
     def record(self, span: Span) -> None:
         """Never blocks: the oldest of what waits is dropped when too many do."""

@@ -28,12 +28,11 @@ class RequestSpan:
         name: str,
         context: SpanContext,
         parent_id: int,
-        attributes: dict[str, Attribute],
     ) -> None:
         self.recorder = recorder
         self.name = name
         self.context = context
-        self.attributes = attributes
+        self.attributes: dict[str, Attribute] = {}
         self._parent_id = parent_id
         self._error = ""
         self.has_failed = False
@@ -68,7 +67,6 @@ class Tracer(Recorder, Protocol):
         self,
         name: str,
         headers: "Iterable[tuple[bytes, bytes]] | Iterable[tuple[str, str | bytes]]",
-        attributes: dict[str, Attribute],
     ) -> RequestSpan:
         """The span of a request that came with `headers`, which may name its parent."""
         ...

@@ -75,6 +75,7 @@ def test_a_response_of_protocol_v2_and_a_call_of_grpc_are_lines(observed: Observ
     (call,) = eventually(calls, what="the line of the call")
     assert (call["servable"], call["method"], call["code"]) == ("words", "double", "OK")
     assert call["path"] == "/mindspore.serving.proto.MSService/Predict"
+    assert call["request_id"].startswith("req_")
     assert call["bytes_received"] > 0
     assert call["bytes_sent"] > 0
 
@@ -89,6 +90,9 @@ def test_refusals_are_lines_without_a_servable_or_the_query(observed: Observed) 
 
 def test_what_requests_hold_is_in_their_own_lines_and_warned_of(observed: Observed) -> None:
     assert any("WARNING: --log-requests" in line for line in observed.command.lines)
+    assert observed.event("request", "rest-1")["body"] == json.dumps(
+        {"instances": [{"x": 1}, {"x": 2}]}
+    )
     bodies = [one["body"] for one in observed.events("request") if one["servable"] == "chatty"]
     assert any(SECRET in body for body in bodies)
     others = [one for one in observed.log() if one["message"] != "request"]

@@ -41,7 +41,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     write_servable(directory, "toy", TOY)
     write_servable(directory, "own", OWN)
     chatty.build(directory)
-    options = {"embeddings": True, "dtype": "f32", "kv_cache_memory": 8 << 20}
+    options = {"dtype": "f32", "kv_cache_memory": 8 << 20, "embeddings": True}
     with by_http() as collector, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")  # milliseconds
         server.start_tracing(collector.url)

@@ -44,7 +44,7 @@ def test_spans_leave_by_grpc_if_the_environment_says_so(
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{signal}PROTOCOL", "grpc")
     with by_grpc() as collector:
         tracer = OtlpTracer(TraceOptions(collector.url))
-        tracer.begin("asked", [SAMPLED], {}).end()
+        tracer.begin("asked", [SAMPLED]).end()
         tracer.close()
         found = collector.trace(TRACE, "asked").one("asked")
     assert found.parent_id == "b7ad6b7169203331"
@@ -57,7 +57,7 @@ def test_without_an_endpoint_that_of_the_environment_is_taken(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
         tracer = OtlpTracer(TraceOptions())
-        tracer.begin("asked", [SAMPLED], {}).end()
+        tracer.begin("asked", [SAMPLED]).end()
         tracer.close()
         assert collector.trace(TRACE, "asked").one("asked").resource["service.name"] == "shop"
 
@@ -87,7 +87,7 @@ def test_who_begins_a_trace_decides_whether_it_is_recorded(
 ) -> None:
     with by_http() as collector:
         tracer = OtlpTracer(TraceOptions(collector.url, ratio))
-        span = tracer.begin("asked", [header] if header else [], {})
+        span = tracer.begin("asked", [header] if header else [])
         assert span.context.is_sampled is expected
         span.end()
         tracer.close()
@@ -96,7 +96,7 @@ def test_who_begins_a_trace_decides_whether_it_is_recorded(
 
 def test_a_ratio_records_its_share() -> None:
     tracer = OtlpTracer(TraceOptions(f"http://127.0.0.1:{free_port()}", 0.25))
-    found = [tracer.begin("asked", [], {}).context.is_sampled for _ in range(4000)]
+    found = [tracer.begin("asked", []).context.is_sampled for _ in range(4000)]
     tracer.close()
     assert 800 < sum(found) < 1200  # over 7 standard deviations from 1000
 
@@ -104,7 +104,7 @@ def test_a_ratio_records_its_share() -> None:
 def test_the_sampler_of_the_environment_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     tracer = OtlpTracer(TraceOptions(f"http://127.0.0.1:{free_port()}"))
-    assert not tracer.begin("asked", [SAMPLED], {}).context.is_sampled
+    assert not tracer.begin("asked", [SAMPLED]).context.is_sampled
     tracer.close()
 
 
@@ -113,7 +113,7 @@ def test_a_header_that_means_nothing_begins_a_new_trace(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     tracer = OtlpTracer(TraceOptions(f"http://127.0.0.1:{free_port()}"))
-    first, second = (tracer.begin("asked", headers, {}).context for _ in range(2))
+    first, second = (tracer.begin("asked", headers).context for _ in range(2))
     assert first.trace_id != second.trace_id
     tracer.close()
 
@@ -127,7 +127,7 @@ def test_a_collector_that_is_not_there_costs_one_line_of_the_log(
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "512")
     tracer = OtlpTracer(TraceOptions(f"http://127.0.0.1:{free_port()}"))
     for _ in range(2000):  # more than may wait
-        tracer.begin("asked", [], {}).end()
+        tracer.begin("asked", []).end()
     eventually(lines)
     tracer.close()
     (line,) = lines()
@@ -141,10 +141,10 @@ def test_when_the_collector_is_back_the_log_says_so(
     with by_http() as collector:
         collector.is_failing = True
         tracer = OtlpTracer(TraceOptions(collector.url))
-        tracer.begin("asked", [], {}).end()
+        tracer.begin("asked", []).end()
         eventually(lines)
         collector.is_failing = False
-        tracer.begin("asked", [SAMPLED], {}).end()
+        tracer.begin("asked", [SAMPLED]).end()
         collector.trace(TRACE, "asked")
         eventually(lambda: len(lines()) == 2)
         tracer.close()

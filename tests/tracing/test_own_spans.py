@@ -1,5 +1,7 @@
 """Spans of a servable's own code, and traces that go on from a client and to another server."""
 
+import json
+
 from opentelemetry import context as contexts
 from opentelemetry import trace as api
 
@@ -46,3 +48,10 @@ def test_a_client_sends_its_current_span(traced: Traced) -> None:
         contexts.detach(token)
     found = traced.collector.trace(f"{0xABC:032x}", PREDICT).one(PREDICT)
     assert found.parent_id == f"{0xDEF:016x}"
+
+
+def test_clients_of_protocol_v2_can_read_that_requests_are_traced(traced: Traced) -> None:
+    status, answer = traced.calls.http_call("GET", "/v2/trace/setting")
+    found = json.loads(answer)
+    assert (status, found["trace_level"], found["trace_rate"]) == (200, ["TIMESTAMPS"], "1")
+    assert found["trace_mode"] == "opentelemetry"

@@ -37,7 +37,7 @@ def routes(store: ResponseStore) -> list[BaseRoute]:
         return Response(found.body, media_type="application/json")
 
     async def items(http: Request) -> Response:
-        return _respond(_page(http, _to_items(_name(http), find(store, http).given)))
+        return _respond(_page(http, find(store, http).given))
 
     async def cancel(http: Request) -> Response:
         find(store, http)
@@ -89,36 +89,43 @@ def _name(http: Request) -> str:
     return name
 
 
-def _to_items(name: str, given: Sequence[bytes]) -> list[Object]:
-    """The items of an input, each with an id and the parts of its content."""
-    found = []
-    for index, raw in enumerate(given):
-        item: Object = msgspec.json.decode(raw)
-        item = {"type": "message", "id": f"item_{index}_{name.removeprefix('resp_')}", **item}
-        if item["type"] == "message" and isinstance(item.get("content"), str):
-            kind = "output_text" if item["role"] == "assistant" else "input_text"
-            item["content"] = [{"type": kind, "text": item["content"]}]
-        found.append({**item, "status": item.get("status", "completed")})
-    return found
+class _Named(msgspec.Struct):
+    id: Any = None
 
 
-def _page(http: Request, items: list[Object]) -> Object:
-    """Those that the query asks for, the newest first unless `order` is asc."""
+def _page(http: Request, given: Sequence[bytes]) -> Object:
+    """Those that the query asks for, the newest first unless `order` is asc; no others are read."""
     order, after = http.query_params.get("order", "desc"), http.query_params.get("after")
     if order not in ("asc", "desc"):
         raise InvalidField("order", f"is {show(order)}, expected asc or desc")
     limit = http.query_params.get("limit", str(DEFAULT_ITEMS))
-    if not (limit.isdecimal() and 1 <= int(limit) <= MOST_ITEMS):
+    if not (limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= MOST_ITEMS):
         raise InvalidField("limit", f"is {show(limit)}, expected 1 to {MOST_ITEMS}")
-    items = items if order == "asc" else items[::-1]
+    items = [*enumerate(given)] if order == "asc" else [*enumerate(given)][::-1]
     if after is not None:
-        names = [item["id"] for item in items]
+        names = [_id_of(http, *item) for item in items]
         if after not in names:
             raise InvalidField("after", f"is {show(after)}, expected the id of an item")
         items = items[names.index(after) + 1 :]
-    shown = items[: int(limit)]
+    shown = [_to_item(http, *item) for item in items[: int(limit)]]
     ends = {"first_id": shown[0]["id"], "last_id": shown[-1]["id"]} if shown else {}
     return {"object": "list", "data": shown, "has_more": len(items) > len(shown), **ends}
+
+
+def _id_of(http: Request, place: int, raw: bytes) -> str:
+    """Its own, or one for its place."""
+    own = msgspec.json.decode(raw, type=_Named).id
+    return own if isinstance(own, str) else f"item_{place}_{_name(http).removeprefix('resp_')}"
+
+
+def _to_item(http: Request, place: int, raw: bytes) -> Object:
+    """With an id, a type, a status, and the parts of its content."""
+    item: Object = {"status": "completed", **msgspec.json.decode(raw)}
+    item["type"] = item.get("type") or "message"
+    if item["type"] == "message" and isinstance(item.get("content"), str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        item["content"] = [{"type": kind, "text": item["content"]}]
+    return {**item, "id": _id_of(http, place, raw)}
 
 
 def _respond(found: Object) -> Response:

@@ -13,6 +13,7 @@ from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.models import Model, Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import InferRequest, WantedOutput, check_fits
@@ -23,12 +24,13 @@ _MICROSECONDS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class V2:
-    """The protocol of one server."""
+    """The protocol of one server.  `traces` say how requests are traced, None if they are not."""
 
     site: Site
     models: Models
     memory: SharedMemory
     limits: ServerLimits
+    traces: TraceOptions | None = None
 
     async def infer(self, model: Model, request: InferRequest, terms: Terms) -> Selected:
         """The one answer.  Raises ServingError."""

@@ -1,4 +1,4 @@
-"""Servables as models of protocol v2: found by name, and described in its words.
+"""Servables as models of protocol v2, found by name.
 
 A model is a servable's default method: its only one, else `predict`; a language model is one by
 itself.  Other methods are models called NAME.METHOD.
@@ -6,30 +6,15 @@ itself.  Other methods are models called NAME.METHOD.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from mindspore_serving import __version__
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
 from mindspore_serving.frontends.health import of_servable
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
-from mindspore_serving.wire.tensor import MAX_INSTANCES
-from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
 
 DEFAULT = "predict"
-PLATFORM = "mindspore_serving"
-LANGUAGE_PLATFORM = "mindspore_serving_llm"
-EXTENSIONS = (
-    "binary_tensor_data",
-    "parameters",
-    "model_configuration",
-    "model_repository",
-    "statistics",
-    "logging",
-    "generate",
-)
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 _ONE = (1,)  # a language model takes one prompt, and no dimension counts instances
 GENERATE = InstanceSignature(
@@ -131,59 +116,17 @@ class Models:
             if method != default:
                 yield f"{servable}.{method}"
 
-    def metadata(self, model: Model) -> dict[str, Any]:
-        return {
-            "name": model.name,
-            "versions": [str(version) for version in model.versions],
-            "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-            "inputs": [_to_tensor(spec, model) for spec in model.signature.inputs],
-            "outputs": [_to_tensor(spec, model) for spec in model.signature.outputs],
-        }
-
-    def config(self, model: Model) -> dict[str, Any]:
-        """The part of Triton's ModelConfig that means something here."""
-        return {
-            "name": model.name,
-            "platform": LANGUAGE_PLATFORM if model.language else PLATFORM,
-            "backend": PLATFORM,
-            "max_batch_size": 0 if model.language else MAX_INSTANCES,
-            "input": [_to_config(spec) for spec in model.signature.inputs],
-            "output": [_to_config(spec) for spec in model.signature.outputs],
-            "model_transaction_policy": {"decoupled": model.streams},
-        }
-
-    def statistics(self, name: str = "", version: int = 0) -> dict[str, Any]:
-        """Of one model, or of all that are loaded.  Raises NotFound."""
+    def loaded(self, name: str = "", version: int = 0) -> list[Model]:
+        """One model, or all that are loaded.  Raises NotFound."""
         if name:
-            models = [self.find(name, version)]
-        else:
-            models = [
-                self.find(name, one.version)
-                for one in self._control.readiness()
-                if one.is_ready
-                for name in self.names_of(one.name, one.version)
-                if self._is_callable(name, one)
-            ]
-        return {"model_stats": [self._statistics_of(model) for model in models]}
-
-    def _statistics_of(self, model: Model) -> dict[str, Any]:
-        method = "@generate" if model.language else model.method
-        found = self._control.counts(model.servable, model.version, method)
-        return {
-            "name": model.name,
-            "version": str(model.version),
-            "last_inference": found.last_ms,
-            "inference_count": found.num_instances,
-            "execution_count": found.num_succeeded,
-            "inference_stats": {
-                "success": _times(found.num_succeeded, found.succeeded_ns),
-                "fail": _times(found.num_failed, found.failed_ns),
-                "queue": _times(found.num_waited, found.waited_ns),
-                "compute_input": _times(found.num_succeeded, 0),
-                "compute_infer": _times(found.num_succeeded, found.worker_ns),
-                "compute_output": _times(found.num_succeeded, 0),
-            },
-        }
+            return [self.find(name, version)]
+        return [
+            self.find(name, one.version)
+            for one in self._control.readiness()
+            if one.is_ready
+            for name in self.names_of(one.name, one.version)
+            if self._is_callable(name, one)
+        ]
 
     def _language_model(self, found: ServableSignature) -> ServedModel | None:
         for model in self._language.all():
@@ -220,11 +163,6 @@ class Models:
         return _unknown(name)
 
 
-def server_metadata(*, has_memory: bool) -> dict[str, Any]:
-    extensions = [*EXTENSIONS, *(["system_shared_memory"] if has_memory else [])]
-    return {"name": PLATFORM, "version": __version__, "extensions": extensions}
-
-
 def _unknown(name: str) -> NotFound:
     return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
 
@@ -245,25 +183,3 @@ def _default_of(found: ServableSignature) -> str:
             f"are: {names}"
         )
     return method
-
-
-def _times(count: int, ns: int) -> dict[str, int]:
-    return {"count": count, "ns": ns}
-
-
-def _to_tensor(spec: ValueSpec, model: Model) -> dict[str, Any]:
-    """The first dimension counts instances; "" is a type that a Python stage decides."""
-    row = BY_DTYPE.get(spec.dtype or "")
-    shape = [*([] if model.language else [-1]), *_sizes(spec)]
-    return {"name": spec.name, "datatype": row.name if row else "", "shape": shape}
-
-
-def _to_config(spec: ValueSpec) -> dict[str, Any]:
-    row = BY_DTYPE.get(spec.dtype or "")
-    kind = "INVALID" if row is None else "STRING" if row is BY_NAME["BYTES"] else row.name
-    optional = {"optional": True} if spec.is_optional else {}
-    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": _sizes(spec), **optional}
-
-
-def _sizes(spec: ValueSpec) -> list[int]:
-    return [-1 if size is None else size for size in spec.shape or ()]

@@ -130,8 +130,8 @@ def _of_server() -> Iterator[Operation]:
     yield Operation("GET", path, text, ready, others={"503": ready}, is_open=True)
     for path, present in (
         ("/v2/logging", log_settings()),
-        ("/v2/trace/setting", trace_settings()),
-        ("/v2/models/{name}/trace/setting", trace_settings()),
+        ("/v2/trace/setting", trace_settings(None)),
+        ("/v2/models/{name}/trace/setting", trace_settings(None)),
     ):
         what = "Which levels are logged" if "logging" in path else "How requests are traced"
         answer = {JSON: to_object(dict.fromkeys(present, {}))}

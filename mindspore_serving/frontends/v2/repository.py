@@ -5,6 +5,7 @@ from typing import Any
 
 from mindspore_serving.core.service import ModelControl, ModelState
 from mindspore_serving.errors import InvalidInputs, ServingError, Unsupported
+from mindspore_serving.frontends.v2.descriptions import to_config
 from mindspore_serving.frontends.v2.load_config import to_changes
 from mindspore_serving.frontends.v2.models import Models
 
@@ -46,7 +47,7 @@ async def load(
 def _shown(models: Models, name: str) -> Mapping[str, Any]:
     """The configuration of `name` that clients see; just its name if it is not loaded."""
     try:
-        return models.config(models.find(name))
+        return to_config(models.find(name))
     except ServingError:
         return {"name": name}
 

@@ -11,10 +11,15 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.v2 import generating, repository, settings
+from mindspore_serving.frontends.v2.descriptions import (
+    server_metadata,
+    to_config,
+    to_metadata,
+    to_statistics,
+)
 from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.http_inference import infer
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import server_metadata
 from mindspore_serving.wire.v2.request import to_version
 
 _MAX_SMALL = 1 << 20  # bytes of a body that holds settings
@@ -64,10 +69,10 @@ def _server_routes(v2: V2) -> list[BaseRoute]:
         return _json(settings.change_log_settings(await _object(http)))
 
     async def show_trace(_: Request) -> Response:
-        return _json(settings.trace_settings())
+        return _json(settings.trace_settings(v2.traces))
 
     async def change_trace(http: Request) -> Response:
-        return _json(settings.change_trace_settings(await _object(http)))
+        return _json(settings.change_trace_settings(await _object(http), v2.traces))
 
     return [
         route("/v2", {"GET": metadata}),
@@ -84,10 +89,10 @@ def _model_routes(v2: V2) -> list[BaseRoute]:
         return _json({"models": v2.models.names()})
 
     async def metadata(http: Request) -> Response:
-        return _json(v2.models.metadata(v2.models.find(*model_of(http))))
+        return _json(to_metadata(v2.models.find(*model_of(http))))
 
     async def config(http: Request) -> Response:
-        return _json(v2.models.config(v2.models.find(*model_of(http))))
+        return _json(to_config(v2.models.find(*model_of(http))))
 
     async def ready(http: Request) -> Response:
         name, version = model_of(http)
@@ -95,10 +100,10 @@ def _model_routes(v2: V2) -> list[BaseRoute]:
         return _json({"name": name, "ready": is_ready}, 200 if is_ready else 503)
 
     async def statistics(http: Request) -> Response:
-        return _json(v2.models.statistics(*model_of(http)))
+        return _json(to_statistics(v2.site.control, v2.models.loaded(*model_of(http))))
 
     async def all_statistics(_: Request) -> Response:
-        return _json(v2.models.statistics())
+        return _json(to_statistics(v2.site.control, v2.models.loaded()))
 
     return [
         route("/v2/models", {"GET": models}),

@@ -12,9 +12,14 @@ from mindspore_serving.frontends.grpc_calls import AdmittedCall, CallGate, abort
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.terms import Terms
 from mindspore_serving.frontends.v2 import repository, settings
+from mindspore_serving.frontends.v2.descriptions import (
+    server_metadata,
+    to_config,
+    to_metadata,
+    to_statistics,
+)
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.models import server_metadata
 from mindspore_serving.frontends.v2.stream import Stream
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
@@ -114,14 +119,15 @@ class Service:
 
     async def _model_metadata(self, request: pb.ModelMetadataRequest) -> dict[str, Any]:
         models = self._v2.models
-        return models.metadata(models.find(request.name, to_version(request.version)))
+        return to_metadata(models.find(request.name, to_version(request.version)))
 
     async def _model_config(self, request: pb.ModelConfigRequest) -> dict[str, Any]:
         models = self._v2.models
-        return {"config": models.config(models.find(request.name, to_version(request.version)))}
+        return {"config": to_config(models.find(request.name, to_version(request.version)))}
 
     async def _statistics(self, request: pb.ModelStatisticsRequest) -> dict[str, Any]:
-        return self._v2.models.statistics(request.name, to_version(request.version))
+        found = self._v2.models.loaded(request.name, to_version(request.version))
+        return to_statistics(self._v2.site.control, found)
 
     async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
         source, models = self._v2.site.repository, self._v2.models
@@ -155,7 +161,7 @@ class Service:
 
     async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:
         changes = {name: list(one.value) or None for name, one in request.settings.items()}
-        found = settings.change_trace_settings(changes)
+        found = settings.change_trace_settings(changes, self._v2.traces)
         return {
             "settings": {
                 name: {"value": value if isinstance(value, list) else [value]}

@@ -1,21 +1,15 @@
 """The settings of protocol v2 that can be read, and changed as far as that means something here:
-which levels are logged.  Requests are not traced."""
+which levels are logged, and how requests are traced."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.tracing.options import TraceOptions
 
 _FLAGS = ("log_info", "log_warning", "log_error")  # from level 1 on
 _VERBOSE = "log_verbose_level"
-_TRACE = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-}
 
 
 def log_settings() -> dict[str, Any]:
@@ -49,15 +43,32 @@ def change_log_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
     return log_settings()
 
 
-def trace_settings() -> dict[str, Any]:
-    return dict(_TRACE)
+def trace_settings(traces: TraceOptions | None) -> dict[str, Any]:
+    """What `traces` say, None if requests are not traced; one of `trace_rate` requests is recorded,
+    of those that come without a trace."""
+    ratio = 0.0 if traces is None else 1.0 if traces.ratio is None else traces.ratio
+    return {
+        "trace_level": ["TIMESTAMPS" if ratio else "OFF"],
+        "trace_rate": str(round(1 / ratio) if ratio else 0),
+        "trace_count": "-1",
+        "log_frequency": "0",
+        "trace_file": "",
+        "trace_mode": "opentelemetry",
+    }
 
 
-def change_trace_settings(changes: Mapping[str, Any]) -> dict[str, Any]:
+def change_trace_settings(
+    changes: Mapping[str, Any], traces: TraceOptions | None
+) -> dict[str, Any]:
     """The same settings.  Raises InvalidInputs for any other."""
+    present = trace_settings(traces)
     for name, value in changes.items():
-        if name not in _TRACE:
-            raise InvalidInputs(f"trace setting '{name[:64]}' is unknown; there are {list(_TRACE)}")
-        if value is not None and value not in (_TRACE[name], [_TRACE[name]]):
-            raise InvalidInputs(f"trace setting {name} is {value!r}: tracing is not available")
-    return trace_settings()
+        if name not in present:
+            text = f"trace setting '{name[:64]}' is unknown; there are {list(present)}"
+            raise InvalidInputs(text)
+        if value is not None and value not in (present[name], [present[name]]):
+            raise InvalidInputs(
+                f"trace setting {name} is {value!r:.100}: the operator of the server says what is "
+                "traced (--trace-endpoint)"
+            )
+    return present

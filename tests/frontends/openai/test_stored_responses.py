@@ -101,9 +101,18 @@ def test_what_a_response_was_given_is_listed(client):
     assert [item.id for item in again.data] == [item.id for item in found.data]
 
 
+def test_items_have_a_type_and_an_id_whatever_they_came_with(web):
+    given = [{"type": None, "role": "user", "content": "x", "id": 5}]
+    name = web.call("POST", "/v1/responses", {"model": "toy", "input": given}).json["id"]
+    (item,) = web.call("GET", f"/v1/responses/{name}/input_items").json["data"]
+    assert (item["type"], item["content"][0]["text"]) == ("message", "x")
+    assert item["id"].startswith("item_0_")
+
+
 @pytest.mark.parametrize(
     ("query", "text"),
     [
+        (f"/input_items?limit={'9' * 5000}", "limit is"),
         ("/input_items?limit=101", 'limit is "101", expected 1 to 100'),
         ("/input_items?order=up", 'order is "up", expected asc or desc'),
         ("/input_items?after=x", 'after is "x", expected the id of an item'),

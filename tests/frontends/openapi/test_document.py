@@ -14,9 +14,11 @@ from mindspore_serving.core.signature import InstanceSignature, ServableSignatur
 from mindspore_serving.frontends.http.app import ClassicRoute, own_routes
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.openai.fields import CHAT
+from mindspore_serving.frontends.openai.requests import ChatRequest
 from mindspore_serving.frontends.openapi import Visible, sections_of, values
 from mindspore_serving.frontends.openapi.document import to_document
 from mindspore_serving.frontends.openapi.methods import Served
+from mindspore_serving.frontends.operation import Body, Operation, Section
 from mindspore_serving.frontends.protocols import mount
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
@@ -103,10 +105,13 @@ def test_refused_and_ignored_fields_are_said_to_be_so() -> None:
 
 
 def test_a_new_row_of_a_table_is_in_the_document() -> None:
-    schema = SAMPLING["top_p"].to_schema()
     table = replace(CHAT, ignored=(*CHAT.ignored, "brand_new"))
-    assert table.describe()["top_p"] == schema
-    assert table.describe()["brand_new"] == {"description": "ignored"}
+    body = Body(ChatRequest, {ChatRequest: table})
+    section = Section("New", "", {}, (Operation("POST", "/new", "", {}, body),))
+    schemas = to_document([section], has_keys=False)["components"]["schemas"]
+    fields = schemas["New.ChatRequest"]["properties"]
+    assert fields["brand_new"] == {"description": "ignored"}
+    assert fields["min_p"]["description"] == SAMPLING["min_p"].meaning
 
 
 def test_protocols_may_have_types_of_the_same_name() -> None:

@@ -10,8 +10,8 @@ from tests.frontends.page.browser import CHROMIUM, Browser
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talking]:
-    """A language model and a classic servable."""
-    with talking(tmp_path_factory.mktemp("talking")) as running:
+    """A language model that embeds as well, and a classic servable."""
+    with talking(tmp_path_factory.mktemp("talking"), "--llm-option", "embeddings=true") as running:
         yield running
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 OPEN = "details.operation:not([hidden])"
@@ -43,4 +44,5 @@ def test_an_error_of_the_server_is_shown(browser: Browser, server: Talking) -> N
     browser.answer("/openapi.json", 503, '{"error": "not yet"}')
     browser.open(f"{server.url}/docs")
     browser.until("document.getElementById('state').textContent === 'not yet'")
-    browser.complaints.clear()  # of the status
+    eventually(lambda: browser.evaluate("true") and browser.complaints)  # it logs the status
+    browser.complaints.clear()

@@ -1,10 +1,11 @@
-"""Settings of protocol v2: levels of the log, and no traces."""
+"""Settings of protocol v2: levels of the log, and traces."""
 
 import pytest
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.v2 import settings
+from mindspore_serving.tracing.options import TraceOptions
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +73,20 @@ def test_lines_are_logged_from_the_level_on(capsys):
 
 
 @pytest.mark.parametrize("changes", [{}, {"trace_level": ["OFF"]}, {"trace_rate": None}])
-def test_traces_are_off(changes):
-    assert settings.change_trace_settings(changes)["trace_level"] == ["OFF"]
+def test_traces_are_off_unless_the_operator_wants_them(changes):
+    assert settings.change_trace_settings(changes, None)["trace_level"] == ["OFF"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "level", "rate"),
+    [(None, "TIMESTAMPS", "1"), (0.01, "TIMESTAMPS", "100"), (0, "OFF", "0")],
+)
+def test_the_rate_of_traces_is_how_many_requests_have_one(ratio, level, rate):
+    found = settings.trace_settings(TraceOptions(ratio=ratio))
+    assert (found["trace_level"], found["trace_rate"]) == ([level], rate)
 
 
 @pytest.mark.parametrize("changes", [{"trace_level": ["TIMESTAMPS"]}, {"trace_speed": "1"}])
-def test_traces_cannot_be_switched_on(changes):
+def test_clients_cannot_switch_traces_on(changes):
     with pytest.raises(InvalidInputs):
-        settings.change_trace_settings(changes)
+        settings.change_trace_settings(changes, None)

@@ -7,6 +7,7 @@ import pytest
 from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.llm.serving import recording
 from mindspore_serving.llm.serving.recording import Recorder, Timing
+from mindspore_serving.llm.serving.timeline import Timeline
 
 WAIT = 2.5  # seconds, by the clock that the test sets
 
@@ -29,20 +30,20 @@ def counted(recorder, name):
 
 
 def test_the_wait_for_the_first_step_is_counted_once_it_is_known(clock):
-    timing = Timing(recorder := Recorder())
-    timing.ready_at = clock.now = 101.0
+    timing = Timing(recorder := Recorder(), line := Timeline(accepted=100.0, ready=101.0))
     assert counted(recorder, "queue_seconds") == (0, 0)
-    assert timing.begin(101.0 + WAIT) == WAIT
+    line.first_step = 101.0 + WAIT
+    timing.begin()
     assert counted(recorder, "queue_seconds") == (1, WAIT)
 
 
 def test_a_generation_is_cut_into_queue_prompt_and_tokens(clock):
-    timing = Timing(recorder := Recorder())
-    timing.begin(102.0)
+    line = Timeline(100.0, first_step=102.0, num_prompt_tokens=7, num_generated_tokens=4)
+    timing = Timing(recorder := Recorder(), line)
     for clock.now, num_tokens in ((105.0, 1), (106.0, 1), (110.0, 2)):
         timing.add(0, num_tokens, None)
     timing.add(0, 0, FinishReason.STOP)
-    timing.end(7, 4)
+    timing.end()
     assert counted(recorder, "time_to_first_token_seconds") == (1, 5.0)
     assert counted(recorder, "prefill_seconds") == (1, 3.0)
     assert counted(recorder, "inter_token_seconds") == (3, 5.0), "tokens of one step share its time"
@@ -55,8 +56,7 @@ def test_a_generation_is_cut_into_queue_prompt_and_tokens(clock):
 
 
 def test_tokens_of_different_answers_do_not_follow_each_other(clock):
-    timing = Timing(recorder := Recorder())
-    timing.begin(100.0)
+    timing = Timing(recorder := Recorder(), Timeline(100.0, first_step=100.0))
     for clock.now, index in ((101.0, 0), (102.0, 1), (104.0, 0)):
         timing.add(index, 1, None)
     assert counted(recorder, "time_to_first_token_seconds") == (1, 1.0)
@@ -64,10 +64,9 @@ def test_tokens_of_different_answers_do_not_follow_each_other(clock):
 
 
 def test_a_generation_that_fails_before_its_first_token_has_no_times(clock):
-    timing = Timing(recorder := Recorder())
-    timing.begin(101.0)
+    timing = Timing(recorder := Recorder(), Timeline(100.0, first_step=101.0))
     timing.add(0, 0, FinishReason.ERROR)
-    timing.end(3, 0)
+    timing.end()
     assert recorder.answers == {"error": 1}
     assert counted(recorder, "generation_seconds") == (0, 0)
     assert counted(recorder, "request_generated_tokens") == (1, 0)
