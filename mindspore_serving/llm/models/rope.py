@@ -58,7 +58,10 @@ def rope_from(
     if scaling is None:
         raise StartError(f"rope scaling {kind!r} is unknown, expected one of {sorted(SCALINGS)}")
     base = float(parameters.get("rope_theta") or base)
-    dim = int(head_dim * float(parameters.get("partial_rotary_factor", 1.0)))
+    share = float(parameters.get("partial_rotary_factor") or 1.0)
+    if share > 1:
+        raise StartError(f"config.json has partial_rotary_factor {share}, expected at most 1")
+    dim = int(head_dim * share)
     try:
         return scaling(_Setting(base, dim, trained, longest, parameters))
     except (ArithmeticError, ValueError) as error:

@@ -245,7 +245,7 @@ def _windows(config: Config, num_layers: int) -> tuple[int, ...]:
         window = 0
     kinds = config.get("layer_types")
     pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
-    first = config.get("max_window_layers", 0) if "use_sliding_window" in config else 0
+    first = (config.get("max_window_layers") or 0) if "use_sliding_window" in config else 0
     if kinds is not None:
         if len(kinds) != num_layers:
             raise StartError(
