@@ -11,6 +11,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.metrics.exposition import Page
 from tests.frontends.inference import FakeInference
 from tests.waiting import PATIENCE
 
@@ -29,6 +30,13 @@ def post(body=BODY, path=b"/model/add:m", headers=(), version=b"1.1"):
 
 
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def numbers() -> Page:
+    """One metric."""
+    page = Page()
+    page.add("serving_requests_in_flight", 3)
+    return page
 
 
 class Inference(FakeInference):
@@ -92,7 +100,7 @@ class Web:
         app = make_app(
             self.inference,
             self.control,
-            lambda: b"numbers",
+            numbers,
             rest=rest,
             keys=keys,
             sites=sites,

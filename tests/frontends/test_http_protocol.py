@@ -338,7 +338,6 @@ def test_an_inference_that_raises_is_an_answer_and_no_end(web, capsys):
     ("path", "body"),
     [
         (b"/health", b"ready"),
-        (b"/metrics", b"numbers"),
         (b"/servables", b'{"servables":[{"name":"add"}]}'),
     ],
 )
@@ -346,6 +345,13 @@ def test_get_goes_to_the_application(web, path, body):
     client = web.connect().send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path)
     status, _, answer = client.read()
     assert (status, answer) == (200, body)
+
+
+def test_metrics_are_those_that_were_gathered_and_those_of_the_process(web):
+    status, _, answer = web.connect().send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").read()
+    assert status == 200
+    assert b"\nserving_requests_in_flight 3.0\n" in answer
+    assert b"\nprocess_open_fds " in answer
 
 
 @pytest.mark.parametrize("verb", [b"GET", b"PUT", b"DELETE"])

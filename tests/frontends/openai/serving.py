@@ -39,6 +39,7 @@ from mindspore_serving.llm.processing.answer_format import (
     AnswerParser,
     to_answer_format,
 )
+from mindspore_serving.metrics.exposition import Page
 from tests.frontends.inference import FakeCall, FakeInference
 from tests.waiting import PATIENCE
 
@@ -207,7 +208,7 @@ class Web:
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         rest = MsRest(MAX_BODY)
         found, served = Keys(keys), (self.inference, self.control)
-        app = make_app(*served, lambda: b"", rest=rest, keys=found, routes=mount(site))
+        app = make_app(*served, Page, rest=rest, keys=found, routes=mount(site))
         path = FastPath(self.inference, rest, Keys())
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))

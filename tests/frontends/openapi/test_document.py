@@ -23,6 +23,7 @@ from mindspore_serving.frontends.protocols import mount
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.metrics.exposition import Page
 
 PLACES = {"version": "1", "servable": "toy"}
 IMAGE = ValueSpec("image", "float32", (3, None))
@@ -54,7 +55,7 @@ def document(*found: Served) -> Any:
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    own = own_routes(None, _Control(), lambda: b"", MsRest(1))  # type: ignore[arg-type]
+    own = own_routes(None, _Control(), Page, MsRest(1))  # type: ignore[arg-type]
     mounted = mount(_v2().site, "r21", _v2()).routes
     # Classic URLs with other words before "model" are for old clients.
     routes = [one for one in (*mounted, *own) if not isinstance(one, ClassicRoute)]

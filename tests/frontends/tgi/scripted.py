@@ -27,6 +27,7 @@ from mindspore_serving.frontends.http.app import make_app
 from mindspore_serving.frontends.language import LanguageModels
 from mindspore_serving.frontends.ms_rest import MsRest
 from mindspore_serving.frontends.site import Site
+from mindspore_serving.metrics.exposition import Page
 from tests.frontends.inference import FakeCall, FakeInference
 
 CARD = ModelCard(
@@ -118,7 +119,7 @@ class Server:
         self.app = make_app(
             self.inference,
             self.control,
-            lambda: b"",
+            Page,
             rest=MsRest(max_body),
             routes=make_routes(self.site),
         )
