@@ -6,6 +6,7 @@ Knows nothing of what runs on it.
 import asyncio
 import atexit
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -110,6 +111,16 @@ class FunctionThread:
     def _run(self) -> None:
         while True:
             self._queue.get()()
+
+
+@functools.cache
+def _thread(name: str) -> FunctionThread:
+    return FunctionThread(name)
+
+
+async def on_thread(name: str, function: Callable[..., T], *arguments: Any) -> T:
+    """What `function` returns or raises, run by the thread `name`, one for this process."""
+    return await _thread(name).run(function, *arguments)
 
 
 def _in_loop(

@@ -265,6 +265,12 @@ def test_a_circle_of_imports_is_found_in_every_form(line: str) -> None:
     assert cycle_in(file_imports(texts | {"core.c": ("from .a import A", package)})) != []
 
 
+def test_nothing_runs_on_the_threads_of_asyncio() -> None:
+    """They take nothing when the main thread has ended, as that of a start-up script has."""
+    calls = ("to_thread(", "run_in_executor(")
+    assert [path for path in sources() if any(one in path.read_text() for one in calls)] == []
+
+
 def test_front_ends_know_no_language_model_engine() -> None:
     for line in ("from mindspore_serving.llm.chat import template", "import mindspore_serving.llm"):
         assert upward_imports(ast.parse(line), "frontends", (PACKAGE, "frontends")) != []

@@ -1,12 +1,11 @@
 """The body of a request: read within a limit, and decoded.  Knows no protocol's errors."""
 
-import functools
 from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
 
-from mindspore_serving.aio import FunctionThread
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.errors import InvalidField, TooLarge
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
@@ -34,13 +33,8 @@ async def read_json(request: Request, most: int, limits: LanguageLimits) -> byte
     body = await read_body(request, min(most, limits.max_body))
     if len(body) > SMALL:
         allowed = Shape(limits.max_values, limits.max_objects)
-        await _thread().run(check_shape, body, allowed)
+        await on_thread("bodies", check_shape, body, allowed)
     return body
-
-
-@functools.cache
-def _thread() -> FunctionThread:
-    return FunctionThread("bodies")
 
 
 def too_large(most: int) -> TooLarge:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
 from mindspore_serving.errors import NotFound, ServingError
@@ -66,7 +67,7 @@ class ModelRepository:
         """`deployments` are served at first, and later what `wanted` gives, when somebody asks for
         it.  Its ServingErrors are reported to them."""
         self._wanted = wanted
-        self._last = await asyncio.to_thread(_look_at, deployments)
+        self._last = await on_thread("files", _look_at, deployments)
         for one in itertools.chain(*self._last.values()):
             self._files[_key(one.deployment)] = one.files
 
@@ -135,7 +136,7 @@ class ModelRepository:
         while True:
             await asyncio.sleep(seconds)
             try:
-                found, text = await asyncio.to_thread(self._find), ""
+                found, text = await on_thread("files", self._find), ""
                 await self._follow(found)
             except ServingError as error:
                 text = str(error)
@@ -151,7 +152,7 @@ class ModelRepository:
             before = self._changes.get(name, {})
             self._changes[name] = changes
             try:
-                found = (await asyncio.to_thread(self._find)).get(name)
+                found = (await on_thread("files", self._find)).get(name)
                 if found is None:
                     raise NotFound(f"There is no servable '{name}' to be loaded any more")
                 self._unloaded.discard(name)
@@ -180,7 +181,7 @@ class ModelRepository:
     async def _look(self) -> dict[str, list[Found]]:
         """What is to be served now, for clients: all that ask meanwhile wait for one look."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(asyncio.to_thread(self._find))
+            self._looking = asyncio.ensure_future(on_thread("files", self._find))
         return await asyncio.shield(self._looking)
 
     async def _follow(self, found: dict[str, list[Found]]) -> None:

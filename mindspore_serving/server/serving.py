@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindspore_serving import __version__, log
-from mindspore_serving.aio import FunctionThread
+from mindspore_serving.aio import FunctionThread, on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
@@ -224,7 +224,7 @@ class Serving:
         self._grpc = self._http = None
         self._memory.close()
         if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+            await on_thread("traces", self._tracer.close)
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a gRPC server shows."""

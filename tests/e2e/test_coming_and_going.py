@@ -52,6 +52,27 @@ def test_a_script_loads_and_unloads_servables(serve, tmp_path):
     assert ask(calls, "toy") == 1
 
 
+def test_a_script_that_has_ended_still_loads_what_clients_ask_for(run_script, tmp_path):
+    write(tmp_path, "toy", 1)
+    calls = Calls("", free_port())
+    script = run_script(
+        "from mindspore_serving import server\n"
+        f"server.start_servables(server.ServableStartConfig({str(tmp_path)!r}, 'toy', 0))\n"
+        f"server.start_restful_server('127.0.0.1:{calls.http}', allow_loading=True)\n"
+        "import threading\n"
+        "main = threading.main_thread()\n"
+        "def say():\n"
+        "    main.join()\n"
+        "    print('the script has ended', flush=True)\n"
+        "threading.Thread(target=say, daemon=True).start()\n"
+    )
+    script.says("the script has ended")
+    write(tmp_path, "toy", 22)
+    status, body = calls.http_call("POST", "/v2/repository/models/toy/load", b"{}")
+    assert (status, body) == (200, b"")
+    assert ask(calls, "toy") == 22
+
+
 def test_changed_code_is_loaded_by_name(serve, tmp_path):
     calls = serve(WHO.replace("NUMBER", "1"))
     write(tmp_path, "toy", 22)

@@ -4,8 +4,8 @@ GET /health, /livez, /readyz, /metrics and /servables; the classic RESTful proto
 other forms, streams and wrong methods; and what is answered for a path that no protocol has.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Scope
 
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends import refusals
@@ -60,7 +61,7 @@ def own_routes(
         return JSONResponse({"servables": control.observe()})
 
     async def show_metrics(_: HttpRequest) -> Response:
-        body = await asyncio.to_thread(metrics().render, has_process=True)
+        body = await on_thread("metrics", partial(metrics().render, has_process=True))
         return Response(body, media_type="text/plain; version=0.0.4")
 
     async def classic(http: HttpRequest) -> Response:

@@ -5,7 +5,6 @@ The document is made from the tables that the protocols use, and from the signat
 served now.  It is made on a thread of its own, and anew only when that has changed.
 """
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from mindspore_serving.aio import FunctionThread
+from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends import page
 from mindspore_serving.frontends.anthropic import operations as anthropic
 from mindspore_serving.frontends.llm_serving import operations as llm_serving
@@ -72,7 +71,7 @@ class _Described:
         names = [one.name for one in site.models.all()] if site.control.has_language_models else []
         state = methods.look(site), tuple(names)
         if state != self._of:
-            self._kept = await _thread().run(self._make, *state)
+            self._kept = await on_thread("openapi", self._make, *state)
             self._of = state
         return self._kept
 
@@ -103,8 +102,3 @@ def sections_of(
 
 def _with(section: Section, more: Iterable[Operation]) -> Section:
     return replace(section, operations=(*more, *section.operations))
-
-
-@functools.cache
-def _thread() -> FunctionThread:
-    return FunctionThread("openapi")

@@ -1,14 +1,13 @@
 """POST .../infer: the body with its header, compressed or not, and the answer in the form that the
 client asked for."""
 
-import functools
 import zlib
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.aio import FunctionThread
+from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.disconnect import while_there
@@ -63,7 +62,7 @@ async def read_encoded(http: Request, max_body: int) -> bytes:
         return body
     if encoding not in _FORMATS:
         raise InvalidInputs(f"content-encoding {encoding[:32]!r}, expected gzip or deflate")
-    return await _thread().run(_decompress, body, encoding, max_body)
+    return await on_thread("compression", _decompress, body, encoding, max_body)
 
 
 async def _respond(http: Request, model: Model, request: InferRequest, found: Selected) -> Response:
@@ -75,7 +74,7 @@ async def _respond(http: Request, model: Model, request: InferRequest, found: Se
         if len(body) <= SMALL:
             body = _compress(body, encoding)
         else:
-            body = await _thread().run(_compress, body, encoding)
+            body = await on_thread("compression", _compress, body, encoding)
     media_type = "application/json" if length is None else "application/octet-stream"
     return Response(body, 200, headers, media_type)
 
@@ -104,8 +103,3 @@ def _decompress(body: bytes, encoding: str, most: int) -> bytes:
 def _compress(body: bytes, encoding: str) -> bytes:
     encoder = zlib.compressobj(wbits=_FORMATS[encoding])
     return encoder.compress(body) + encoder.flush()
-
-
-@functools.cache
-def _thread() -> FunctionThread:
-    return FunctionThread("compression")
