@@ -100,11 +100,21 @@ def test_the_pieces_of_a_stream_have_it(calls: Calls) -> None:
     assert all("mine-3: piece" in line for line in logged("piece 1 of fig"))
 
 
-@pytest.mark.parametrize("given", ["mine-5", None, "not good"])
-def test_a_grpc_call_gets_its_id_back_as_trailing_metadata(calls: Calls, given: str | None) -> None:
+@pytest.mark.parametrize("given", ["mine-5", "not good"])
+def test_a_grpc_call_gets_its_id_back_as_trailing_metadata(calls: Calls, given: str) -> None:
     found = call(calls, PREDICT, to_request("toy", "said", 0, {"x": "kiwi"}), given)[ID]
     assert found == given if given == "mine-5" else found.startswith("req_")
     assert any(f"{found}: x is kiwi" in line for line in logged(f"{found}: x is kiwi"))
+
+
+def test_a_grpc_call_without_an_id_is_given_one_which_it_gets_if_it_fails(calls: Calls) -> None:
+    assert ID not in call(calls, PREDICT, to_request("toy", "said", 0, {"x": "lime"}))
+    (line,) = logged("x is lime")
+    assert "] req_" in line
+    failed = call(calls, PREDICT, to_request("nobody", "said", 0, {"x": 1}))
+    assert failed[ID].startswith("req_")
+    refused = call(calls, f"/{V2}/ModelInfer", pb.ModelInferRequest())
+    assert refused[ID].startswith("req_")
 
 
 def test_a_grpc_call_that_fails_gets_it_too(calls: Calls) -> None:
