@@ -45,7 +45,7 @@ def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float
 def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -> Iterator[str]:
     yield f"Ready after {seconds:.1f} s."
     if not settings.no_http:
-        yield f"  REST  {_url(settings)}  (GET /health, /metrics, /servables)"
+        yield f"  REST  {_url(settings)}  (GET /docs, /health, /metrics, /servables)"
     if not settings.no_grpc:
         yield f"  gRPC  {address(settings.host, settings.grpc_port)}"
     for servable in servables:
@@ -67,7 +67,8 @@ def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
         return
     url = _url(settings)
     yield f"  page     {url}/"
-    yield f"  OpenAI   {url}/v1   TGI  {url}   chat: mindspore-serving chat {url}"
+    yield f"  OpenAI   {url}/v1   Anthropic, Ollama, TGI  {url}"
+    yield f"  chat     mindspore-serving chat {url}"
 
 
 def call_line(

@@ -34,6 +34,17 @@ def test_an_ipv6_address_is_put_in_brackets() -> None:
     assert report.address("127.0.0.1", 1500) == "127.0.0.1:1500"
 
 
+def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
+    model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
+    lines = report.ready(ServeSettings(["."], no_grpc=True), [model], 1.0).splitlines()
+    assert "  REST  http://127.0.0.1:1500  (GET /docs, /health, /metrics, /servables)" in lines
+    assert (
+        "  OpenAI   http://127.0.0.1:1500/v1   Anthropic, Ollama, TGI  http://127.0.0.1:1500"
+        in lines
+    )
+    assert "  chat     mindspore-serving chat http://127.0.0.1:1500" in lines
+
+
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
     line = report.call_line(ServeSettings(["."], host="0.0.0.0"), "add", *METHOD)
     words = shlex.split(line)
