@@ -11,6 +11,7 @@ from mindspore_serving.execution.job import Item, Job, Outcome, PreparedStage
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.tracing.span import BATCH_REQUESTS, BATCH_SIZE
 
+MOST_NAMED = 16  # requests of a batch whose ids stand in front of a line
 _set_ids, _context = log.request_id.set, user_spans.current.get
 
 
@@ -28,8 +29,10 @@ def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTra
         _set_ids(jobs[0].item.request_id)
         return None
     items = list(dict.fromkeys([job.item for job in jobs]))
-    ids = ",".join([item.request_id for item in items])
-    _set_ids(ids)
+    ids = [item.request_id for item in items[:MOST_NAMED]]
+    if len(items) > MOST_NAMED:
+        ids.append(f"{len(items) - MOST_NAMED} more")
+    _set_ids(",".join(ids))
     traces = [item.trace for item in items if item.trace is not None]
     return _begin(jobs, position, traces, len(items), is_batch=is_batch) if traces else None
 

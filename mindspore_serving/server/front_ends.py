@@ -118,6 +118,6 @@ def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
     if not all(map(is_key, keys)):
         raise InvalidInputs(
             f"Parameter 'api_keys' should be texts of {EXPECTED}, but one is not; a file of keys "
-            "is given as a pathlib.Path"
+            "is given as a pathlib.Path (serve: --api-key, --api-key-file)"
         )
     return tuple(map(ApiKey, keys))
