@@ -51,7 +51,7 @@ def routes(v2: V2, visible: Visible) -> list[BaseRoute]:
         return Response(body, headers=headers, media_type="application/json")
 
     async def docs(request: Request) -> Response:
-        return page.show(request, "docs.html")
+        return page.show(request, "docs/docs.html")
 
     return [Route(PATH, document, methods=["GET"]), Route("/docs", docs, methods=["GET"])]
 

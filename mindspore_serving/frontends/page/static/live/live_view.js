@@ -1,6 +1,7 @@
 // The live view: asks GET servables once a second while somebody looks.
 
-import { Refused, call } from "./api.js";
+import { Refused, call } from "../api.js";
+import { t } from "../texts.js";
 import { ServablePanel } from "./servable_panel.js";
 
 const PERIOD = 1000; // milliseconds
@@ -28,9 +29,9 @@ export class LiveView {
     try {
       const response = await call("servables", { signal: AbortSignal.timeout(10 * PERIOD) });
       this.#show((await response.json()).servables, performance.now());
-      tell("Connected", "good");
+      tell(t("connected"), "good");
     } catch (error) {
-      tell(error instanceof Refused ? error.message : "The server does not answer", "bad");
+      tell(error instanceof Refused ? error.message : t("unreachable"), "bad");
     }
     this.#asking = false;
     const left = Math.max(PERIOD - (performance.now() - began), 100);

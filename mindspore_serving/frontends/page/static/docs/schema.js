@@ -1,6 +1,6 @@
 // JSON schemas for people: a list of fields, of which deeper ones are opened one by one.
 
-import { make } from "./make.js";
+import { make } from "../make.js";
 
 // What a reference stands for.
 export function schemaOf(whole, schema) {

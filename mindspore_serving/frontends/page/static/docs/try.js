@@ -1,8 +1,8 @@
 // A form that sends a request and shows the answer, and the command that does the same.
 
-import { send } from "./api.js";
-import { quoted } from "./example.js";
-import { make } from "./make.js";
+import { send } from "../api.js";
+import { quoted } from "../call/example.js";
+import { make } from "../make.js";
 
 const MOST = 20000; // characters of an answer that are shown
 

@@ -1,8 +1,8 @@
 // The page at /docs: what /openapi.json describes, and a way to send each request.
 
-import { call, onLocked, setKey } from "./api.js";
+import { call, onLocked, setKey } from "../api.js";
 import { schemaOf, showSchema } from "./schema.js";
-import { make } from "./make.js";
+import { make } from "../make.js";
 import { tryIt } from "./try.js";
 
 const find = (id) => document.getElementById(id);

@@ -1,10 +1,10 @@
 // One servable in the live view: what it does now, and how to call it.
 
 import { Chart } from "./chart.js";
-import { callLine, quoted } from "./example.js";
-import { make } from "./make.js";
+import { callLine, quoted } from "../call/example.js";
+import { make } from "../make.js";
 import { rates } from "./rates.js";
-import { duration, rounded } from "./timing.js";
+import { duration, rounded } from "../timing.js";
 
 const count = (value) => value.toLocaleString("en");
 const percent = (value) => `${(100 * value).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %`;
