@@ -107,7 +107,6 @@ class Browser:
         )
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
-        self.until(f"innerWidth === {width}")
         self.evaluate(_TWO_FRAMES)  # a click before that would hit what was there
 
     def evaluate(self, expression: str) -> Any:

@@ -59,7 +59,7 @@ def test_where_there_is_no_language_model_calling_is_explained(
         assert "double(x) → y" in browser.text(".how")
         assert "chat" not in browser.text(".how")
         lines = browser.evaluate(
-            "[...document.querySelectorAll('pre')].map((one) => one.innerText)"
+            "[...document.querySelectorAll('.how pre')].map((one) => one.innerText)"
         )
         (line,) = [line for line in lines if ":double" in line]
         if shutil.which("curl"):

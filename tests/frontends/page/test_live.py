@@ -82,7 +82,7 @@ def test_the_live_view_shows_on_which_machines_workers_run(
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
     page.evaluate("document.querySelectorAll('.how').forEach((one) => { one.open = true })")
-    lines = page.evaluate("[...document.querySelectorAll('pre')].map((one) => one.innerText)")
+    lines = page.evaluate("[...document.querySelectorAll('.how pre')].map((one) => one.innerText)")
     # chat, embeddings and generate of the model; two methods of the servable
     assert len(lines) == 5
     began = {"data: {", '{"object":"list"', '{"instances":[{"finish_reason"', '{"instances":[{"y"'}

@@ -25,7 +25,7 @@ def test_nothing_sticks_out_at_any_width(page: Browser, width: int) -> None:
     page.look(width, 700)
     ask(page, "w" * 300)
     finished(page)
-    for view in ("chat", "live"):
+    for view in ("chat", "call", "live"):
         show(page, view)
         assert page.evaluate("document.documentElement.scrollWidth") == width
         outside = page.evaluate(

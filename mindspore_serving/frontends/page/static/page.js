@@ -1,6 +1,7 @@
 // Starts the page: its views, and the key that all may need.
 
 import { onLocked, setKey } from "./api.js";
+import { CallView } from "./call/call_view.js";
 import { Chat } from "./chat/chat.js";
 import { showFrame } from "./frame.js";
 import { LiveView } from "./live/live_view.js";
@@ -12,7 +13,11 @@ const find = (id) => document.getElementById(id);
 showFrame();
 const views = new Views();
 const chat = await Chat.open();
-const live = new LiveView(async (servables) => views.offerChat(await chat.refreshModels(servables)));
+const calls = new CallView();
+const live = new LiveView(async (servables) => {
+  calls.show(servables);
+  views.offerChat(await chat.refreshModels(servables));
+});
 
 onLocked((wasGiven) => {
   find("key-error").textContent = wasGiven ? t("key.refused") : "";
