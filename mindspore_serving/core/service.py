@@ -121,6 +121,10 @@ class Control(Protocol):
         """As `describe`, and how busy each is: requests, latencies, a language model's engine."""
         ...
 
+    def history(self) -> dict[str, Any]:
+        """Numbers of `observe` over the last hour, for JSON: rows of each servable version."""
+        ...
+
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         """The servables that are language models: name, version, card; the newest version that
         runs of each, in the order of their start."""

@@ -64,7 +64,7 @@ class Serving:
         self.repository = ModelRepository(
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
         )
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # what goes on until the end
         self._nodes: NodeServer | None = None
         self._node_place: MasterPlace | None = None  # where nodes join
         self._ray: RayMachines | None = None
@@ -106,7 +106,7 @@ class Serving:
         for deployment, error in failed:
             self.repository.on_failed(deployment.name, error)
         if poll_seconds:
-            self._following = asyncio.create_task(self.repository.follow(poll_seconds))
+            self._tasks.append(asyncio.create_task(self.repository.follow(poll_seconds)))
         return [(deployment.name, error) for deployment, error in failed]
 
     async def describe(self) -> list[dict[str, Any]]:
@@ -172,6 +172,7 @@ class Serving:
         server = HttpServer(where, app, path, options.limits, self._responses, tracer=self._tracer)
         await server.start(options.tls)
         self._http = server
+        self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
     async def start_nodes(
         self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
@@ -203,8 +204,8 @@ class Serving:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [

@@ -132,3 +132,44 @@ def test_a_hidden_page_asks_for_nothing(page: Browser) -> None:
     assert page.evaluate("window.asked") == 0
     page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
     page.until("window.asked > 0")
+
+
+def test_charts_begin_with_what_the_server_has_kept(browser: Browser, server: Talking) -> None:
+    shown = httpx.get(f"{server.url}/servables/history", timeout=PATIENCE).json()
+    width = len(shown["columns"])
+    waiting = shown["columns"].index("requests.waiting")
+    rows = [[age, *[None] * (width - 1)] for age in range(600, 0, -5)]
+    for row in rows:
+        row[waiting] = 77
+    shown["servables"] = [{"name": "words", "version": 1, "rows": rows}]
+    browser.answer("/servables/history", 200, json.dumps(shown))
+    browser.open(f"{server.url}/#live")
+    browser.until("document.querySelectorAll('.card').length === 2")
+    assert "highest 77" in chart(browser, "words", "Waiting")
+
+
+def test_language_models_come_first_and_a_closed_card_stays_closed(
+    browser: Browser, server: Talking
+) -> None:
+    titles = "[...document.querySelectorAll('.card h3')].map((one) => one.textContent)"
+    browser.open(f"{server.url}/#live")
+    browser.until("document.querySelectorAll('.card').length === 2")
+    assert browser.evaluate(titles)[0].startswith(MODEL)
+    browser.click(".card:nth-child(2) > summary")
+    browser.until("!document.querySelectorAll('.card')[1].open")
+    browser.until("JSON.stringify(localStorage).includes('closed')")
+    browser.open(f"{server.url}/?again#live")
+    browser.until("document.querySelectorAll('.card').length === 2")
+    opened = "[...document.querySelectorAll('.card')].map((one) => one.open)"
+    assert browser.evaluate(opened) == [True, False]
+
+
+def test_the_value_under_the_pointer_is_shown(page: Browser) -> None:
+    page.click("#views a[href='#live']")
+    page.until("document.body.dataset.view === 'live'")
+    page.evaluate(
+        "(() => { const one = document.querySelector('[data-title=\"Running\"] svg');"
+        "const {left, width} = one.getBoundingClientRect();"
+        "one.dispatchEvent(new PointerEvent('pointermove', {clientX: left + width - 1})); })()"
+    )
+    assert page.text("[data-title='Running'] .past").endswith("ago")
