@@ -35,7 +35,7 @@ def ended(page: Browser) -> None:
 def finished(page: Browser) -> str:
     """Wait for the end of the answer; its text."""
     ended(page)
-    return page.text(".log > li:last-child .said")
+    return page.text(".log > :last-child .said")
 
 
 def expected(server: Talking, *messages: tuple[str, str], max_tokens: int = 12) -> str:

@@ -48,12 +48,12 @@ def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Ta
     assert page.evaluate("document.querySelector('.log').ariaBusy") == "false"
     assert stored(page)[-1]["content"] == expected(server, ("user", "hello"), max_tokens=2000)
     assert len(text) > 100
-    numbers = page.text(".log > li:last-child .numbers")
+    numbers = page.text(".log > :last-child .numbers")
     assert re.fullmatch(
         r"2,000 tokens · [\d.,k]+ tokens/s · first after [\d.]+ m?s · prompt \d+( \(\d+ cached\))?",
         numbers,
     )
-    assert "cut off" in page.text(".log > li:last-child .note")
+    assert "cut off" in page.text(".log > :last-child .note")
 
 
 def test_the_conversation_is_sent_along_until_a_new_one(page: Browser, server: Talking) -> None:
@@ -100,8 +100,8 @@ def test_stopping_an_answer_stops_the_model(page: Browser, server: Talking, how:
     else:
         page.click("#stop")
     assert finished(page)
-    assert page.text(".log > li:last-child .note") == "stopped"
-    assert page.text(".log > li:last-child .numbers").startswith("about ")
+    assert page.text(".log > :last-child .note") == "stopped"
+    assert page.text(".log > :last-child .numbers").startswith("about ")
     eventually(lambda: row(server)["engine"]["num_running"] == 0, what="the engine stops")
     # what was said stays part of the conversation
     settings(page, max_tokens="5")

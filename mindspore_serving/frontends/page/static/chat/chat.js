@@ -108,7 +108,7 @@ export class Chat {
     this.#stop();
     this.#conversation = conversation;
     const isTwo = conversation.lanes.length > 1;
-    this.#lanes = conversation.lanes.map((data) => this.#lane(conversation, data, isTwo));
+    this.#lanes = conversation.lanes.map((data) => this.#lane(conversation, data));
     for (const lane of this.#lanes) lane.setModels(this.#models);
     find("lanes").replaceChildren(...this.#lanes.map((one) => one.element));
     for (const lane of this.#lanes) lane.render(); // now that it has a size, to its end
@@ -119,7 +119,7 @@ export class Chat {
     this.#composer.focus();
   }
 
-  #lane(conversation, data, isTwo) {
+  #lane(conversation, data) {
     return new LaneView(data, {
       settings: () => this.#settings.values,
       changed: () => this.#changed(conversation),
@@ -129,7 +129,8 @@ export class Chat {
         this.#composer.text = text;
         this.#composer.focus();
       },
-      close: isTwo ? () => this.#close(data) : null,
+      place: conversation.lanes.indexOf(data) + 1,
+      close: conversation.lanes.length > 1 ? () => this.#close(data) : null,
     });
   }
 

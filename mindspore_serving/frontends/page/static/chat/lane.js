@@ -21,12 +21,12 @@ export class LaneView {
   #running = null; // AbortController of the answer that comes
   #select = make("select", "model");
   #count = make("span", "hint");
-  #log = make("ol", "log");
+  #log = make("div", "log");
   #error = make("div", "failure");
 
   // `data` is a lane of a conversation.  Of `hooks`, `settings()` gives those of the chat, `changed()`
   // is called when messages are others, `busy()` when answers begin and end, `explain(error)` gives
-  // words, `suggest(text)` puts a question where people type, and `close`, if there is one, ends the lane.
+  // words, `suggest(text)` puts a question where people type, `place` is 1 or 2, and `close`, if there is one, ends the lane.
   constructor(data, hooks) {
     this.#data = data;
     this.#hooks = hooks;
@@ -39,7 +39,6 @@ export class LaneView {
     this.#log.setAttribute("aria-label", t("conversation"));
     this.#log.tabIndex = 0;
     this.#error.setAttribute("role", "alert");
-    this.element.setAttribute("aria-label", data.model);
     this.element.append(head, this.#log, this.#error);
     this.render();
   }
@@ -133,6 +132,7 @@ export class LaneView {
   }
 
   #showCount() {
+    this.element.setAttribute("aria-label", t("lane", { place: this.#hooks.place, model: this.#data.model }));
     const usage = this.#data.messages.findLast((one) => one.usage)?.usage;
     const most = this.#models.find((one) => one.id === this.#data.model)?.max_model_len;
     const used = usage ? usage.prompt + usage.completion : 0;
@@ -165,7 +165,7 @@ export class LaneView {
   }
 
   #results(calls) {
-    const line = make("li", "message tool");
+    const line = make("div", "message tool");
     const send = (results) => {
       this.#data.messages.push(...results);
       this.answer();
@@ -182,7 +182,6 @@ export class LaneView {
 
   #choose() {
     this.#data.model = this.#select.value;
-    this.element.setAttribute("aria-label", this.#data.model);
     this.#showCount();
     this.#hooks.changed();
   }

@@ -28,7 +28,7 @@ export class MessageView {
   // `save(text)` for the text after an edit.
   constructor(message, acts) {
     this.#message = message;
-    this.element = make("li", `message ${message.role}`);
+    this.element = make("div", `message ${message.role}`);
     const who = { user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
     this.element.append(make("span", "who", who), this.#body);
     this.#said = viewOf(message);

@@ -7,7 +7,7 @@ const QUESTIONS = ["suggest.explain", "suggest.code", "suggest.write"];
 
 // `suggest` gets the text of a question that is chosen.
 export function welcome(suggest) {
-  const box = make("li", "welcome");
+  const box = make("div", "welcome");
   const row = make("div", "suggestions");
   for (const key of QUESTIONS) row.append(button(t(key), () => suggest(t(key))));
   box.append(make("p", "greeting", t("welcome")), row);

@@ -68,6 +68,7 @@ export default {
   "key.use": "Use it",
   "key.wanted": "This server wants an API key",
   "keys": "Enter sends · Shift+Enter starts a line · Esc stops · ↑ edits the last question · Ctrl+Shift+O starts a new chat",
+  "lane": "Model {place}: {model}",
   "language": "Language",
   "list.none": "What you ask is kept here, in this browser only.",
   "live": "Live",

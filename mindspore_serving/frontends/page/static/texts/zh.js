@@ -68,6 +68,7 @@ export default {
   "key.use": "使用",
   "key.wanted": "此服务器需要 API 密钥",
   "keys": "Enter 发送 · Shift+Enter 换行 · Esc 停止 · ↑ 编辑上一个问题 · Ctrl+Shift+O 新对话",
+  "lane": "模型 {place}：{model}",
   "language": "语言",
   "list.none": "您的提问仅保存在此浏览器中。",
   "live": "实时",
