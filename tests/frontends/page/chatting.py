@@ -20,6 +20,14 @@ def settings(page: Browser, **values: str) -> None:
     page.click("#settings-close")
 
 
+def choose(page: Browser, selector: str, value: str) -> None:
+    """Choose an option of a list."""
+    page.evaluate(
+        f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+        f"one.value = {json.dumps(value)}; one.dispatchEvent(new Event('change')); }})()"
+    )
+
+
 def ask(page: Browser, text: str) -> None:
     page.click("#text")
     page.until("document.activeElement.id === 'text'")

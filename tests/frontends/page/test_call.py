@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
+from tests.frontends.page.chatting import choose
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -20,10 +21,7 @@ def form(browser: Browser, server: Talking) -> Browser:
     """That of the method "double"."""
     browser.open(f"{server.url}/#call")
     browser.until("document.querySelectorAll('#method option').length > 2")
-    browser.evaluate(
-        f"(() => {{ const one = document.getElementById('method'); one.value = '{DOUBLE}';"
-        "one.dispatchEvent(new Event('change')); })()"
-    )
+    choose(browser, "#method", DOUBLE)
     fill(browser, "1.5")
     return browser
 

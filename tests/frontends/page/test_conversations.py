@@ -6,7 +6,16 @@ import pytest
 
 from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, bodies, ended, finished, settings, stored, streamed
+from tests.frontends.page.chatting import (
+    ask,
+    bodies,
+    choose,
+    ended,
+    finished,
+    settings,
+    stored,
+    streamed,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
@@ -250,11 +259,9 @@ def test_a_preset_is_saved_chosen_and_deleted(page: Browser) -> None:
     page.click("#preset-name")
     page.type("mine")
     page.click("#preset-save")
-    choose = "(() => { const one = document.getElementById('preset'); one.value = '%s';"
-    choose += "one.dispatchEvent(new Event('change')); })()"
-    page.evaluate(choose % "=exact")
+    choose(page, "#preset", "=exact")
     assert page.evaluate("document.getElementById('set-temperature').value") == "0"
-    page.evaluate(choose % "+mine")
+    choose(page, "#preset", "+mine")
     assert page.evaluate("document.getElementById('set-temperature').value") == "0.3"
     page.click("#preset-delete")
     assert page.evaluate("document.querySelectorAll('#preset optgroup').length") == 1
@@ -274,11 +281,8 @@ def test_two_models_answer_side_by_side(page: Browser) -> None:
 
 
 def test_the_language_and_the_theme_are_chosen_and_kept(page: Browser, server: Talking) -> None:
-    page.evaluate(
-        "(() => { const one = document.getElementById('language'); one.value = 'zh';"
-        "one.dispatchEvent(new Event('change')); })()"
-    )
-    page.until("document.documentElement.lang === 'zh' && document.body.dataset.chat === 'yes'")
+    choose(page, "#language", "zh")
+    page.until("document.documentElement?.lang === 'zh' && document.body?.dataset.chat === 'yes'")
     assert page.text("#new") == "新对话"
     page.click("#theme")
     page.click("#theme")

@@ -77,7 +77,6 @@ export class Chat {
     const conversation = this.#conversation;
     this.#composer.text = "";
     ask(conversation, text);
-    keep("model", conversation.lanes[0].model);
     const answered = await Promise.all(this.#lanes.map((one) => one.answer()));
     if (!answered.some(Boolean)) this.#takeBack(conversation, text);
     if (conversation === this.#conversation && !document.activeElement.matches("input, textarea")) this.#composer.focus();
@@ -140,6 +139,7 @@ export class Chat {
   }
 
   #changed(conversation) {
+    keep("model", conversation.lanes[0].model);
     if (!this.#list.all.includes(conversation) && !conversation.lanes[0].messages.length) return;
     touch(conversation);
     this.#list.keep(conversation);
