@@ -36,7 +36,10 @@ ARCHITECTURES: dict[str, str] = {
     "Qwen3MoeForCausalLM": _MOE,
 }
 # The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
-ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
+CLASSIFIER = "ForSequenceClassification"
+ENCODERS = tuple(
+    family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM", CLASSIFIER)
+)
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
 GGUF = "gguf"  # the same of a GGUF file with quantised tensors
 
@@ -73,9 +76,16 @@ def load_definition(
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (config.json) describes a model that embeds and does not generate."""
+    """Whether `config` (config.json) describes a model that embeds or classifies texts and does
+    not generate."""
     names = config.get("architectures")
     return isinstance(names, list) and bool(names) and names[0] in ENCODERS
+
+
+def classifies(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (config.json) describes a classifier of whole texts."""
+    names = config.get("architectures")
+    return isinstance(names, list) and bool(names) and str(names[0]).endswith(CLASSIFIER)
 
 
 def has_encoder(config: Mapping[str, Any]) -> bool:

@@ -18,9 +18,11 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
 from mindspore_serving.llm.models.spec import size
 
 Tensors: TypeAlias = dict[str, StoredTensor]
+BARE = "embed_tokens.weight"  # of a body that was saved alone
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
 
 
@@ -31,12 +33,23 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the tensors that its definition uses; itself if it has them."""
+    checkpoint = _completed(checkpoint)
     architectures = checkpoint.config.get("architectures") or [None]
     arrange = ARRANGEMENTS.get(architectures[0])
     if arrange is None:
         return checkpoint
     tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
     return Checkpoint(checkpoint.directory, checkpoint.config, arrange(checkpoint, tensors))
+
+
+def _completed(checkpoint: Checkpoint) -> Checkpoint:
+    """A body of a model that generates, under the names and with the configuration of one."""
+    names, config = checkpoint.names(), checkpoint.config
+    if not generator_of(config) and BARE not in names:
+        return checkpoint
+    tensors = {whole_name(name): StoredTensor(*checkpoint.raw(name)) for name in names}
+    config = with_generator(config, has_head="lm_head.weight" in tensors)
+    return Checkpoint(checkpoint.directory, config, tensors)
 
 
 def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:

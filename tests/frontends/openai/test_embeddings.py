@@ -6,8 +6,9 @@ import numpy as np
 import openai
 import pytest
 
-from mindspore_serving.core.llm_messages import Embed, Embedded, Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.serving import CARD
 

@@ -1,7 +1,7 @@
 """What stands behind an encoder: the layers from hidden states to logits, computed by numpy.
 
-They are a thousandth of the encoder's work.  A head takes the states of one text, [tokens, hidden
-size].  Checkpoints of the families differ by the names of tensors and by a layer.
+They are a thousandth of the encoder's work.  A head takes states, [any number, hidden size].
+Checkpoints of the families differ by the names of tensors and by a layer.
 """
 
 import math
@@ -54,7 +54,7 @@ class Head:
 
 
 def sequence_head(checkpoint: Checkpoint) -> Head:
-    """Of the first token's state [1, hidden size].  Raises StartError for a wrong tensor."""
+    """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
     names, read = _family(checkpoint), _Reader(checkpoint)
     if names is BERT:
         prefix = "bert." if checkpoint.has("bert.pooler.dense.weight") else ""
@@ -70,6 +70,15 @@ def sequence_head(checkpoint: Checkpoint) -> Head:
 def token_head(checkpoint: Checkpoint) -> Head:
     """Of every state [tokens, hidden size]."""
     return _Reader(checkpoint).linear("classifier")
+
+
+def open_linear(checkpoint: Checkpoint, name: str) -> Head:
+    """A single matrix, with its bias if there is one.  Raises StartError."""
+    return _Reader(checkpoint).matrix(f"{name}.weight", _bias_of(checkpoint, name))
+
+
+def _bias_of(checkpoint: Checkpoint, name: str) -> str | None:
+    return f"{name}.bias" if checkpoint.has(f"{name}.bias") else None
 
 
 def masked_head(checkpoint: Checkpoint, spec: EncoderSpec) -> Head:
@@ -123,8 +132,12 @@ class _Reader:
     def linear(self, name: str) -> Head:
         return self.matrix(f"{name}.weight", f"{name}.bias")
 
-    def matrix(self, weight_name: str, bias_name: str) -> Head:
-        weight, bias = self._checkpoint.f32(weight_name), self._checkpoint.f32(bias_name)
+    def matrix(self, weight_name: str, bias_name: str | None) -> Head:
+        """Without a bias if `bias_name` is None."""
+        weight = self._checkpoint.f32(weight_name)
+        bias = np.zeros(weight.shape[:1], np.float32)
+        if bias_name is not None:
+            bias = self._checkpoint.f32(bias_name)
         if weight.ndim != 2 or bias.shape != weight.shape[:1]:
             raise StartError(
                 f"tensor {weight_name!r} is {list(weight.shape)} and {bias_name!r} "
