@@ -21,6 +21,8 @@ class TextReader:
     def __init__(self, tokenizer: Tokenizer | None, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._card = card
+        # A model with a cache has it for one token more.
+        self._most = card.max_model_len - bool(card.num_blocks)
 
     def read(self, request: Embed | Score) -> Prompts:
         """The tokens of all texts of `request`, each of which fits the model."""
@@ -79,7 +81,7 @@ class TextReader:
     def _read_ranking(self, request: Score, queries: list[str]) -> Prompts:
         if not queries:
             raise InvalidField("queries", "are missing: the model judges documents by a query")
-        writer = RankingPrompt(with_tokenizer(self._tokenizer), self._card.max_model_len)
+        writer = RankingPrompt(with_tokenizer(self._tokenizer), self._most)
         ids = []
         for query, document in zip(queries, request.texts, strict=True):
             self._check_extent(query, document, request.truncate)
@@ -89,13 +91,13 @@ class TextReader:
 
     def _encode(self, text: str, pair: str | None, side: Side) -> TokenizedInput:
         self._check_extent(text, pair or "", side)
-        tokenizer, most = with_tokenizer(self._tokenizer), self._card.max_model_len
+        tokenizer, most = with_tokenizer(self._tokenizer), self._most
         found = tokenizer.encode_whole(text, pair, most if side else None, side)
         self._checked(found.ids)
         return found
 
     def _fitting(self, ids: list[int], side: Side) -> list[int]:
-        most = self._card.max_model_len
+        most = self._most
         if side and len(ids) > most:
             ids = ids[:most] if side == "right" else ids[-most:]
         return self._checked(ids)
@@ -103,14 +105,14 @@ class TextReader:
     def _checked(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestRefused(Refused("empty", "a text is empty, expected at least one token"))
-        most = self._card.max_model_len
+        most = self._most
         if len(ids) > most:
             text = f"a text has {len(ids)} tokens, the model takes at most {most}"
             raise RequestRefused(Refused("context", text, len(ids), 0, most))
         return ids
 
     def _check_extent(self, first: str, second: str, side: Side) -> None:
-        count, most = len(first) + len(second), self._card.max_model_len
+        count, most = len(first) + len(second), self._most
         limit = (PER_TOKEN_CUT if side else PER_TOKEN) * most
         if count > limit:
             problem = f"a text has {count} characters, more than {limit}: it cannot be read"

@@ -189,7 +189,7 @@ class Control:
         return []
 
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
-        embeds = replace(CARD, can_generate=False, can_embed=True, any_dimensions=True, adapters=())
+        embeds = replace(CARD, can_generate=False, can_embed=True, adapters=())
         return [("toy", 1, self.card), ("vectors", 1, embeds)]
 
 

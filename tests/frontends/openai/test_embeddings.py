@@ -20,6 +20,7 @@ def vectors(web):
     """A server whose first model, "vectors", gives each prompt a row of VECTORS."""
     fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
     can = {"can_generate": False, "can_embed": True, "embedding_size": 3, "adapters": ("tuned",)}
+    can["any_dimensions"] = True
     web.control.card = ModelCard(**{**fields, **can})
 
     def script(request):
