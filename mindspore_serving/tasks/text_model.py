@@ -9,7 +9,6 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import Head, masked_head, token_head
 from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
-from mindspore_serving.llm.models.bert import from_config
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
@@ -84,4 +83,4 @@ class EncoderTextModel:
 def _open_head(task: str, checkpoint: Checkpoint) -> Head:
     if task == "token-classification":
         return token_head(checkpoint)
-    return masked_head(checkpoint, from_config(checkpoint.config))
+    return masked_head(checkpoint)

@@ -30,6 +30,25 @@ DISTILBERT = {
     "n_heads": 4,
     "max_position_embeddings": LONGEST,
 }
+MODERNBERT = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "pad_token_id": 0,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "local_attention": 16,
+}
+GEMMA = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 14,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "use_bidirectional_attention": True,
+}
 # name -> (class of transformers, its config)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertModel", SIZES),
@@ -41,6 +60,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "camembert": ("CamembertModel", {**SIZES, **ROBERTA}),
     "distilbert": ("DistilBertModel", DISTILBERT),
     "distilbert-masked": ("DistilBertForMaskedLM", DISTILBERT),
+    "modernbert": ("ModernBertModel", MODERNBERT),
+    "modernbert-biased": (
+        "ModernBertModel",
+        {**MODERNBERT, "attention_bias": True, "mlp_bias": True, "norm_bias": True},
+    ),
+    "modernbert-masked": ("ModernBertForMaskedLM", MODERNBERT),
+    "gemma": ("Gemma3TextModel", GEMMA),
 }
 
 

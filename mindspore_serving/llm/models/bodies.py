@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving.llm.models import ARCHITECTURES, CLASSIFIER
+from mindspore_serving.llm.models.gemma_encoder import is_bidirectional
 
 GENERATOR = "ForCausalLM"
 _BODY = ("embed_tokens.", "layers.", "norm.")
@@ -18,6 +19,8 @@ def generator_of(config: Mapping[str, Any]) -> str:
     one that generates itself, or is of another family."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
+    if is_bidirectional(config):
+        return ""
     for ending in (CLASSIFIER, "TextModel", "Model"):
         found = name.removesuffix(ending) + GENERATOR
         if name.endswith(ending) and found in ARCHITECTURES:

@@ -53,10 +53,11 @@ class MindSporeOps(Ops):
         heads = x.reshape(x.shape[0], num_heads, -1)
         return self.rms_norm(heads, weight, eps, plus_one=plus_one).reshape(x.shape)
 
-    def layer_norm(self, x: Tensor, weight: str, bias: str, eps: float) -> Tensor:
+    def layer_norm(self, x: Tensor, weight: str, bias: str | None, eps: float) -> Tensor:
         centred = x - self._op.mean(x)
         normed = centred * self._op.rsqrt(self._op.mean(centred * centred) + eps)
-        return normed * self._weights.plain(weight) + self._weights.plain(bias)
+        scaled = normed * self._weights.plain(weight)
+        return scaled if bias is None else scaled + self._weights.plain(bias)
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0

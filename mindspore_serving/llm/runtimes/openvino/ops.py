@@ -80,11 +80,11 @@ class OpenVINOOps(Ops):
         gain = opset.reshape(gain, _i64(1, 1, 1, -1), False)
         return opset.reshape(_rms(heads, gain, eps), _i64(-1, width), False)
 
-    def layer_norm(self, x: Node, weight: Weight, bias: Weight, eps: float) -> Node:
+    def layer_norm(self, x: Node, weight: Weight, bias: Weight | None, eps: float) -> Node:
         width = features(x)
         normed = opset.mvn(x, _i64(-1), True, eps, "INSIDE_SQRT")
         scaled = opset.multiply(normed, self._vector(weight, width))
-        return opset.add(scaled, self._vector(bias, width))
+        return scaled if bias is None else opset.add(scaled, self._vector(bias, width))
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0

@@ -61,10 +61,16 @@ class EncoderOps(TorchOps):
         place = self.rectangle
         if place is None:
             raise RuntimeError("attention outside of a pass")
-        heads = [x[place.places].unflatten(-1, (spec.num_heads, -1)) for x in (q, k, v)]
-        q, k, v = (x.transpose(1, 2) for x in heads)
+        counts = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        pairs = zip((q, k, v), counts, strict=True)
+        q, k, v = (x[place.places].unflatten(-1, (n, -1)).transpose(1, 2) for x, n in pairs)
+        mask = place.is_token
+        if spec.window:
+            columns = torch.arange(mask.shape[-1], device=mask.device)
+            mask = mask & ((columns[:, None] - columns).abs() < spec.window)
         attend = functional.scaled_dot_product_attention
-        out = attend(q, k, v, attn_mask=place.is_token, scale=spec.scale)
+        is_grouped = spec.num_kv_heads != spec.num_heads
+        out = attend(q, k, v, attn_mask=mask, scale=spec.scale, enable_gqa=is_grouped)
         return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
 
 

@@ -104,7 +104,7 @@ class TorchOps(Ops):
         heads = x.unflatten(-1, (num_heads, -1))
         return self.rms_norm(heads, weight, eps, plus_one=plus_one).flatten(1)
 
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
         return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
     def rope_tables(
