@@ -22,6 +22,7 @@ SIZES = {
     "max_position_embeddings": LONGEST,
 }
 ROBERTA = {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+MPNET = {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
 DISTILBERT = {
     "vocab_size": VOCAB,
     "dim": 64,
@@ -67,6 +68,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "modernbert-masked": ("ModernBertForMaskedLM", MODERNBERT),
     "gemma": ("Gemma3TextModel", GEMMA),
+    "mpnet": ("MPNetModel", {**SIZES, **MPNET}),
+    "mpnet-masked": ("MPNetForMaskedLM", {**SIZES, **MPNET}),
 }
 
 

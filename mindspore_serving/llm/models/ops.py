@@ -89,6 +89,12 @@ class Ops(Protocol):
         """Causal attention over the cache and the new tokens, which are written to the cache."""
         ...
 
+    def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
+        """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
+        `table` [rows, heads] for the places between them: `rows` are of -n to n places."""
+        problem = "only attention of encoders adds to scores by distance"
+        raise NotImplementedError(problem)
+
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...

@@ -13,7 +13,7 @@ from openvino.op import Parameter
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
-from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.models.ops import AttentionSpec, Weight
 from mindspore_serving.llm.runtimes.encoding import (
     MASKED,
     EncoderModel,
@@ -62,6 +62,7 @@ class EncoderOps(OpenVINOOps):
         types = self._parameter("types")
         self.encoder_inputs = EncoderInputs(self.inputs.token_ids, self.inputs.positions, types)
         self._windows: dict[int, Node] = {}  # masks
+        self._added: Node | None = None  # to scores, [1, heads, L, L]
         self._places = self._parameter("places", (-1, -1))
         self._back = self._parameter("back")
         self._mask = self._add("mask", Parameter(ov.Type.f32, ov.PartialShape([-1, 1, 1, -1])))
@@ -76,6 +77,8 @@ class EncoderOps(OpenVINOOps):
         heads = [self._heads(x, count, spec) for x, count in pairs]
         scale = opset.constant(np.float32(spec.scale))
         mask = self._windowed(spec.window) if spec.window else self._mask
+        if self._added is not None:
+            mask = opset.add(mask, self._added)
         out = opset.scaled_dot_product_attention(*heads, mask, scale)
         rows = opset.reshape(opset.transpose(out, SWAPPED), np.array([-1, features(q)]), False)
         return opset.gather(rows, self._back, np.int32(0))
@@ -89,14 +92,24 @@ class EncoderOps(OpenVINOOps):
             split = opset.gather(split, repeated, np.int32(2))
         return opset.transpose(split, SWAPPED)
 
+    def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
+        places = opset.add(self._places_between(), opset.constant(np.int32(len(rows) // 2)))
+        each = self.embedding(opset.constant(np.array(rows, np.int32)), table)
+        added = opset.gather(each, places, np.int32(0))
+        moved = opset.transpose(added, np.array([2, 0, 1]))
+        self._added = opset.unsqueeze(moved, np.int32(0))
+
+    def _places_between(self) -> Node:
+        """How many places a token of a prompt, by column, is behind another, by row: [L, L]."""
+        longest = opset.gather(opset.shape_of(self._mask, "i32"), np.int32(3), np.int32(0))
+        columns = opset.range(np.int32(0), longest, np.int32(1), "i32")
+        return opset.subtract(columns, opset.unsqueeze(columns, np.int32(1)))
+
     def _windowed(self, window: int) -> Node:
         """The mask of a layer that sees fewer tokens than `window` to each side, [B, 1, L, L]."""
         if window not in self._windows:
-            longest = opset.gather(opset.shape_of(self._mask, "i32"), np.int32(3), np.int32(0))
-            columns = opset.range(np.int32(0), longest, np.int32(1), "f32")
-            rows = opset.unsqueeze(columns, np.int32(1))
-            distance = opset.abs(opset.subtract(rows, columns))
-            is_far = opset.greater_equal(distance, opset.constant(np.float32(window)))
+            distance = opset.abs(self._places_between())
+            is_far = opset.greater_equal(distance, opset.constant(np.int32(window)))
             added = opset.select(is_far, opset.constant(MASKED), opset.constant(np.float32(0)))
             self._windows[window] = opset.minimum(self._mask, added)
         return self._windows[window]
