@@ -38,8 +38,10 @@ def split(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
 
 def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
-    row = _TABLE[codec]
-    return split(codec, body) if row.whole is None else (codec, row.whole(body))
+    whole = _TABLE[codec].whole
+    if whole is _as_it_is:
+        return codec, (body,)
+    return split(codec, body) if whole is None else (codec, whole(body))
 
 
 def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
