@@ -86,7 +86,7 @@ class _OfOthers(Route):
 
 def _instances(body: bytes, model: Model) -> list[bytes]:
     """Each as an object with inputs; a value alone is the only input.  Raises InvalidInputs."""
-    if len(body) > SMALL and has_more_items(body, MAX_INSTANCES, depth=1):
+    if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
         raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
     try:
         found = _body.decode(body)
