@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
+from mindspore_serving.cluster.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
@@ -13,6 +14,15 @@ from mindspore_serving.servable.loader import CONFIG_FILE
 _LIBRARIES = {"mindir": "mindspore"}  # of runtimes that are not called as their library
 _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
+
+
+def check_interpreter(python: str, environment: str) -> None:
+    """Raises StartError if `python`, unless it is "", cannot run workers, or with an `environment`
+    be the base of one."""
+    if environment:
+        find_base(python or OWN.path)
+    elif python:
+        find_interpreter(python)
 
 
 def check_library(directory: str, name: str, runtime: str | None, backend: str | None) -> None:
