@@ -10,7 +10,6 @@ from typing import Any
 
 from mindspore_serving.core.deployment import Deployment, Scaling
 from mindspore_serving.servable.backend_choice import check_name
-from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
     check_bool,
@@ -23,13 +22,13 @@ from mindspore_serving.servable.check import (
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server.config_checks import (
-    absolute,
+    check_alias,
     check_batching,
     check_device_type,
+    check_interpreter,
     check_labels,
     check_options,
     check_policy,
-    check_python,
     check_scaling,
     get_abs_path,
 )
@@ -129,16 +128,14 @@ class ServableStartConfig:
         python: str = "",
         environment: str = "",
     ) -> None:
-        check_str("servable_directory", servable_directory)
-        check_servable_name("servable_name", servable_name)
-        devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
+        directory = get_abs_path(check_str("servable_directory", servable_directory))
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
+        devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
         check_dec(dec_key, dec_mode)
-        name = alias or file_alias(get_abs_path(servable_directory), servable_name)
         scaling = Scaling(min_workers, max_workers, requests_per_worker, scale_down_delay)
         self._deployment = Deployment(
-            servable_directory=get_abs_path(servable_directory),
-            servable_name=servable_name,
+            servable_directory=directory,
+            servable_name=check_servable_name("servable_name", servable_name),
             version=check_int("version_number", version_number, 0),
             device_type=check_device_type(device_type),
             device_ids=devices,
@@ -154,12 +151,11 @@ class ServableStartConfig:
             stage_timeout=check_number("stage_timeout", stage_timeout),
             step_timeout=check_number("step_timeout", step_timeout),
             node_labels=check_labels(node_labels),
-            alias=check_servable_name("alias", name) if name else "",
+            alias=check_alias(alias, directory, servable_name),
             llm_options=check_options(llm_options),
             allow_pickle=check_bool("allow_pickle", allow_pickle),
             backend=check_name(backend),
-            python=check_python(python and check_str("python", python)),
-            environment=absolute(check_str("environment", environment)) if environment else "",
+            **check_interpreter(python, environment),
         )
 
     def __repr__(self) -> str:

@@ -7,7 +7,13 @@ from typing import Any
 
 from mindspore_serving.core.deployment import BatchPolicy, Scaling
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.servable.check import check_int, check_number, check_str
+from mindspore_serving.servable.bare import file_alias
+from mindspore_serving.servable.check import (
+    check_int,
+    check_number,
+    check_servable_name,
+    check_str,
+)
 
 RESTART_POLICIES = ("always", "limited", "never")
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
@@ -56,9 +62,18 @@ def check_options(options: object) -> dict[str, Any]:
     return dict(options)
 
 
-def check_python(python: str) -> str:
-    """A name is looked up in PATH; links are not resolved, as those lead out of an environment."""
-    return absolute(python) if os.sep in python else python
+def check_interpreter(python: str, environment: str) -> dict[str, Any]:
+    """The fields of a deployment.  A name is looked up in PATH; links are not resolved, as those
+    lead out of an environment."""
+    name = python and check_str("python", python)
+    directory = environment and absolute(check_str("environment", environment))
+    return {"python": absolute(name) if os.sep in name else name, "environment": directory}
+
+
+def check_alias(alias: str, directory: str, servable_name: str) -> str:
+    """What clients call it; "" for the name of its directory."""
+    name = alias or file_alias(directory, servable_name)
+    return check_servable_name("alias", name) if name else ""
 
 
 def check_device_type(device_type: str | None) -> str:
