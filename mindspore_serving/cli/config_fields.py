@@ -8,7 +8,12 @@ from typing import Any
 from mindspore_serving.cli.settings import ServeSettings
 
 SERVABLES, PATH = "servables", "path"
-_MAPPINGS = ("limit", "llm_option", "node_labels")  # NAME=VALUE on the command line
+_MAPPINGS = (
+    "limit",
+    "llm_option",
+    "engine_option",
+    "node_labels",
+)  # NAME=VALUE on the command line
 _NOT_IN_FILES = ("paths", "config", SERVABLES)
 PER_SERVABLE = (
     "name",
@@ -29,6 +34,8 @@ PER_SERVABLE = (
     "step_timeout",
     "node_labels",
     "runtime",
+    "engine",
+    "engine_option",
     "quantization",
     "max_model_len",
     "llm_option",

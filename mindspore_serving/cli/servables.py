@@ -54,8 +54,11 @@ def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
-    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
+    names = ("runtime", "quantization", "max_model_len", "engine")
+    given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    own = to_values("--engine-option", settings.engine_option)
+    options |= {"engine_options": own} if own else {}
     return options | to_values("--llm-option", settings.llm_option)
 
 
@@ -90,7 +93,7 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
         try:
             check_interpreter(settings.python, settings.environment)
             if not (settings.python or settings.environment):
-                check_library(*place, settings.runtime, settings.backend)
+                check_library(*place, settings.runtime, settings.backend, settings.engine)
         except StartError as error:
             refused.append(f"{place[1]}: {error}")
             found.remove(place)

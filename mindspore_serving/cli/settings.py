@@ -213,6 +213,15 @@ class ServeSettings:
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
     )
+    engine: str = option(
+        "", "language models: what serves them (default: ours); others: docs/engines.md"
+    )
+    engine_option: tuple[str, ...] = option(
+        (),
+        "language models: an option of that engine, by its own name; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
+    )
     quantization: str | None = option(
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )

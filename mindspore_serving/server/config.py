@@ -89,8 +89,9 @@ class ServableStartConfig:
         environment: A directory with a pylock.toml, requirements.lock or requirements.txt: the
             workers run in an environment made of it, once, with `python` as its base.
         llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
-            the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a
-            model that does not generate also those of `tasks.options.TaskOptions`.
+            the options of `EngineConfig`, such as {"quantization": "int8"}, "runtime", or "engine"
+            with "engine_options"; of a model that does not generate also those of
+            `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
