@@ -45,12 +45,12 @@ def check_library(
 
 
 def _engine(name: str) -> str:
-    """The engine, if it is another than ours."""
-    from mindspore_serving.llm.engines import NAMES, OURS  # slow to import, and seldom needed
+    """The library of the engine, if that is another than ours."""
+    from mindspore_serving.llm.engines import ENGINES, NAMES, OURS  # slow to import
 
     if name and name not in NAMES:
         raise StartError(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
-    return "" if name == OURS else name
+    return ENGINES[name].library if name and name != OURS else ""
 
 
 def _check(module: str) -> None:

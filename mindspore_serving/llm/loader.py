@@ -96,10 +96,9 @@ class Opened:
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
         name = self.directory.name or "model"
-        if not isinstance(self.engine, Engine):
-            kind = "runtime" if self.runtime in RUNTIMES else "engine"
-            return f"{name}: {kind} {runtime}; {self.engine.describe()}"
-        if not is_gguf(self.directory):
+        if self.runtime not in RUNTIMES:
+            return f"{name}: engine {runtime}; {self.engine.describe()}"
+        if not is_gguf(self.directory) or not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
         kinds = types_of(open_gguf(self.directory))
         is_kept = RUNTIMES[self.runtime].keeps_integers

@@ -11,8 +11,9 @@ from typing import Any
 
 from mindspore_serving import extras
 from mindspore_serving.errors import StartError, did_you_mean
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engines.base import Model, TaskEngine
+from mindspore_serving.llm.engines.base import LanguageEngine, Model
 
 OURS = "ours"
 
@@ -24,12 +25,14 @@ class EngineRow:
     Args:
         opens: "module:function" below this package.
         takes: the options of `EngineConfig` that it translates; those in ANY are ours.
-        reads: what models it reads, for people.
+        library: the module that it needs.
+        is_gguf: whether it reads GGUF files; else directories of Hugging Face's format.
     """
 
     opens: str
     takes: frozenset[str]
-    reads: str
+    library: str
+    is_gguf: bool = False
 
 
 ANY = frozenset({
@@ -46,7 +49,16 @@ ENGINES: dict[str, EngineRow] = {
             "kv_cache_dtype", "kv_cache_memory", "max_model_len", "max_num_batched_tokens",
             "max_num_seqs", "quantization", "tensor_parallel",
         }),
-        "a directory of Hugging Face's format",
+        "vllm",
+    ),
+    "llama.cpp": EngineRow(
+        "llamacpp:open_engine",
+        frozenset({
+            "kv_cache_memory", "max_model_len", "max_ngram", "max_num_batched_tokens",
+            "max_num_seqs", "min_ngram", "num_speculative_tokens", "num_threads",
+        }),
+        "llama_cpp",
+        is_gguf=True,
     ),
 }  # fmt: skip
 NAMES = (OURS, *ENGINES)
@@ -54,7 +66,7 @@ NAMES = (OURS, *ENGINES)
 
 def open_engine(
     name: str, model: Model, config: EngineConfig, options: Mapping[str, Any]
-) -> TaskEngine:
+) -> LanguageEngine:
     """The model in the engine `name`, with `options` of its own.
 
     Raises StartError: no such engine or its library is missing, or an option that it has not.
@@ -69,8 +81,9 @@ def open_engine(
         if is_given and option not in row.takes | ANY:
             accepted = ", ".join(sorted(row.takes | ANY))
             raise StartError(f"engine {name!r} has no option {option}, expected some of {accepted}")
-    if not (model.directory / "config.json").is_file():
-        raise StartError(f"{str(model.directory)!r}: engine {name!r} reads {row.reads}")
+    if is_gguf(model.directory) != row.is_gguf:
+        reads = "GGUF files" if row.is_gguf else "directories with config.json and *.safetensors"
+        raise StartError(f"engine {name!r} reads {reads}, not {str(model.directory)!r}")
     module, _, function = row.opens.partition(":")
     try:
         opener = getattr(import_module(f"{__name__}.{module}"), function)
@@ -78,7 +91,7 @@ def open_engine(
         if error.name is None or error.name.startswith("mindspore_serving"):
             raise
         raise StartError(extras.missing(error, f"engine {name!r}")) from error
-    engine: TaskEngine = opener(model, config, options)
+    engine: LanguageEngine = opener(model, config, options)
     return engine
 
 
