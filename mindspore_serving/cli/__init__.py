@@ -91,7 +91,8 @@ answer is printed:
   mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
   cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
 
-In a conversation /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+In a conversation lines can be edited and recalled, three double quotes begin and end a message of
+several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 """
 _BENCH = """\
 Send requests to a running server from many clients, and show the times to the first token, between
