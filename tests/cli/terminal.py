@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.cli.commands import environment
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 
 class Terminal:
@@ -21,7 +21,7 @@ class Terminal:
         self.text = ""
         state = {"TERM": "dumb", "XDG_STATE_HOME": str(home), "INPUTRC": "/dev/null"}
         self.process = subprocess.Popen(
-            list(words),
+            ["env", "--default-signal=INT", *words],  # a shell's background jobs ignore it
             cwd=home,
             stdin=inner,
             stdout=inner,
@@ -51,6 +51,12 @@ class Terminal:
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
 
+    def interrupt_input(self) -> None:
+        """Interrupt it where it waits for a line: Python's readline loses a signal that comes
+        between the prompt and that."""
+        eventually(self._sleeps, what="it waits for a line")
+        self.interrupt()
+
     def leave(self) -> None:
         """Ctrl-D, which ends the command without an error."""
         self.press("\x04")
@@ -64,6 +70,10 @@ class Terminal:
             if select.select([self._end], [], [], 0.1)[0]:
                 self.text += os.read(self._end, 65536).decode(errors="replace")
         return self.text
+
+    def _sleeps(self) -> bool:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "S"
 
     def _has(self, words: tuple[str, ...]) -> bool:
         rest = self.text

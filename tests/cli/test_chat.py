@@ -101,7 +101,7 @@ def test_an_interrupt_stops_the_answer_and_not_the_command(server, tmp_path: Pat
         eventually(lambda: running(server) == 0, what="the server has stopped too")
         terminal.type("")
         terminal.shows("> ")
-        terminal.interrupt()
+        terminal.interrupt_input()
         terminal.shows("Ctrl-D leaves", "> ")
         terminal.type("/help")
         terminal.shows("/reset", "/system", "/quit", "> ")

@@ -158,7 +158,7 @@ def test_a_message_has_several_lines_between_quotes(server: Server, tmp_path: Pa
         terminal.shows("small got 1", "> ")
         terminal.type('"""given up')
         terminal.shows("... ")
-        terminal.interrupt()
+        terminal.interrupt_input()
         terminal.shows("Ctrl-D leaves", "> ")
         terminal.type('"""three"""')
         terminal.shows("small got 3", "> ")
