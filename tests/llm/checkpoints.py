@@ -17,7 +17,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.llm import references
+from tests.llm import architectures, references
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -120,7 +120,7 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
     With `shards` > 1 there are about that many files and an index.  `dtype` is that of the file.
     """
     target = directory / name
-    if name in TRANSFORMERS:
+    if name in TRANSFORMERS or name in architectures.TRANSFORMERS:
         _build_with_transformers(name, target, shards, getattr(torch, dtype))
     else:
         _build_published(name, target, shards, getattr(torch, dtype))
@@ -128,23 +128,33 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
 
 
 def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
-    family, extra = TRANSFORMERS[name]
+    model, family = _model(name)
+    with _seeded(name):
+        biases = (pair for pair in model.named_buffers() if "correction" in pair[0])
+        for key, weight in (*model.named_parameters(), *biases):
+            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
+    model.to(dtype)
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+
+
+def _model(name: str) -> tuple[Any, str]:
+    """A model with any weights, and its family."""
+    if name in architectures.TRANSFORMERS:
+        family, extra = architectures.TRANSFORMERS[name]
+        sizes = SIZES | {"num_hidden_layers": 2} | extra
+    else:
+        family, extra = TRANSFORMERS[name]
+        sizes = SIZES | extra
     if family == "GPT2":
         config = transformers.GPT2Config(
             vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=512,
             bos_token_id=1, eos_token_id=EOS,
         )  # fmt: skip
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
-        config = getattr(transformers, kind)(**SIZES | extra)
-        model = getattr(transformers, family + "ForCausalLM")(config)
-    with _seeded(name):
-        for key, weight in model.named_parameters():
-            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
-    model.to(dtype)
-    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+        return transformers.GPT2LMHeadModel(config), family
+    kind = family + ("TextConfig" if family in ("Gemma3", "Llama4") else "Config")
+    config = getattr(transformers, kind)(**sizes)
+    return getattr(transformers, family + "ForCausalLM")(config), family
 
 
 def _build_published(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:

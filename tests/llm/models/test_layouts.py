@@ -12,7 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.layouts import alibi_slopes, arranged
+from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.positions import alibi_slopes
 from tests.llm import checkpoints
 
 pytestmark = pytest.mark.torch
@@ -68,7 +69,7 @@ def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path: Path) -> None:
 def test_fused_rows_of_another_count_are_refused(tmp_path: Path) -> None:
     config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
+    fused = {"layers.0.attention.wqkv.weight": np.zeros((9, 4), np.float32)}
     save_file(fused, tmp_path / "model.safetensors")
     with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
         opened(tmp_path)

@@ -223,6 +223,9 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
     for spec in specs:
+        if spec.sinks:
+            log.warning("the attention kernel has no sinks, %s", GATHERED)
+            return None
         path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
         try:
             paths = (path, replace(path, num_processors=1))
