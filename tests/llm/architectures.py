@@ -50,8 +50,6 @@ GROUPED = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.8,
 }
-ALIKE = {"num_key_value_heads": 4}  # attention whose heads share no keys
-
 # name -> (class of transformers, what its config has beyond SIZES)
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
@@ -68,7 +66,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere-normed": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", WINDOWED),
     "exaone4": ("Exaone4", WINDOWED),
-    "exaone4-full": ("Exaone4", {"sliding_window": None}),
+    "exaone4-full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
     "ernie4_5": ("Ernie4_5", {"use_bias": True}),
     "ernie4_5-moe": (
         "Ernie4_5_Moe",
@@ -95,12 +93,17 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32}),
     "phi": ("Phi", {"rope_parameters": HALF_ROPE}),
     "falcon": ("Falcon", {"multi_query": True}),
-    "falcon-new": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon-new": (
+        "Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+    ),
     "falcon-alibi": (
-        "Falcon", {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}
+        "Falcon",
+        {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True},
     ),
     "gpt-neox": ("GPTNeoX", {"rope_parameters": NEOX_ROPE}),
-    "gpt-neox-serial": ("GPTNeoX", {"use_parallel_residual": False, "attention_bias": False}),
+    "gpt-neox-serial": (
+        "GPTNeoX", {"use_parallel_residual": False, "attention_bias": False}
+    ),
     "stablelm": ("StableLm", {"use_qkv_bias": True}),
     "stablelm-parallel": ("StableLm", {"use_parallel_residual": True}),
     "starcoder2": ("Starcoder2", {"sliding_window": 24}),

@@ -11,6 +11,7 @@ from mindspore_serving.llm.models.decoder import decoder
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
+from mindspore_serving.llm.models.unsupported import explained
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
 Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]
@@ -37,11 +38,11 @@ def load_definition(
         )
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
+        why = explained(name, ARCHITECTURES) if isinstance(name, str) else "expected a name"
         raise StartError(
-            f"config.json has architectures {names!r}, expected one of {known}, or to be served "
-            f"without generating, one that ends with {heads}"
+            f"config.json has architectures {names!r}: {why}; docs/llm.md has those that "
+            f"generate, and without generating are served those that end with {heads}"
         )
     method = quantization_of(config).get("quant_method")
     if method not in (None, QUANT_METHOD, GGUF):

@@ -16,7 +16,8 @@ from mindspore_serving.llm.models.architecture import (
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import alibi_slopes
-from mindspore_serving.llm.models.spec import Latent, ModelSpec
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.spec_parts import Latent
 
 LATENT_EPS = 1e-6  # of the norms within latent attention, which config.json does not have
 
@@ -120,6 +121,6 @@ def _latent(
     small = ops.rms_norm(small, layer.weight(f"{prefix}kv_a_layernorm"), LATENT_EPS)
     wide = layer.linear(small, f"{prefix}kv_b_proj", False)
     plain, values = ops.split_heads(wide, heads, (latent.plain, latent.value))
-    turned = ops.rope(turned, tables, 1, pairs=pairs)
+    turned = ops.repeat_head(ops.rope(turned, tables, 1, pairs=pairs), heads)
     k = ops.join_heads((plain, turned), heads, width)
     return q, k, ops.join_heads((values,), heads, width)

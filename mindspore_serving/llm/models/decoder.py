@@ -20,14 +20,14 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     x = ops.hidden(norm(ops, spec, x, names.norm))
     head = names.embedding if spec.tied_embeddings else names.head
     bias = ops.weight(f"{names.head}.bias") if spec.form.head_bias else None
-    logits = ops.logits(_scaled(ops, x, spec.head_scale), ops.weight(f"{head}.weight"), bias)
+    logits = ops.logits(_scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 
 
 def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
-    x = _scaled(ops, x, spec.embedding_scale)
+    x = _scaled(ops, x, spec.scales.embedding)
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))
@@ -35,7 +35,7 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
 
 
 def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
-    ops, names, scale = layer.ops, layer.form.names, layer.spec.residual_scale
+    ops, names, scale = layer.ops, layer.form.names, layer.spec.scales.residual
     h = layer.norm(x, names.attention_norm)
     out = layer.norm(attention(layer, h, positions), names.after_attention)
     if layer.form.parallel:

@@ -4,28 +4,28 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import Experts
 from mindspore_serving.llm.models.layer import SILU, Layer
 from mindspore_serving.llm.models.ops import Expert, Tensor
+from mindspore_serving.llm.models.spec_parts import Mixture
 
 
 def feed_forward(layer: Layer, h: Tensor) -> Tensor:
     """The block of `layer`, of experts or dense, summed over ranks."""
-    if layer.index in layer.spec.sparse_layers:
-        return layer.ops.all_reduce(_mixture(layer, h))
+    mixture, names = layer.spec.mixture, layer.form.experts
+    if mixture and names and layer.index in mixture.layers:
+        return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
 
-def _mixture(layer: Layer, h: Tensor) -> Tensor:
-    ops, spec, names = layer.ops, layer.spec, layer.form.experts
-    if names is None or spec.routing is None:
-        raise StartError(f"{spec.architecture} has no experts")
+def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tensor:
+    ops, spec = layer.ops, layer.spec
     if spec.activation not in SILU:
         raise StartError(f"experts have the activation {spec.activation!r}, expected silu")
     scores = layer.linear(h, names.router, names.router_bias)
     correction = None
     if names.correction:
         correction = ops.weight(f"{layer.form.names.layers}.{layer.index}.{names.correction}")
-    experts = [_expert(layer, names, index) for index in range(spec.num_experts)]
-    out = ops.moe(h, scores, experts, spec.routing, correction=correction, clamp=spec.clamp)
-    return ops.add(out, _shared(layer, names, h)) if spec.has_shared_expert else out
+    experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
+    out = ops.moe(h, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
 def _expert(layer: Layer, names: Experts, index: int) -> Expert:

@@ -153,8 +153,11 @@ class Ops(Protocol):
         ...
 
     def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
-        """Put features of each head side by side, zeros behind them up to `width`; a part with
-        the features of one head is every head's."""
+        """Put features of each head side by side, zeros behind them up to `width`."""
+        ...
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        """The features of one head for every head."""
         ...
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...

@@ -5,31 +5,30 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import Architecture, Config, Experts
+from mindspore_serving.llm.models.architecture import (
+    RMS,
+    RMS_PLUS_ONE,
+    Architecture,
+    Config,
+)
 from mindspore_serving.llm.models.config_types import MOST_FEATURES, check_types, number, size
 from mindspore_serving.llm.models.families import FAMILIES
-from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Routing
+from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature
 from mindspore_serving.llm.models.rope import Rope, sharpness
+from mindspore_serving.llm.models.spec_parts import (
+    Latent,
+    Mixture,
+    Scales,
+    latent_of,
+    mixture_of,
+    scale_of,
+    scales_of,
+)
 
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
-NORM_EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+LAYER_NORM_EPS = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
 INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Attention whose keys and values are widened from one vector of `kv_rank` (DeepSeek's MLA).
-
-    A head has `plain` features without and `rotated` features with positions, and `value` features
-    of values.  `q_rank` is the same for queries, 0 if they are projected at once.
-    """
-
-    q_rank: int
-    kv_rank: int
-    plain: int
-    rotated: int
-    value: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +37,7 @@ class ModelSpec:
 
     `windows` has, for each layer, how many tokens it attends to, the current one among them; 0 is
     all.  `rotated` are the layers that turn queries and keys by their positions; `local_rope` is
-    for those with a window, where that differs.  `sparse_layers` has the layers that are mixtures
-    of `num_experts`.  `activation` is the name in config.json.  Embeddings, what a layer adds, and
-    the final state are multiplied by a scale each.
+    for those with a window, where that differs.  `activation` is the name in config.json.
     """
 
     architecture: str
@@ -62,20 +59,14 @@ class ModelSpec:
     attention_scale: float
     attention_softcap: float
     logit_softcap: float
-    embedding_scale: float
-    residual_scale: float
-    head_scale: float
+    scales: Scales
     tied_embeddings: bool
     qkv_bias: bool
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
     activation: str
-    num_experts: int
-    routing: Routing | None
-    clamp: Clamp | None
-    has_shared_expert: bool
-    sparse_layers: frozenset[int]
+    mixture: Mixture | None
     latent: Latent | None
 
     @property
@@ -89,10 +80,9 @@ class ModelSpec:
     @property
     def is_llama_shaped(self) -> bool:
         """Whether graphs that are written for Llama compute it."""
-        scales = (self.embedding_scale, self.residual_scale, self.head_scale)
         return (
             self.form.is_llama_shaped and all(self.rotated) and self.activation in ("silu", "swish")
-            and scales == (1.0, 1.0, 1.0) and self.temperature is None
+            and self.scales == Scales() and self.temperature is None and self.latent is None
         )  # fmt: skip
 
     def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
@@ -118,7 +108,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     config, form = _described(config)
     num_layers = size(config, "num_hidden_layers", "n_layer")
     hidden = size(config, "hidden_size", "n_embd")
-    latent = _latent(config)
+    latent = latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
     trained = size(
         config, "max_position_embeddings", "n_positions", "model_max_length", "seq_length"
@@ -128,10 +118,6 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     scaling = scaling_of(config)
     if "dynamic" in (scaling.get("rope_type"), scaling.get("type")) and not scaling.get("alpha"):
         trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
-    num_experts = size(
-        config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts",
-        default=0,
-    ) if form.experts else 0  # fmt: skip
     windows = layer_kinds.windows(config, num_layers)
     rotated = layer_kinds.rotated(config, form, windows)
     return ModelSpec(
@@ -145,29 +131,23 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         head_dim=head_dim,
         vocab_size=size(config, "vocab_size"),
         max_position_embeddings=trained,
-        norm_eps=number(config, *NORM_EPS),
+        norm_eps=number(config, *_eps_keys(form)),
         rope=rope,
         local_rope=local_rope,
         windows=windows,
         rotated=rotated,
         temperature=temperature(config, rotated),
         attention_scale=_attention_scale(config, head_dim, latent),
-        attention_softcap=_scale(config, "attn_logit_softcapping", 0.0),
-        logit_softcap=_scale(config, "final_logit_softcapping", 0.0),
-        embedding_scale=_scale(config, "embedding_multiplier", 1.0),
-        residual_scale=_scale(config, "residual_multiplier", 1.0),
-        head_scale=1 / _scale(config, "logits_scaling", 1.0),
+        attention_softcap=scale_of(config, "attn_logit_softcapping", 0.0),
+        logit_softcap=scale_of(config, "final_logit_softcapping", 0.0),
+        scales=scales_of(config),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=_flag(config, form.qkv_bias),
         output_bias=_flag(config, form.output_bias),
         mlp_bias=_flag(config, form.mlp_bias),
         qk_norm=bool(form.qk_norm) and _flag(config, form.qk_norm_key or True),
         activation=next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu"),
-        num_experts=num_experts,
-        routing=_routing(config, form.experts) if num_experts and form.experts else None,
-        clamp=_clamp(config, form.experts),
-        has_shared_expert=bool(num_experts and _shared(config, form)),
-        sparse_layers=layer_kinds.sparse(config, num_layers) if num_experts else frozenset(),
+        mixture=mixture_of(config, form.experts, num_layers),
         latent=latent,
     )
 
@@ -176,7 +156,7 @@ def heads_of(config: Config) -> tuple[int, int, int]:
     """(query heads, key-value heads, features of each) of config.json."""
     config, _ = _described(config)
     hidden = size(config, "hidden_size", "n_embd")
-    return _heads(config, hidden, _latent(config))
+    return _heads(config, hidden, latent_of(config))
 
 
 def _described(config: Config) -> tuple[dict[str, Any], Architecture]:
@@ -224,18 +204,6 @@ def _heads(config: Config, hidden: int, latent: Latent | None) -> tuple[int, int
     return num_heads, num_kv_heads, head_dim
 
 
-def _latent(config: Config) -> Latent | None:
-    if config.get("kv_lora_rank") is None:
-        return None
-    return Latent(
-        q_rank=config.get("q_lora_rank") or 0,
-        kv_rank=size(config, "kv_lora_rank"),
-        plain=size(config, "qk_nope_head_dim"),
-        rotated=size(config, "qk_rope_head_dim"),
-        value=size(config, "v_head_dim"),
-    )
-
-
 def _attention_scale(config: Config, head_dim: int, latent: Latent | None) -> float:
     given = config.get("attention_multiplier")
     if given is not None:
@@ -248,37 +216,8 @@ def _attention_scale(config: Config, head_dim: int, latent: Latent | None) -> fl
     return scale
 
 
-def _routing(config: Config, experts: Experts) -> Routing:
-    groups = size(config, "n_group", default=1)
-    return Routing(
-        top_k=size(config, "num_experts_per_tok", "moe_k"),
-        normalize=bool(config.get("norm_topk_prob", False)),
-        scores=experts.scores,
-        scale=_scale(config, "routed_scaling_factor", 1.0),
-        groups=groups,
-        top_groups=size(config, "topk_group", default=groups),
-        by_pairs=experts.by_pairs,
-        scales_input=experts.scales_input,
-    )
-
-
-def _clamp(config: Config, experts: Experts | None) -> Clamp | None:
-    if experts is None or not experts.clamped:
-        return None
-    return Clamp(number(config, "swiglu_alpha"), number(config, "swiglu_limit"))
-
-
-def _shared(config: Config, form: Architecture) -> bool:
-    """Whether there is an expert for every token; an architecture that names it has it, but for a
-    count of 0."""
-    counts = (config.get(key) for key in ("n_shared_experts", "moe_num_shared_experts"))
-    given = next((count for count in counts if count is not None), 1)
-    return bool(form.experts and form.experts.shared and given)
-
-
-def _scale(config: Config, name: str, default: float) -> float:
-    value = config.get(name)
-    return default if not value else float(value)
+def _eps_keys(form: Architecture) -> tuple[str, ...]:
+    return ("rms_norm_eps", *LAYER_NORM_EPS) if form.norm in (RMS, RMS_PLUS_ONE) else LAYER_NORM_EPS
 
 
 def _flag(config: Config, given: bool | str) -> bool:

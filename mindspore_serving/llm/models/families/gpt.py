@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import (
     LAYER,
     LAYER_PLAIN,
@@ -53,6 +54,16 @@ def _gptj(config: Config) -> Config:
     heads = size(config, "num_attention_heads", "n_head")
     head_dim = size(config, "hidden_size", "n_embd") // heads
     return {"partial_rotary_factor": size(config, "rotary_dim") / max(head_dim, 1)}
+
+
+def _opt(config: Config) -> Config:
+    hidden, width = size(config, "hidden_size"), config.get("word_embed_proj_dim")
+    if width not in (None, hidden):
+        raise StartError(
+            f"config.json has word_embed_proj_dim {width!r}, but hidden_size {hidden}: embeddings "
+            "that are projected are not computed"
+        )
+    return {}
 
 
 def _stablelm(form: Architecture, config: Config) -> Architecture:
@@ -146,7 +157,7 @@ ROWS: Mapping[str, Architecture] = {
         ),
         **BIASED | {"qkv_bias": "enable_bias", "output_bias": "enable_bias",
                     "mlp_bias": "enable_bias"},
-        gated=False, rope="",
+        gated=False, rope="", read=_opt,
         defaults={"enable_bias": True, "tie_word_embeddings": True, "layer_norm_eps": 1e-5,
                   "activation_function": "relu"},
         fixed={"do_layer_norm_before": (True,), "_remove_final_layer_norm": (False,),

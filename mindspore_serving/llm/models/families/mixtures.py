@@ -38,6 +38,12 @@ def _ernie(config: Config) -> Config:
 
 def _llama4(config: Config) -> Config:
     """Layers attend to the whole text up to the length of a chunk; longer texts are refused."""
+    for kind in config.get("layer_types") or ():
+        if kind not in ("chunked_attention", "full_attention"):
+            raise StartError(
+                f"config.json has layers of {kind!r} in layer_types, expected chunked_attention "
+                "or full_attention"
+            )
     num_layers = size(config, "num_hidden_layers")
     step = size(config, "interleave_moe_layer_step", default=1)
     layers = config.get("moe_layers")

@@ -113,11 +113,14 @@ class MindSporeOps(Ops):
         count = parts[0].shape[0]
         heads = np.zeros((count, num_heads, width), np.float32)
         begin = 0
-        for index, part in enumerate(parts):
-            array = part.asnumpy().reshape(count, 1 if index else num_heads, -1)
+        for part in parts:
+            array = part.asnumpy().reshape(count, num_heads, -1)
             heads[..., begin : begin + array.shape[-1]] = array
             begin += array.shape[-1]
         return tensor(heads.reshape(count, -1))
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        return self._op.cat([x] * num_heads, -1)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:

@@ -93,20 +93,24 @@ def split(x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
 
 def join(parts: Sequence[Node], num_heads: int, width: int) -> Node:
     """As `Ops.join_heads`."""
-    first = _heads(parts[0], num_heads)
-    count = opset.slice(opset.shape_of(first), i64(0), i64(1), i64(1), i64(0))
-    joined, held = [first], features(first)
-    for part in parts[1:]:
-        size = features(part)
-        one = reshaped(part, -1, 1, 1, size)  # of one head, for all
-        shape = opset.concat([count, i64(1, num_heads, size)], 0)
-        joined.append(opset.broadcast(one, shape))
-        held += size
-    if width > held:
-        shape = opset.concat([count, i64(1, num_heads, width - held)], 0)
+    joined = [_heads(part, num_heads) for part in parts]
+    rest = width - sum(map(features, joined))
+    if rest:
+        shape = opset.concat([_count(parts[0]), i64(1, num_heads, rest)], 0)
         joined.append(opset.broadcast(f32(0), shape))
-    y = opset.concat(joined, -1) if len(joined) > 1 else first
+    y = opset.concat(joined, -1) if len(joined) > 1 else joined[0]
     return named(reshaped(y, -1, num_heads * width), name_of(parts[0]))
+
+
+def repeat(x: Node, num_heads: int) -> Node:
+    shape = opset.concat([_count(x), i64(num_heads, features(x))], 0)
+    y = opset.broadcast(opset.unsqueeze(x, i64(1)), shape)
+    return named(reshaped(y, -1, num_heads * features(x)), name_of(x))
+
+
+def _count(x: Node) -> Node:
+    """How many tokens there are, [1]."""
+    return opset.slice(opset.shape_of(x), i64(0), i64(1), i64(1), i64(0))
 
 
 def _heads(x: Node, num_heads: int) -> Node:

@@ -132,6 +132,9 @@ class OpenVINOOps(Ops):
     def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
         return heads.join(parts, num_heads, width)
 
+    def repeat_head(self, x: Node, num_heads: int) -> Node:
+        return heads.repeat(x, num_heads)
+
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
         expect(q, spec.num_heads * spec.head_dim, f"{spec.num_heads} heads of {spec.head_dim}")
         for x in (k, v):

@@ -153,7 +153,7 @@ def _warm_up(
         ) from error
     if not can_capture:
         return
-    if model.spec.num_experts:
+    if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")
         return
     try:

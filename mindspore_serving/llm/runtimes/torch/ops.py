@@ -153,11 +153,11 @@ class TorchOps(Ops):
         return [part.flatten(1) for part in heads.split(list(sizes), -1)]
 
     def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
-        first, *others = parts
-        joined = [first.unflatten(-1, (num_heads, -1))]
-        joined += [part[:, None].expand(-1, num_heads, -1) for part in others]
-        rest = width - sum(part.shape[-1] for part in joined)
-        return functional.pad(torch.cat(joined, -1), (0, rest)).flatten(1)
+        joined = torch.cat([part.unflatten(-1, (num_heads, -1)) for part in parts], -1)
+        return functional.pad(joined, (0, width - joined.shape[-1])).flatten(1)
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        return x.repeat(1, num_heads)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:
