@@ -62,6 +62,16 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2,
          "logits_scaling": 2.5},
     ),
+    "granite4": (
+        "GraniteMoeHybrid",
+        {"num_local_experts": 0, "shared_intermediate_size": 96, "position_embedding_type": "rope",
+         "layer_types": ["attention"] * 2, "attention_multiplier": 0.3},
+    ),
+    "granite-moe": (
+        "GraniteMoe",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.3,
+         "residual_multiplier": 0.7},
+    ),
     "cohere": ("Cohere", {"logit_scale": 0.5, "layer_norm_eps": 1e-6}),
     "cohere-normed": ("Cohere", {"use_qk_norm": True}),
     "cohere2": ("Cohere2", WINDOWED),

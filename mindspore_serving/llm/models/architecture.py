@@ -68,6 +68,7 @@ class Experts:
     bias: bool = False
     shared: str = ""  # an expert that computes every token
     shared_gate: str = ""  # whose result is multiplied by the sigmoid of this
+    joined_rows: bool = False  # these are [experts, out, in], and not [experts, in, out]
     joined: tuple[str, str] | None = None  # gate with up, and down, of all experts: `layouts` cuts
 
 

@@ -66,7 +66,7 @@ _KINDS: tuple[_Kind, ...] = (
     (
         "an int of 0 or more",
         _is_int,
-        ("sliding_window", "sliding_window_pattern", "max_window_layers", "decoder_sparse_step",
+        ("sliding_window", "max_window_layers", "decoder_sparse_step",
          "original_max_position_embeddings", "no_rope_layer_interval", "first_k_dense_replace",
          "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
          "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
@@ -86,6 +86,11 @@ _KINDS: tuple[_Kind, ...] = (
         "an object",
         lambda value: isinstance(value, dict),
         ("rope_scaling", "rope_parameters", "text_config"),
+    ),
+    (
+        "an int of 0 or more, or letters",
+        lambda value: _is_int(value) or _is_text(value),
+        ("sliding_window_pattern",),
     ),
     ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures")),
     ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers")),

@@ -20,6 +20,9 @@ def windows(config: Config, num_layers: int) -> tuple[int, ...]:
     if kinds is not None:
         _check_kinds(kinds, num_layers)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
+    if isinstance(pattern, str):  # of layers in turn, L with a window and G without (EXAONE)
+        letters = pattern * (num_layers // max(len(pattern), 1) + 1)
+        return tuple(window if letter == "L" else 0 for letter in letters[:num_layers])
     if pattern:
         return tuple(window if (i + 1) % pattern else 0 for i in range(num_layers))
     return tuple(window if i >= first else 0 for i in range(num_layers))

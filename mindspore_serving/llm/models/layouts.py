@@ -113,29 +113,31 @@ def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """One tensor has the matrices of all experts, [experts, in, out], gate beside up: side by side,
-    or in turns where there are limits (gpt-oss).  They become one each, views of the file."""
+    """One tensor has the matrices of all experts, gate beside up: side by side, or in turns where
+    there are limits (gpt-oss).  They become one each, views of the file."""
     experts = _form(checkpoint).experts
     if experts is None or experts.joined is None:
         return tensors
     result = {}
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
-        stem, kind = (leaf.removesuffix("_bias"), "bias") if leaf.endswith("_bias") else (
-            leaf, "weight"
-        )  # fmt: skip
+        stem = leaf.removesuffix(".weight").removesuffix("_bias")
         if not is_expert or stem not in experts.joined:
             result[name] = stored
             continue
+        kind = "bias" if leaf.endswith("_bias") else "weight"
         whole = stored.bits.reshape(stored.shape)
-        for leaf, part in _parts(experts, stem, whole).items():
-            for index, bits in enumerate(part):
+        if experts.joined_rows:
+            whole = whole.swapaxes(1, 2)
+        for part, columns in _parts(experts, stem, whole).items():
+            for index, bits in enumerate(columns):
                 own = StoredTensor(stored.dtype, bits.T.shape, bits.T)
-                result[f"{before}.{experts.prefix}.{index}.{leaf}.{kind}"] = own
+                result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = own
     return result
 
 
 def _parts(experts: Experts, stem: str, whole: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """`whole` is [experts, in, out], or [experts, out]."""
     if experts.joined is None or stem == experts.joined[1]:
         return {experts.down: whole}
     if experts.clamped:

@@ -28,6 +28,7 @@ from mindspore_serving.llm.models.spec_parts import (
 
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
 LAYER_NORM_EPS = ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon", "norm_eps")
+HIDDEN = ("hidden_size", "n_embd", "n_embed")
 INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
@@ -107,7 +108,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     """
     config, form = _described(config)
     num_layers = size(config, "num_hidden_layers", "n_layer")
-    hidden = size(config, "hidden_size", "n_embd")
+    hidden = size(config, *HIDDEN)
     latent = latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
     trained = size(
@@ -155,7 +156,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
 def heads_of(config: Config) -> tuple[int, int, int]:
     """(query heads, key-value heads, features of each) of config.json."""
     config, _ = _described(config)
-    hidden = size(config, "hidden_size", "n_embd")
+    hidden = size(config, *HIDDEN)
     return _heads(config, hidden, latent_of(config))
 
 

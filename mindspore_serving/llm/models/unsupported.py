@@ -12,7 +12,7 @@ _STATE = "whose state is no keys and values, and for which there is no cache yet
 REASONS: tuple[tuple[str, str], ...] = (
     (r"(Qwen3Next|Qwen3_5|KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
      f"it has layers of linear attention, {_STATE}"),
-    (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|GraniteMoeHybrid|Plamo)",
+    (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|Plamo)",
      f"it has Mamba layers, {_STATE}"),
     (r"Lfm2", f"it has short convolutions, {_STATE}"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),

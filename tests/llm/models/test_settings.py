@@ -29,6 +29,9 @@ INERT = {
 }
 SUMMARY = {f"summary_{kind}" for kind in
            ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}  # fmt: skip
+MAMBA = {f"mamba_{size}" for size in
+         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "chunk_size",
+          "conv_bias", "proj_bias")}  # fmt: skip
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
@@ -49,6 +52,7 @@ OF_ONE = {
     **dict.fromkeys(("deepseek-v2", "deepseek-v3", "minicpm3"), LATENT),
     "deepseek-v2-lite": LATENT | {"n_group", "topk_group"},  # by "greedy"
     "phi3": {"original_max_position_embeddings"},  # without a rope scaling
+    "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
     "gpt2": SUMMARY,
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from mindspore_serving.llm.models import load_definition
         ("Gemma3nForConditionalGeneration", "layers share keys .* near it are Gemma3For"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
         ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),
-        ("GraniteMoeForCausalLM", "is not served; near it are GraniteForCausalLM;"),
+        ("MiniCPMForCausalLM", "is not served; near it are MiniCPM3ForCausalLM;"),
         ("LlamaForCausaLM", "is not served; near it are LlamaForCausalLM;"),
         ("NoSuchModel", "is not served; docs/llm.md has those that generate"),
     ],

@@ -68,9 +68,11 @@ def _deepseek(config: Config) -> Config:
 
 DEEPSEEK2 = Architecture(
     experts=Experts(shared=SHARED), rope=PAIRS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-    read=_deepseek, fixed={**PLAIN, "scoring_func": ("softmax",), "norm_topk_prob": (False,)},
+    read=_deepseek,
+    fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
+           "norm_topk_prob": (False,)},
 )  # fmt: skip
-SIGMOID = {"scoring_func": ("sigmoid",)}
+SIGMOID = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,)}
 SIGMOID_EXPERTS = Experts(scores="sigmoid", by_pairs=True, correction=CORRECTION, shared=SHARED)
 
 ROWS: dict[str, Architecture] = {
@@ -80,6 +82,14 @@ ROWS: dict[str, Architecture] = {
             up="w3", down="w2",
         ),
         defaults={"norm_topk_prob": True}, fixed=PLAIN, cut=True,
+    ),
+    "GraniteMoeForCausalLM": Architecture(
+        experts=Experts(
+            router="block_sparse_moe.router.layer", prefix="block_sparse_moe",
+            joined=("input_linear", "output_linear"), joined_rows=True,
+        ),
+        **ATTENTION_BIASED, fixed=PLAIN,
+        defaults={"attention_multiplier": 1.0, "norm_topk_prob": True},
     ),
     "Qwen2MoeForCausalLM": Architecture(
         experts=Experts(
