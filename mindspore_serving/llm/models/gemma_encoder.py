@@ -8,10 +8,10 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.bert import EncoderInputs
-from mindspore_serving.llm.models.gpt2 import ACTIVATIONS
+from mindspore_serving.llm.models.config_types import number, size
+from mindspore_serving.llm.models.layer import GELU
 from mindspore_serving.llm.models.ops import AttentionSpec, Ops, Tensor
 from mindspore_serving.llm.models.rope import Rope, rope_from
-from mindspore_serving.llm.models.spec import number, size
 
 WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")
@@ -114,10 +114,8 @@ def _windows(config: Mapping[str, Any]) -> tuple[int, ...]:
 def encoder(ops: Ops, spec: GemmaEncoderSpec, inputs: EncoderInputs) -> Tensor:
     """The final hidden state of every token, [tokens, hidden_size].  Raises StartError: an unknown
     activation, a wrong tensor."""
-    if spec.activation not in ACTIVATIONS:
-        raise StartError(
-            f"activation is {spec.activation!r}, expected one of {', '.join(ACTIVATIONS)}"
-        )
+    if spec.activation not in GELU:
+        raise StartError(f"activation is {spec.activation!r}, expected one of {', '.join(GELU)}")
     part = _Part(ops, spec, next((p for p in PREFIXES if ops.has_weight(p + WORDS)), ""))
     tables = [ops.rope_tables(inputs.positions, r.inv_freq, r.scale) for r in spec.ropes]
     x = ops.embedding(inputs.token_ids, part.weight(WORDS))
@@ -149,7 +147,7 @@ def _attention(part: "_Part", h: Tensor, index: int, tables: Tensor) -> Tensor:
 def _feed_forward(part: "_Part", h: Tensor, prefix: str) -> Tensor:
     ops = part.ops
     gate, up = (part.linear(h, f"{prefix}mlp.{name}_proj") for name in ("gate", "up"))
-    h = ops.mul(ops.gelu(gate, tanh=ACTIVATIONS[part.spec.activation]), up)
+    h = ops.mul(ops.gelu(gate, tanh=GELU[part.spec.activation]), up)
     return part.linear(h, f"{prefix}mlp.down_proj")
 
 
