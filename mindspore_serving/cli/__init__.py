@@ -25,11 +25,13 @@ from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     ChatSettings,
     ConfigSettings,
+    PredictSettings,
+    ServeSettings,
+)
+from mindspore_serving.cli.tool_settings import (
     ConvertSettings,
     DoctorSettings,
-    PredictSettings,
     QuantizeSettings,
-    ServeSettings,
 )
 from mindspore_serving.errors import ServingError, did_you_mean
 
