@@ -275,6 +275,10 @@ class ChatSettings(Access):
     prompt: str = option("", "answer this and end", metavar="TEXT")
     model: str = option("", "name of the model (default: the first)", metavar="NAME")
     system: str = option("", "system prompt", metavar="TEXT")
+    load: str | None = option(None, "go on with a conversation that /save wrote")
+    history: bool = option(
+        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
+    )
     temperature: float | None = option(
         None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
     )
