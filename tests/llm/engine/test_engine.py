@@ -34,10 +34,17 @@ def letters():
     return Tokenizer(inner)
 
 
+OPTIONS = {
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 16,
+    "block_size": 4,
+    "num_speculative_tokens": 0,
+    "adaptive_speculation": False,  # what a test guesses does not depend on how long steps take
+}
+
+
 def make(tokenizer=None, eos_ids=(), num_blocks=64, runner=None, **options):
-    config = EngineConfig(
-        **{"max_num_seqs": 8, "max_num_batched_tokens": 16, "block_size": 4, **options}
-    )
+    config = EngineConfig(**{**OPTIONS, **options})
     return Engine(runner or ToyRunner(num_blocks, 4), tokenizer, config, eos_ids)
 
 
