@@ -21,37 +21,48 @@ _USER, _ASSISTANT, _END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im
 
 
 def _file(chance: random.Random) -> list[str]:
-    """Forty lines of a module of Python's own."""
+    """Sixteen lines of a module of Python's own, from a definition on."""
     lines = inspect.getsource(chance.choice(_MODULES)).splitlines(keepends=True)
-    starts = [place for place, line in enumerate(lines[:-40]) if line.lstrip().startswith("def ")]
+    starts = [place for place, line in enumerate(lines[:-16]) if line.lstrip().startswith("def ")]
     start = chance.choice(starts)
-    return lines[start : start + 40]
+    return lines[start : start + 16]
 
 
 def repeat(chance: random.Random) -> str:
+    """Shown twice, so that the third time is a copy."""
     lines = _file(chance)
-    again = "".join(lines[:6])
-    return f"```python\n{''.join(lines)}```\n\nThe same file once more:\n\n```python\n{again}"
+    text = f"```python\n{''.join(lines)}```\n\n"
+    return (
+        f"{text}The same once more:\n\n{text}The same once more:\n\n```python\n{lines[0].rstrip()}"
+    )
 
 
 def edit(chance: random.Random) -> str:
-    lines = _file(chance)
-    edited = ["# Copyright: see LICENSE.\n", *lines[:6]]
-    return (
-        f"```python\n{''.join(lines)}```\n\nThe same file with a line on the copyright:\n\n"
-        f"```python\n{''.join(edited)}"
-    )
+    """A comment is added to a file, as it was to another one before."""
+    begun = ""
+    for _ in range(2):
+        lines = _file(chance)
+        edited = f"```python\n# Copyright: see LICENSE.\n{lines[0]}"
+        begun += (
+            f"A file:\n\n```python\n{''.join(lines)}```\n\nThe same with its copyright:\n\n"
+            f"{edited}{''.join(lines[1:])}```\n\n"
+        )
+    return begun[: begun.rindex(edited) + len(edited)].rstrip()
 
 
 def quote(chance: random.Random) -> str:
+    """Questions on a document, each answered in its words; the last answer has begun."""
     words = _TEXT.read_text().split()
     start = chance.randrange(len(words) - 400)
-    document = textwrap.fill(" ".join(words[start : start + 250]), 90)
-    cited = " ".join(document.split()[40:56])
-    return (
-        f"{_USER}Document:\n{document}\n\nCite the document from its third sentence on.{_END}"
-        f'{_ASSISTANT}The document says: "{cited}'
-    )
+    document = words[start : start + 160]
+    questions = [
+        f'Question: Where is "{" ".join(document[place : place + 3])}"?\n'
+        f'Answer: The document says: "{" ".join(document[place : place + 30])}"\n\n'
+        for place in (10, 50, 90, 130)
+    ]
+    last = questions.pop()
+    last = last[: last.index(" ".join(document[134:136]))]
+    return f"Document: {' '.join(document)}\n\n{''.join(questions)}{last.rstrip()}"
 
 
 def records(chance: random.Random) -> str:
@@ -62,14 +73,14 @@ def records(chance: random.Random) -> str:
         return {"id": chance.randrange(1000), **values}
 
     shown = ",\n".join(json.dumps(record(), indent=2) for _ in range(3))
-    return f"A list of records as JSON:\n[\n{shown},\n"
+    return f"A list of records as JSON:\n[\n{shown},"
 
 
 def agent(chance: random.Random) -> str:
     """A session, some turns in: a file was read, changed, and is written whole."""
     lines, name = _file(chance), f"{chance.choice(_THINGS)}.py"
     call = '<tool_call>\n{"name": "%s", "arguments": {"path": "%s"%s}}\n</tool_call>'
-    text, begun = "".join(lines), json.dumps("".join(lines[:5]))[:-1]
+    text, begun = "".join(lines), json.dumps("".join(lines[:4]).rstrip())[:-1]
     return (
         f"{_USER}Read {name}, check it, then write it back.{_END}"
         f"{_ASSISTANT}{call % ('read_file', name, '')}{_END}"

@@ -281,7 +281,7 @@ class Repeating(ToyRunner):
 
 def test_right_guesses_save_steps_and_change_nothing():
     plain = make(runner=Repeating(64, 4))
-    guessing = make(runner=Repeating(64, 4), num_speculative_tokens=4)
+    guessing = make(runner=Repeating(64, 4), num_speculative_tokens=4, min_ngram=2)
     for engine in (plain, guessing):
         engine.add("a", [1, 2, 3], greedy(max_tokens=60, logprobs=1))
     expected, said = run(plain)["a", 0], run(guessing)["a", 0]
