@@ -41,8 +41,8 @@ class Branch:
 
     def guess_rows(self, guesses: list[int]) -> list[SampleRow]:
         """The rows to sample the token after each of `guesses` from, if all up to it are right."""
-        counts = range(1, len(guesses) + 1)
-        return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
+        row = self.row()
+        return [row.after(guesses[:count]) for count in range(1, len(guesses) + 1)]
 
     def write(self, token: Sampled) -> Generated:
         """Take the next token; if none is allowed, a grammar may be complete."""
