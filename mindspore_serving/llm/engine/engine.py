@@ -41,11 +41,12 @@ class Engine:
         config: the operator's options.
         eos_ids: the model's end tokens.
         make_drafter: makes what guesses tokens; None looks at texts that began alike.
-        clock: seconds, for what steps cost.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
-    called with the requests that a step is about to compute.
+    called with the requests that a step is about to compute; `clock` gives seconds.
     """
+
+    can_generate = True
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Engine:
         self.max_model_len = min(longest, config.max_model_len or longest)
         self.config = config
         self.runner, self.vocab_size = runner, runner.vocab_size
+        self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self._limits = ModelLimits(
             vocab_size=runner.vocab_size,
             max_model_len=self.max_model_len,
