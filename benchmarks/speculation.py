@@ -129,6 +129,8 @@ def main() -> None:
     end, number = time.monotonic() + given.seconds, 0
     while number < 2 or time.monotonic() < end:
         for name, streams in kinds:
+            if number > 1 and time.monotonic() > end:
+                break
             case = make_case(name, streams, number, given.tokens, on.tokenizer)
             pair, answers = compare(off.engine, on.engine, case)
             if number:
