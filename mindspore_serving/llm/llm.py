@@ -62,6 +62,7 @@ class LLM:
         self._processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
+        assert isinstance(opened.engine, Engine | EncoderEngine)  # ours
         self._engine: Engine | EncoderEngine | None = opened.engine
         log.info("%s", opened.describe())
         if sys.stderr.isatty():
@@ -130,9 +131,10 @@ class LLM:
         engine, ids = self._any_engine(), []
         embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
         given = list_prompts(prompts)
+        encode, texts = self._processor.encode, self._processor.texts
         for index, prompt in enumerate(given):
             with naming(f"prompts[{index}]", len(given)):
-                ids.append(embedder.check(self._processor.encode(prompt)))
+                ids.append(embedder.check(encode(texts.instructed(prompt))))
         return embedder.embed(ids)
 
     def stats(self) -> EngineStats:

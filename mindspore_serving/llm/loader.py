@@ -4,6 +4,7 @@ Used by the offline interface and by the workers of a server alike.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
+from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_options
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
@@ -24,7 +26,13 @@ from mindspore_serving.llm.checkpoint.model_files import (
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.labels import Labels
+from mindspore_serving.llm.engine.last_readout import open_last_readout
+from mindspore_serving.llm.engine.readout import Classifier, Readout
+from mindspore_serving.llm.engines import OURS, open_engine
+from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.models import is_encoder
+from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
@@ -36,7 +44,7 @@ class Opened:
     directory: Path
     runtime: str
     config: EngineConfig
-    engine: Engine | EncoderEngine
+    engine: LanguageEngine
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
@@ -53,31 +61,74 @@ class Opened:
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
             vocab_size=engine.vocab_size,
-            can_generate=isinstance(engine, Engine),
-            can_embed=engine.embedding_size > 0 and self.is_embedder,
+            can_generate=engine.can_generate and not self.is_body,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
-            num_blocks=engine.runner.num_blocks if isinstance(engine, Engine) else 0,
-            block_size=engine.runner.block_size if isinstance(engine, Engine) else 0,
+            num_blocks=engine.num_blocks,
+            block_size=engine.block_size,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             sampling=tuple(self.recommended.items()),
+            **self._reading(),
             summary=self.describe() + self._tools_told(),
         )
+
+    def _reading(self) -> dict[str, Any]:
+        """The fields of the card of a model that reads texts: of its scores, or of its vectors."""
+        if self.labels is not None:
+            return {
+                "can_score": True,
+                "labels": self.labels.names,
+                "problem": self.labels.problem,
+                "reads_instructions": self.config.ranking,
+            }
+        if not self.engine.embedding_size or not self.is_embedder:
+            return {}
+        config = find_config(self.directory)
+        found = read_embedding_options(self.directory, config, self.engine.embedding_size)
+        return {
+            "can_embed": True,
+            "pooling": "+".join(getattr(self._readout, "modes", ())),
+            "prompts": tuple(found.prompts.items()),
+            "default_prompt": found.default_prompt,
+            "dimensions": found.dimensions,
+            "any_dimensions": found.any_dimensions or self.config.matryoshka,
+        }
+
+    @property
+    def labels(self) -> Labels | None:
+        """Those of a classifier."""
+        readout = self._readout
+        return readout.labels if isinstance(readout, Classifier) else None
+
+    @property
+    def _readout(self) -> Readout | None:
+        """None of another engine than ours."""
+        engine = self.engine
+        if isinstance(engine, Engine):
+            return engine.embedder.readout
+        return engine.encoder.readout if isinstance(engine, EncoderEngine) else None
 
     @property
     def is_embedder(self) -> bool:
         """Whether it is asked to embed texts, or made for it."""
         is_made = (
-            isinstance(self.engine, EncoderEngine) or (self.directory / "modules.json").is_file()
+            not self.engine.can_generate
+            or (self.directory / "modules.json").is_file()
+            or self.is_body
         )
         return is_made or self.config.embeddings
+
+    @property
+    def is_body(self) -> bool:
+        """Whether it has the layers of a model that generates, and not what generates."""
+        return generator_of(find_config(self.directory)) != ""
 
     @property
     def tool_format(self) -> str:
@@ -95,7 +146,9 @@ class Opened:
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
         name = self.directory.name or "model"
-        if not is_gguf(self.directory) or isinstance(self.engine, EncoderEngine):
+        if self.runtime not in RUNTIMES:
+            return f"{name}: engine {runtime}; {self.engine.describe()}"
+        if not is_gguf(self.directory) or not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
         kinds = types_of(open_gguf(self.directory))
         is_kept = RUNTIMES[self.runtime].keeps_integers
@@ -103,8 +156,14 @@ class Opened:
         return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
 
 
-def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
-    """Load the model in the directory or the GGUF file `path`.
+def open_model(
+    path: str | Path,
+    runtime: str,
+    config: EngineConfig,
+    engine: str = OURS,
+    engine_options: Mapping[str, Any] | None = None,
+) -> Opened:
+    """Load the model in the directory or the GGUF file `path`, into ours or another `engine`.
 
     Raises StartError or InvalidInputs.
     """
@@ -115,8 +174,22 @@ def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
     special_tokens = tokenizer.special_tokens if tokenizer else None
     chat_template = ChatTemplate.open(directory, special_tokens)
     recommended = read_recommended(directory) if config.generation_config == "auto" else {}
-    engine = _open_engine(directory, runtime, config, tokenizer)
-    return Opened(directory, runtime, config, engine, tokenizer, chat_template, recommended)
+    opened: LanguageEngine
+    if engine == OURS:
+        _refuse(engine_options or {})
+        opened = _open_engine(directory, runtime, config, tokenizer)
+    else:
+        eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
+        model = Model(directory, tokenizer, eos_ids)
+        opened, runtime = open_engine(engine, model, config, engine_options or {}), engine
+    return Opened(directory, runtime, config, opened, tokenizer, chat_template, recommended)
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for name in options:
+        raise StartError(
+            f"engine_options has {name!r}, but engine {OURS!r} has none; see llm_options"
+        )
 
 
 def _open_engine(
@@ -125,7 +198,13 @@ def _open_engine(
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-    return Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    engine = Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    try:
+        engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def make_config(options: dict[str, Any]) -> EngineConfig:
