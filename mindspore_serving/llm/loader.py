@@ -21,6 +21,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
     read_recommended,
 )
+from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -95,12 +96,21 @@ class Opened:
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
         name = self.directory.name or "model"
-        if not is_gguf(self.directory) or isinstance(self.engine, EncoderEngine):
+        if isinstance(self.engine, EncoderEngine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
-        kinds = types_of(open_gguf(self.directory))
-        is_kept = RUNTIMES[self.runtime].keeps_integers
-        stored = f"{kinds} of GGUF, {'integers kept' if is_kept else 'widened to floats'}"
-        return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
+        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}"
+
+    def _weights(self) -> str:
+        """How weights are stored, and what became of them."""
+        if is_gguf(self.directory):
+            stored, is_kept = f"{types_of(open_gguf(self.directory))} of GGUF", True
+        else:
+            stored, is_kept = describe(read_config(self.directory))
+        if not stored:
+            return "as stored"
+        if is_kept and RUNTIMES[self.runtime].keeps_integers:
+            return f"{stored}, integers kept"
+        return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 
 
 def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:

@@ -20,13 +20,26 @@ from mindspore_serving.errors import StartError
 GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
 SMALLEST_GROUP = 32
 CHUNK = 2**22  # weights that are rounded at a time
+# What the sixteen values of a codebook stand for.  NF4: of equal likelihood for normal numbers.
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+    0.7229568362236023, 1.0,
+)  # fmt: skip
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+CODEBOOKS = {
+    "nf4": np.array(_NF4, np.float32),
+    "f4e2m1": np.array([*_E2M1, *(-one for one in _E2M1)], np.float32),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
     """A quantised matrix.  `shape` and `group` count inputs, not bytes.
 
-    Integers are signed; those with `minimums`, which are added to the products, are unsigned.
+    Integers are signed.  They are unsigned with `minimums`, which are added to the products, with
+    `zeros`, which are subtracted from them before, and if they are numbers of a `codebook`.
     """
 
     values: npt.NDArray[Any]  # int8 or uint8 [out, in], or uint8 [out, in / 2]
@@ -35,6 +48,13 @@ class Packed:
     shape: tuple[int, int]
     group: int
     minimums: npt.NDArray[np.float32] | None = None  # as scales
+    zeros: npt.NDArray[np.uint8] | None = None  # [out, in / group]
+    codebook: str = ""  # "nf4" or "f4e2m1": of 4 bits
+    order: npt.NDArray[np.int64] | None = None  # [in]: which input each column belongs to
+
+    @property
+    def is_signed(self) -> bool:
+        return self.minimums is None and self.zeros is None and not self.codebook
 
 
 def is_packed(dtype: str) -> bool:
@@ -95,19 +115,34 @@ def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return integers[:, 0::2] | high
 
 
+def halves(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """What `pairs` has made bytes of."""
+    found: npt.NDArray[np.uint8] = np.stack([values & 15, values >> 4], -1)
+    return found.reshape(len(values), -1)
+
+
 def unpack(packed: Packed) -> npt.NDArray[np.float32]:
     """The float32 matrix that the integers stand for, [out, in]."""
     outputs, inputs = packed.shape
     values = packed.values
     if packed.bits == 4:
-        values = np.stack([values & 15, values >> 4], -1).reshape(outputs, inputs)
-        if packed.minimums is None:
+        values = halves(values)
+        if packed.is_signed:
             values = (values ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
+    if packed.codebook:
+        values = CODEBOOKS[packed.codebook][values]
     grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)
+    if packed.zeros is not None:
+        grouped -= packed.zeros[..., None]
     grouped *= packed.scales.astype(np.float32)[..., None]
     if packed.minimums is not None:
         grouped += packed.minimums[..., None]
-    return grouped.reshape(outputs, inputs)
+    matrix = grouped.reshape(outputs, inputs)
+    if packed.order is None:
+        return matrix
+    result = np.empty_like(matrix)
+    result[:, packed.order] = matrix
+    return result
 
 
 def _round_8(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -37,8 +37,6 @@ ARCHITECTURES: dict[str, str] = {
 }
 # The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
 ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
-QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
-GGUF = "gguf"  # the same of a GGUF file with quantised tensors
 
 
 def load_definition(
@@ -46,7 +44,7 @@ def load_definition(
 ) -> tuple[ModelSpec, Decoder]:
     """The spec and the definition of the model that `config` (config.json) describes.
 
-    Raises StartError: an unknown architecture or quantisation, a key missing or out of range.
+    Raises StartError: an unknown architecture, a key missing or out of range.
     """
     names = config.get("architectures")
     if is_encoder(config):
@@ -60,12 +58,6 @@ def load_definition(
         raise StartError(
             f"config.json has architectures {names!r}, expected one of {known}, or to be served "
             f"without generating, one that ends with {heads}"
-        )
-    method = quantization_of(config).get("quant_method")
-    if method not in (None, QUANT_METHOD, GGUF):
-        raise StartError(
-            f"config.json has quant_method {method!r}, which is not supported; take the model's "
-            "float checkpoint and quantise it with mindspore_serving.llm.quantize"
         )
     module, _, function = ARCHITECTURES[name].partition(":")
     decoder: Decoder = getattr(import_module(module), function)
@@ -94,9 +86,3 @@ def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Encoder]:
             f"{known}"
         )
     return bert.from_config(config), bert.encoder
-
-
-def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of the checkpoint's quantisation; empty for floats."""
-    found = config.get("quantization_config") or {}
-    return found if isinstance(found, dict) else {"quant_method": found}

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.models.spec import size
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -35,7 +35,13 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
     arrange = ARRANGEMENTS.get(architectures[0])
     if arrange is None:
         return checkpoint
-    tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
+    tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
+    quantised = next((name for name in tensors if checkpoint.is_quantized(name)), None)
+    if quantised is not None and arrange in (_gpt2, _internlm2):
+        raise StartError(
+            f"tensor {quantised!r} is {tensors[quantised].dtype}, but {architectures[0]} has its "
+            "matrices rearranged, which is done with floats alone; take the float checkpoint"
+        )
     return Checkpoint(checkpoint.directory, checkpoint.config, arrange(checkpoint, tensors))
 
 
@@ -123,9 +129,7 @@ def _gemma3_with_pictures(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
     """`array` as F32 or BF16, rounded to nearest, ties to even."""
     if dtype == "BF16":
-        bits = array.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-        return StoredTensor("BF16", array.shape, (rounded >> 16).astype(np.uint16))
+        return StoredTensor("BF16", array.shape, to_bf16(array))
     return StoredTensor("F32", array.shape, array)
 
 

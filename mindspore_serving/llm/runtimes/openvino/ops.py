@@ -56,7 +56,9 @@ class OpenVINOOps(Ops):
         shape = self._weights.shape(weight)
         if len(shape) != 2 or shape[1] != features(x):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
-        matrix = self._weights.matrix(weight)
+        matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
+        if columns is not None:
+            x = opset.gather(x, opset.constant(columns), _i32(-1))
         if matrix.get_element_type() == ov.Type.bf16:
             # With float32 on both sides the plugin would keep a float32 copy of the matrix.
             product = opset.matmul(opset.convert(x, "bf16"), matrix, False, True)
