@@ -16,22 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 
 GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
 SMALLEST_GROUP = 32
 CHUNK = 2**22  # weights that are rounded at a time
-# What the sixteen values of a codebook stand for.  NF4: of equal likelihood for normal numbers.
-_NF4 = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-    -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-    0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
-    0.7229568362236023, 1.0,
-)  # fmt: skip
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-CODEBOOKS = {
-    "nf4": np.array(_NF4, np.float32),
-    "f4e2m1": np.array([*_E2M1, *(-one for one in _E2M1)], np.float32),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ class Packed:
     group: int
     minimums: npt.NDArray[np.float32] | None = None  # as scales
     zeros: npt.NDArray[np.uint8] | None = None  # [out, in / group]
-    codebook: str = ""  # "nf4" or "f4e2m1": of 4 bits
+    codebook: str = ""  # a key of CODEBOOKS, if integers are not meant
     order: npt.NDArray[np.int64] | None = None  # [in]: which input each column belongs to
 
     @property

@@ -24,7 +24,7 @@ from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Runner
 from tests.llm import checkpoints
-from tests.llm.quantised_files import CASES, KEPT, quantised
+from tests.llm.quantised_files import CASES, quantised
 from tests.llm.stepping import all_logits, greedy, relative_error
 
 pytestmark = pytest.mark.torch
@@ -34,12 +34,13 @@ CONFIG = EngineConfig(
 MATRIX = "model.layers.1.self_attn.q_proj.weight"
 EXPERTS = ("gptq", "awq", "fp8-block", "w4a16", "nf4")
 
-# What OpenVINO multiplies by; bf16 where the format is widened.
+# What OpenVINO is given; bf16 where the format is widened before.
 TYPES = dict.fromkeys(["gptq", "gptq-channel", "gptq-act-order", "w4a16", "w4a16-act-order"], "i4")
 TYPES |= dict.fromkeys(["gptq-asymmetric", "gptq-v2", "awq", "w4a16-asymmetric"], "u4")
 TYPES |= dict.fromkeys(["w8a16-channel", "w8a8", "w8a8-tensor", "llm-int8"], "i8")
 TYPES |= dict.fromkeys(["gptq-8bit", "w8a8-asymmetric"], "u8")
 TYPES |= dict.fromkeys(["nf4", "nf4-double"], "nf4")
+TYPES |= dict.fromkeys(["fp8-tensor", "fp8-channel", "fp8-block", "compressed-fp8"], "f8e4m3")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,16 @@ def test_quantised_experts_are_right(root: Path, case: str, runtime: str) -> Non
     check(open_runner(directory, runtime, CONFIG), floats)
 
 
+@pytest.mark.mindspore
+def test_mindspore_widens_them(root: Path) -> None:
+    directory, floats = built(root, "gptq-act-order")
+    runner = open_runner(directory, "mindspore", EngineConfig(kv_cache_memory=4 * 2**20))
+    (prompt,) = checkpoints.prompts(1)
+    found = all_logits(runner, prompt)
+    runner.close()
+    assert relative_error(found, checkpoints.logits(floats, prompt)) < 1e-4
+
+
 def constant_type(node: Any) -> str:
     """Of the constant that a chain of operations begins with."""
     while node.input_values():
@@ -98,7 +109,7 @@ def constant_type(node: Any) -> str:
 def test_openvino_keeps_integers_and_codes_as_they_are(root: Path, case: str) -> None:
     weights = Weights(open_arranged(built(root, case)[0]), "bf16")
     assert constant_type(weights.matrix(MATRIX)) == TYPES.get(case, "bf16")
-    assert weights.widened == ([] if case in KEPT else [MATRIX])
+    assert weights.widened == ([MATRIX] if case == "fp4" else [])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.llm.checkpoint.packing import CODEBOOKS, Packed
+from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     Array,
     Matrix,

@@ -8,16 +8,17 @@ Scales of inputs are not read: inputs stay what they are, which is more exact.
 """
 
 from collections.abc import Mapping
-from math import prod
+from functools import partial
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     FLOATS,
     Array,
-    Matrix,
     Parts,
     QuantizedTensor,
     Words,
@@ -61,9 +62,8 @@ def fp8(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
         )  # fmt: skip
     parts.drop(*INPUT_SCALES)
     kinds = (parts.dtype("weight"), parts.dtype(leaf))
-    return QuantizedTensor(
-        "FP8", (outputs, inputs), bits, lambda: _widened(bits, scales, kinds, size), is_packed=False
-    )
+    read = partial(_packed, bits, scales, kinds, size)
+    return QuantizedTensor("FP8", (outputs, inputs), bits, read)
 
 
 def _covered(
@@ -81,39 +81,16 @@ def _covered(
     return 1, inputs // groups
 
 
-def _widened(bits: Array, scales: Array, kinds: tuple[str, str], block: tuple[int, int]) -> Matrix:
-    """float32; `kinds` are the types of `bits` and of `scales`, one for each `block`."""
+def _packed(bits: Array, scales: Array, kinds: tuple[str, str], block: tuple[int, int]) -> Packed:
+    """`kinds` are the types of `bits` and of `scales`, one for each `block`."""
     rows, columns = block
     if kinds[1] == "F8_E8M0":
         wide = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
     else:
         wide = floats(kinds[1], scales).astype(np.float32)
-    wide = wide.reshape(-(-bits.shape[0] // rows), -1)
-    table = FLOAT8[kinds[0]]
-    result = np.empty(bits.shape, np.float32)
-    for index, scale in enumerate(wide):
-        some = slice(index * rows, (index + 1) * rows)
-        result[some] = table[bits[some]]
-        result[some] *= scale.repeat(columns)[: bits.shape[1]]
-    return result
-
-
-def _table(exponent_bits: int, *, has_infinity: bool) -> Matrix:
-    """What each byte stands for: a sign, an exponent, and a fraction in the bits that are left."""
-    fraction_bits = 7 - exponent_bits
-    byte = np.arange(128)
-    exponent, fraction = byte >> fraction_bits, byte & ((1 << fraction_bits) - 1)
-    bias = (1 << (exponent_bits - 1)) - 1
-    is_normal = exponent > 0
-    steps = fraction + is_normal * (1 << fraction_bits)
-    values = np.ldexp(steps.astype(np.float32), np.maximum(exponent, 1) - bias - fraction_bits)
-    if has_infinity:
-        largest = exponent == exponent.max()
-        values[largest] = np.where(fraction[largest] == 0, np.inf, np.nan)
-    else:
-        values[-1] = np.nan
-    both: Matrix = np.concatenate([values, -values]).astype(np.float32)
-    return both
-
-
-FLOAT8 = {"F8_E4M3": _table(4, has_infinity=False), "F8_E5M2": _table(5, has_infinity=True)}
+    outputs, inputs = bits.shape
+    group = gcd(columns, inputs)  # smaller where the last block is cut off
+    wide = wide.reshape(-(-outputs // rows), -1).repeat(rows, 0)[:outputs]
+    wide = wide.repeat(columns // group, 1)[:, : inputs // group]
+    codebook = kinds[0].replace("_", "").lower()
+    return Packed(bits, wide, 8, (outputs, inputs), group, codebook=codebook)

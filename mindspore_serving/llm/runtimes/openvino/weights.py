@@ -29,7 +29,12 @@ _INTEGERS = {
     (8, False): ov.Type.u8,
     (4, False): ov.Type.u4,
 }
-_CODEBOOKS = {"nf4": ov.Type.nf4, "f4e2m1": ov.Type.f4e2m1}
+_CODEBOOKS = {
+    "nf4": ov.Type.nf4,
+    "f4e2m1": ov.Type.f4e2m1,
+    "f8e4m3": ov.Type.f8e4m3,  # of which the plugin makes floats when it packs them
+    "f8e5m2": ov.Type.f8e5m2,
+}
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 
 
