@@ -1,17 +1,18 @@
 """A checkpoint on disk: its configuration, and its tensors by name, views of the mapped files.
 
-Knows no model and no runtime; never unpickles.
+Knows no model and no runtime.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
@@ -23,6 +24,8 @@ from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
 Array = npt.NDArray[Any]
+
+Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 WHOLE = "model.safetensors"
@@ -46,7 +49,8 @@ class Checkpoint:
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map `directory`/*.safetensors: by model.safetensors.index.json where there is one, else
         model.safetensors alone if it is there.  If there are none, MindSpore's *.ckpt, whose
-        tensors get Hugging Face's names (`ckpt`).  `directory` may be a GGUF file.
+        tensors get Hugging Face's names (`ckpt`), and then pytorch_model*.bin (`pickled`).
+        `directory` may be a GGUF file.
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
@@ -141,27 +145,33 @@ def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
-    index = directory / INDEX
-    if index.exists():
-        return _read_shards(directory, index)
-    files = sorted(directory.glob("*.safetensors"))
-    if directory / WHOLE in files:
-        files = [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
+    if (directory / INDEX).exists():
+        return _read_shards(directory / INDEX, read_safetensors)
+    files = _whole(directory)
     if files:
         return _read_all(files, read_safetensors)
     files = sorted(directory.glob("*.ckpt"))
-    if not files:
-        raise StartError(
-            f"{directory} has no *.safetensors and no MindSpore *.ckpt file; weights in another "
-            "format (pickled .bin) have to be converted to safetensors first"
-        )
-    tensors = _read_all(files, read_ckpt)
-    return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+    if files:
+        tensors = _read_all(files, read_ckpt)
+        return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+    if (directory / pickled.INDEX).exists():
+        return _read_shards(directory / pickled.INDEX, pickled.read_pickled)
+    files = pickled.find_pickled(directory)
+    if files:
+        return _read_all(files, pickled.read_pickled)
+    raise StartError(
+        f"{directory} has no *.safetensors, no MindSpore *.ckpt and no pytorch_model*.bin file"
+    )
 
 
-def _read_all(
-    files: Iterable[Path], read: Callable[[Path], dict[str, StoredTensor]]
-) -> dict[str, StoredTensor]:
+def _whole(directory: Path) -> list[Path]:
+    """The files that are read where there is no index."""
+    if (directory / WHOLE).exists():
+        return [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
+    return sorted(directory.glob("*.safetensors"))
+
+
+def _read_all(files: Iterable[Path], read: Read) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in files:
         for name, stored in read(path).items():
@@ -171,16 +181,19 @@ def _read_all(
     return tensors
 
 
-def _read_shards(directory: Path, index: Path) -> dict[str, StoredTensor]:
+def _read_shards(index: Path, read: Read) -> dict[str, StoredTensor]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise StartError(f"{index} has no weight_map")
     files: dict[str, dict[str, StoredTensor]] = {}
     for file in sorted({str(value) for value in weight_map.values()}):
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise StartError(f"{index} names {file!r}, expected a *.safetensors file beside it")
-        files[file] = read_safetensors(directory / file)
+        suffix = Path(index.name.removesuffix(".index.json")).suffix
+        if Path(file).name != file or not file.endswith(suffix):
+            raise StartError(f"{index} names {file!r}, expected a *{suffix} file beside it")
+        files[file] = read(index.parent / file)
     for name, file in weight_map.items():
         if name not in files[file]:
-            raise StartError(f"{directory / file} has no tensor {name!r}, which {index.name} names")
+            raise StartError(
+                f"{index.parent / file} has no tensor {name!r}, which {index.name} names"
+            )
     return {name: files[file][name] for name, file in weight_map.items()}
