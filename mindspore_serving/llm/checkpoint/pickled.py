@@ -30,9 +30,10 @@ WHAT_IT_RAISES = (
 
 def find_pickled(directory: Path) -> list[Path]:
     """The files of weights in `directory`, if all of them have to be read."""
-    if (directory / WHOLE).exists():
+    if (directory / WHOLE).is_file():
         return [directory / WHOLE]
-    return sorted((*directory.glob("pytorch_model*.bin"), *directory.glob("*.pth")))
+    found = (*directory.glob("pytorch_model*.bin"), *directory.glob("*.pth"))
+    return sorted(path for path in found if path.is_file())  # a pipe would wait for ever
 
 
 def read_pickled(path: Path) -> dict[str, StoredTensor]:
@@ -42,11 +43,14 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
     torch before 1.6, or of anything but tensors by name.
     """
     torch = _torch(path)
+    if not path.is_file():
+        raise StartError(f"{path} is missing, or no file")
     with path.open("rb") as file:
         beginning = file.read(len(ZIP))
     if beginning != ZIP:
         raise StartError(
-            f"{path} is no file of torch 1.6 or later; it has to be converted to safetensors first"
+            f"{path} is no file of torch 1.6 or later; weights in it have to be converted to "
+            "safetensors first"
         )
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)

@@ -121,6 +121,17 @@ def test_a_file_of_an_old_torch_is_refused_with_what_to_do(directory: Path) -> N
         Checkpoint.open(directory)
 
 
+def test_a_pipe_in_place_of_a_file_is_not_read(directory: Path) -> None:
+    """Opening it would wait for ever."""
+    os.mkfifo(directory / "pytorch_model.bin")
+    with pytest.raises(StartError, match=r"has no \*.safetensors"):
+        Checkpoint.open(directory)
+    index = directory / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    with pytest.raises(StartError, match=r"pytorch_model.bin is missing, or no file"):
+        Checkpoint.open(directory)
+
+
 def test_a_file_that_is_cut_off_is_refused(directory: Path) -> None:
     path = directory / "pytorch_model.bin"
     torch.save(TENSORS, path)
