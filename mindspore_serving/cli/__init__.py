@@ -15,6 +15,7 @@ from mindspore_serving import __version__, extras
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.node_settings import (
     LoadSettings,
+    LogLevelSettings,
     ModelsSettings,
     StatusSettings,
     UnloadSettings,
@@ -24,11 +25,13 @@ from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     ChatSettings,
     ConfigSettings,
+    PredictSettings,
+    ServeSettings,
+)
+from mindspore_serving.cli.tool_settings import (
     ConvertSettings,
     DoctorSettings,
-    PredictSettings,
     QuantizeSettings,
-    ServeSettings,
 )
 from mindspore_serving.errors import ServingError, did_you_mean
 
@@ -91,7 +94,8 @@ answer is printed:
   mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
   cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
 
-In a conversation /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+In a conversation lines can be edited and recalled, three double quotes begin and end a message of
+several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 """
 _BENCH = """\
 Send requests to a running server from many clients, and show the times to the first token, between
@@ -100,11 +104,13 @@ tokens and to the end of answers, and the tokens and requests per second.
   mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
   mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
   mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
+  mindspore-serving bench http://127.0.0.1:1500 --profile sweep --scenario chat --chart out.html
+  mindspore-serving bench http://127.0.0.1:1500 --compare http://127.0.0.1:8000
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
 Prompts are made of random words, of the wanted length by the server's own count of tokens; with
 --prompts they are read from a file.  At a rate, latencies count from when a request was due, even
-if it was sent late.
+if it was sent late.  Profiles and scenarios have guidellm's names: docs/cli.md.
 """
 _WORKER = """\
 Join a server, and run workers for it on this machine until Ctrl-C or SIGTERM:
@@ -117,6 +123,13 @@ Join a server, and run workers for it on this machine until Ctrl-C or SIGTERM:
 The servables, and this version of this package, have to be on this machine too.  When the server
 is gone its workers here end, and this machine joins again when it is back.  With SIGTERM workers
 finish what they have, and the server places them elsewhere.
+"""
+_LOG_LEVEL = """\
+Show or change what a running server and its workers log: debug, info, warning or error.
+
+  mindspore-serving log-level debug
+
+SIGUSR1 to the server's process does it too, one level more each time, and SIGUSR2 one less.
 """
 
 
@@ -167,7 +180,8 @@ def _run(command: str, settings: object) -> int:
         sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
         print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
-    module, function = ("models", command) if command in _MODELS else (command, "run")
+    name = command.replace("-", "_")
+    module, function = ("models", command) if command in _MODELS else (name, "run")
     status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
     return status
 
@@ -198,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
             LoadSettings,
         ),
         ("unload", "have such a server unload a servable", "", UnloadSettings),
+        ("log-level", "show or change what a server logs", _LOG_LEVEL, LogLevelSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

@@ -192,6 +192,17 @@ class ServeSettings:
         "of MindIR and ONNX files without servable_config.py (default: what is installed)",
         choices=BACKENDS,
     )
+    python: str = option(
+        "",
+        "the interpreter of the workers, a path or a name in PATH; see docs/engines.md (default: "
+        "that of the server)",
+        metavar="PYTHON",
+    )
+    environment: str = option(
+        "",
+        "workers run in an environment made of the requirements.txt or lock file there",
+        metavar="DIR",
+    )
     strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
@@ -201,6 +212,15 @@ class ServeSettings:
         None,
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
+    )
+    engine: str = option(
+        "", "language models: what serves them (default: ours); others: docs/engines.md"
+    )
+    engine_option: tuple[str, ...] = option(
+        (),
+        "language models: an option of that engine, by its own name; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
     )
     quantization: str | None = option(
         None, "language models: weights of fewer bits", choices=("int8", "int4")
@@ -248,34 +268,6 @@ class PredictSettings(Access):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizeSettings:
-    """`mindspore-serving quantize`."""
-
-    source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
-    target: str = positional("directory to make", metavar="TARGET")
-    mode: str = option(
-        "int8",
-        "int8 has a scale per row, int4 one per 128 weights",
-        choices=("int8", "int4", "float16"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertSettings:
-    """`mindspore-serving convert`."""
-
-    source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
-    target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorSettings:
-    """`mindspore-serving doctor`."""
-
-    probe: bool = option(False, "import each library to find its devices (takes seconds)")
-
-
-@dataclass(frozen=True, slots=True)
 class ChatSettings(Access):
     """`mindspore-serving chat`."""
 
@@ -283,6 +275,10 @@ class ChatSettings(Access):
     prompt: str = option("", "answer this and end", metavar="TEXT")
     model: str = option("", "name of the model (default: the first)", metavar="NAME")
     system: str = option("", "system prompt", metavar="TEXT")
+    load: str | None = option(None, "go on with a conversation that /save wrote")
+    history: bool = option(
+        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
+    )
     temperature: float | None = option(
         None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
     )

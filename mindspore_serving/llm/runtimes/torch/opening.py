@@ -153,7 +153,7 @@ def _warm_up(
         ) from error
     if not can_capture:
         return
-    if model.spec.num_experts:
+    if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")
         return
     try:
@@ -223,6 +223,9 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
     for spec in specs:
+        if spec.sinks:
+            log.warning("the attention kernel has no sinks, %s", GATHERED)
+            return None
         path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
         try:
             paths = (path, replace(path, num_processors=1))
