@@ -9,7 +9,7 @@ A stored tensor `name` is integers, and its scales are `name`.scale; bits and gr
 their dtype and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,18 @@ class Packed:
     @property
     def is_signed(self) -> bool:
         return self.minimums is None and self.zeros is None and not self.codebook
+
+    def rows(self, some: slice) -> "Packed":
+        """Some of its outputs."""
+        values = self.values[some]
+        return replace(
+            self,
+            values=values,
+            scales=self.scales[some],
+            shape=(len(values), self.shape[1]),
+            minimums=None if self.minimums is None else self.minimums[some],
+            zeros=None if self.zeros is None else self.zeros[some],
+        )
 
 
 def is_packed(dtype: str) -> bool:

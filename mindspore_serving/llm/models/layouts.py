@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.models.architecture import Architecture, Experts
@@ -124,9 +125,12 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     experts = _form(checkpoint).experts
     if experts is None or experts.joined is None:
         return tensors
-    result = {}
+    result: Tensors = {}
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
+        if isinstance(stored, QuantizedTensor):  # of one expert
+            result |= _quantised_parts(experts, name, stored)
+            continue
         stem = leaf.removesuffix(".weight").removesuffix("_bias")
         if not is_expert or stem not in experts.joined:
             result[name] = stored
@@ -140,6 +144,19 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
                 own = StoredTensor(stored.dtype, bits.T.shape, bits.T)
                 result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = own
     return result
+
+
+def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
+    """As `_cut_experts`, of a matrix [out, in] of one expert; itself if it is another's."""
+    module, _, _ = name.rpartition(".weight")
+    before, _, stem = module.rpartition(".")
+    if experts.joined is None or stem != experts.joined[0]:
+        return {name: stored}
+    half = stored.shape[0] // 2
+    halves = (slice(0, half), slice(half, None))
+    gate, up = (slice(0, None, 2), slice(1, None, 2)) if experts.clamped else halves
+    rows = {experts.gate: gate, experts.up: up}
+    return {f"{before}.{part}.weight": stored.rows(some) for part, some in rows.items()}
 
 
 def _parts(experts: Experts, stem: str, whole: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:

@@ -1,17 +1,21 @@
 """Models in quantised checkpoints compute what the float checkpoint of the same numbers does."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
@@ -86,6 +90,41 @@ def test_logits_and_64_greedy_tokens_are_those_of_the_floats(
 def test_quantised_experts_are_right(root: Path, case: str, runtime: str) -> None:
     directory, floats = built(root, case, "qwen3-moe")
     check(open_runner(directory, runtime, CONFIG), floats)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+def test_gpt_oss_has_its_experts_in_mxfp4(root: Path, runtime: str) -> None:
+    directory, floats = mxfp4(root)
+    check(open_runner(directory, runtime, CONFIG), floats)
+
+
+def mxfp4(root: Path) -> tuple[Path, Path]:
+    """The files that gpt-oss has, and the floats that its experts stand for."""
+    plain, other = root / "gpt-oss", root / "gpt-oss-mxfp4"
+    if other.exists():
+        return other, plain
+    checkpoints.build("gpt-oss", root)
+    stored = load_file(plain / "model.safetensors")
+    floats = dict(stored)
+    rng = np.random.default_rng(0)
+    for name in [name for name in stored if name.endswith("experts.gate_up_proj")] + [
+        name for name in stored if name.endswith("experts.down_proj")
+    ]:
+        count, inputs, outputs = stored.pop(name).shape
+        blocks = rng.integers(0, 256, (count, outputs, inputs // 32, 16)).astype(np.uint8)
+        scales = rng.integers(122, 125, (count, outputs, inputs // 32)).astype(np.uint8)
+        codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(count, outputs, -1, 32)
+        values = CODEBOOKS["f4e2m1"][codes] * 2.0 ** (scales[..., None].astype(np.float32) - 127)
+        whole = values.reshape(count, outputs, inputs).swapaxes(1, 2).astype(np.float32)
+        floats[name] = torch.from_numpy(np.ascontiguousarray(whole))
+        stored[f"{name}_blocks"], stored[f"{name}_scales"] = map(torch.from_numpy, (blocks, scales))
+    save_file(floats, plain / "model.safetensors", {"format": "pt"})
+    shutil.copytree(plain, other)
+    save_file(stored, other / "model.safetensors", {"format": "pt"})
+    config = json.loads((other / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (other / "config.json").write_text(json.dumps(config))
+    return other, plain
 
 
 @pytest.mark.mindspore

@@ -4,7 +4,7 @@ Shapes and types are checked when a checkpoint is opened; nothing is decoded bef
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,16 @@ class QuantizedTensor(StoredTensor):
 
     read: Callable[[], Packed | Matrix]
     is_packed: bool = True
+
+    def rows(self, some: slice) -> "QuantizedTensor":
+        """Some of its outputs."""
+        count = len(range(*some.indices(self.shape[0])))
+
+        def read() -> Packed | Matrix:
+            found = self.read()
+            return found.rows(some) if isinstance(found, Packed) else found[some]
+
+        return replace(self, shape=(count, *self.shape[1:]), read=read)
 
 
 class Words(NamedTuple):
