@@ -40,6 +40,11 @@ class EngineConfig:
             default of OpenAI's routes and of the offline interface; "ignore" does not.
         embeddings: a served model that generates embeds texts as well.  Without it only those that
             are made for it do: encoders, and directories with a modules.json.
+        ranking: a served model that generates judges documents, as Qwen3-Reranker does, by the
+            logits of "yes" and "no" (or of `classifier_from_token` in config.json); a classifier of
+            a family that generates has the words of that model around query and document.
+        matryoshka: requests may have the first numbers of vectors alone, though config.json does
+            not say that the model was trained for it.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
 
@@ -69,6 +74,8 @@ class EngineConfig:
     preparation_memory: int = 512 << 20
     generation_config: str = "auto"
     embeddings: bool = False
+    ranking: bool = False
+    matryoshka: bool = False
     generic_tools: bool = True
 
     def __post_init__(self) -> None:

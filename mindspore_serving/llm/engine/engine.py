@@ -86,7 +86,7 @@ class Engine:
     @property
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
-        return self.runner.hidden_size
+        return self.embedder.size
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
@@ -148,9 +148,9 @@ class Engine:
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
-        self.embedder.add(request_id, prompt_ids)
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
+        self.embedder.add(request_id, prompt_ids, **options)
 
     def abort(self, request_id: str) -> bool:
         """End a request: the next step frees its blocks and gives ABORT for each unfinished
