@@ -23,6 +23,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
     read_recommended,
 )
+from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -148,12 +149,21 @@ class Opened:
         name = self.directory.name or "model"
         if self.runtime not in RUNTIMES:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
-        if not is_gguf(self.directory) or not isinstance(self.engine, Engine):
+        if not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
-        kinds = types_of(open_gguf(self.directory))
-        is_kept = RUNTIMES[self.runtime].keeps_integers
-        stored = f"{kinds} of GGUF, {'integers kept' if is_kept else 'widened to floats'}"
-        return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
+        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}"
+
+    def _weights(self) -> str:
+        """How weights are stored, and what became of them."""
+        if is_gguf(self.directory):
+            stored, is_kept = f"{types_of(open_gguf(self.directory))} of GGUF", True
+        else:
+            stored, is_kept = describe(read_config(self.directory))
+        if not stored:
+            return "as stored"
+        if is_kept and RUNTIMES[self.runtime].keeps_integers:
+            return f"{stored}, integers kept"
+        return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 
 
 def open_model(

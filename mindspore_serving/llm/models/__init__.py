@@ -31,8 +31,6 @@ ENCODERS = (
     ),
     GEMMA_ENCODER,
 )
-QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
-GGUF = "gguf"  # the same of a GGUF file with quantised tensors
 
 
 def load_definition(
@@ -40,7 +38,7 @@ def load_definition(
 ) -> tuple[ModelSpec, Decoder]:
     """The spec and the definition of the model that `config` (config.json) describes.
 
-    Raises StartError: an unknown architecture or quantisation, a key missing or out of range.
+    Raises StartError: an unknown architecture, a key missing or out of range.
     """
     names = config.get("architectures")
     if is_encoder(config):
@@ -54,12 +52,6 @@ def load_definition(
         raise StartError(
             f"config.json has architectures {names!r}: {why}; docs/llm.md has those that "
             f"generate, and without generating are served those that end with {heads}"
-        )
-    method = quantization_of(config).get("quant_method")
-    if method not in (None, QUANT_METHOD, GGUF):
-        raise StartError(
-            f"config.json has quant_method {method!r}, which is not supported; take the model's "
-            "float checkpoint and quantise it with mindspore_serving.llm.quantize"
         )
     return from_config(config, max_model_len=max_model_len), decoder
 
@@ -100,9 +92,3 @@ def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Any]:
     family = split_architecture(config["architectures"][0])[0]
     module: Any = _OTHERS.get(family, bert)
     return module.from_config(config), module
-
-
-def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of the checkpoint's quantisation; empty for floats."""
-    found = config.get("quantization_config") or {}
-    return found if isinstance(found, dict) else {"quant_method": found}

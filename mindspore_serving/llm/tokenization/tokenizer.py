@@ -1,4 +1,4 @@
-"""Text to tokens and back, by a model directory's tokenizer.json.
+"""Text to tokens and back, by a model directory's tokenizer.json or tokenizer.model.
 
 Knows nothing of sampling or of chats; needs the `tokenizers` library.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint import sentencepiece
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
@@ -93,8 +94,8 @@ class Tokenizer:
         try:
             if path.is_file():
                 inner = Inner.from_file(str(path))
-            else:  # a GGUF file has one that is made of its metadata
-                inner = Inner.from_str(json.dumps(read_json(path)))
+            else:
+                inner = Inner.from_str(json.dumps(_made(path)))
         except StartError:
             raise
         except Exception as error:  # the library raises plain Exception
@@ -184,7 +185,13 @@ def _shares(counts: Sequence[int], room: int) -> list[int]:
 
 def has_tokenizer(directory: Path) -> bool:
     path = directory / TOKENIZER
-    return path.is_file() or has_file(path)
+    return path.is_file() or has_file(path) or (directory / sentencepiece.NAME).is_file()
+
+
+def _made(path: Path) -> Config:
+    """tokenizer.json of what there is in place of it: a GGUF file's metadata, or
+    tokenizer.model."""
+    return read_json(path) if has_file(path) else sentencepiece.tokenizer_from(path.parent)
 
 
 def _flatten(config: Config) -> list[Config]:

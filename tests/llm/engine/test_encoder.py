@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_refused_by_name(bert: Path, entries: dict, text: s
             LLM(bert, runtime)
 
 
-def test_weights_in_pickles_alone_are_refused(bert: Path) -> None:
+def test_weights_of_an_unknown_format_are_refused(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     with pytest.raises(StartError, match="have to be converted to safetensors first"):
         LLM(bert)

@@ -16,10 +16,11 @@ import openvino as ov
 
 from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import GGUF, load_definition, quantization_of
+from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
@@ -65,20 +66,32 @@ def open_runner(
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
+    _tell_widened(weights, checkpoint, options)
     if weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
-    is_gguf = quantization_of(checkpoint.config).get("quant_method") == GGUF
-    is_exact = weights.has_minimums or (is_gguf and config.dtype == "f32")
+    is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
+    is_exact = weights.has_minimums or (is_foreign and config.dtype == "f32")
     found = options.properties(weights.group, is_exact=is_exact)
     compiled = compile_graph(model, {**found, **(properties or {})})
     return OpenVINORunner(compiled, spec, config, kept=weights.kept)
 
 
+def _tell_widened(weights: Weights, checkpoint: Checkpoint, options: PluginOptions) -> None:
+    """Log what the line about the model does not say."""
+    is_kept = describe(checkpoint.config).is_kept
+    if is_kept and weights.widened:
+        log.warning(
+            "%d quantised matrices of %s are widened to %s, the first %r: groups of different "
+            "sizes, a code without kernels, or experts that are reordered or not quantised alike",
+            len(weights.widened), checkpoint.directory.name, options.precision, weights.widened[0],
+        )  # fmt: skip
+
+
 def _bits_to_quantise(
     config: EngineConfig, checkpoint: Checkpoint, options: PluginOptions
 ) -> int | None:
-    stored = quantization_of(checkpoint.config).get("mode")
-    if stored is None:
+    stored = quantization_of(checkpoint.config).get("mode") or describe(checkpoint.config).text
+    if not stored:
         if options.bits is not None:
             log.warning(
                 "quantising %s to %s while loading takes long, and memory for both; "

@@ -75,13 +75,14 @@ class OpenVINOOps(Ops):
         shape = self._weights.shape(weight)
         if len(shape) != 2 or shape[1] != features(x):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
-        matrix = self._weights.matrix(weight)
+        matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
+        given = x if columns is None else opset.gather(x, opset.constant(columns), i32(-1))
         if matrix.get_element_type() == ov.Type.bf16:
             # With float32 on both sides the plugin would keep a float32 copy of the matrix.
-            product = opset.matmul(opset.convert(x, "bf16"), matrix, False, True)
+            product = opset.matmul(opset.convert(given, "bf16"), matrix, False, True)
             y = opset.convert(product, "f32")
         else:
-            y = opset.matmul(x, matrix, False, True)
+            y = opset.matmul(given, matrix, False, True)
         if bias is not None:
             y = opset.add(y, self._vector(bias, shape[0]))
         return named(y, weight)
