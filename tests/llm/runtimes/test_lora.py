@@ -212,14 +212,17 @@ def test_tensors_that_do_not_fit_are_refused(
 
 
 def test_a_matrix_that_the_runtime_cannot_adapt_is_refused(tmp_path: Path) -> None:
-    """A router: its product is not computed for all tokens by the operation that adapts."""
+    """An expert's: its product is not computed for all tokens by the operation that adapts."""
     model = checkpoints.build("qwen3-moe", tmp_path)
+    expert = "mlp.experts.0.gate_proj"
     tensors = {
-        f"{LAYER}.mlp.gate.lora_A.weight": torch.ones(RANK, 64),
-        f"{LAYER}.mlp.gate.lora_B.weight": torch.ones(8, RANK),
+        f"{LAYER}.{expert}.lora_A.weight": torch.ones(RANK, 64),
+        f"{LAYER}.{expert}.lora_B.weight": torch.ones(32, RANK),
     }
     path = write(tmp_path / "a", tensors)
-    with pytest.raises(StartError, match=r"changes 'model.layers.0.mlp.gate.weight', which cannot"):
+    with pytest.raises(
+        StartError, match=rf"changes 'model.layers.0.{expert}.weight', which cannot"
+    ):
         opened(model, {"a": path})
 
 
