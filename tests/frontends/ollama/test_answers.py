@@ -178,6 +178,9 @@ def test_fields_of_an_embedding(web):
     ask = {"model": "vectors", "input": ["a"]}
     answer = web.call("POST", "/api/embed", {**ask, "truncate": True, "keep_alive": 5})
     assert (answer.status, answer.headers["x-ignored-fields"]) == (200, "keep_alive")
+    for truncate, side in ((True, "right"), (None, "right"), (False, "")):
+        web.call("POST", "/api/embed", {**ask, "truncate": truncate})
+        assert web.sent.truncate == side
     answer = web.call("POST", "/api/embed", {**ask, "dimensions": 3})
     assert (answer.status, "dimensions is 3" in answer.json["error"]) == (400, True)
     answer = web.call("POST", "/api/embed", {"model": "toy", "input": "a"})
