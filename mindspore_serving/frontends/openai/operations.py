@@ -49,6 +49,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
 
 
 class Answer(msgspec.Struct):

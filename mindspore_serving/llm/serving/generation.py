@@ -100,6 +100,8 @@ class GenerateAnswer:
         if output.finish_reason is not None:
             self.num_open -= 1
             line.finish_reasons.append(output.finish_reason.value)
+            line.num_guesses += output.num_guesses
+            line.num_right_guesses += output.num_right_guesses
         events: list[Event] = [*self._chunks(output)]
         if self.is_done:
             self._timing.end()
@@ -135,6 +137,8 @@ class GenerateAnswer:
             line.num_generated_tokens,
             line.queue_seconds,
             sum(parser.num_reasoning_tokens for parser in self._parsers.values()),
+            line.num_guesses,
+            line.num_right_guesses,
         )
 
 
