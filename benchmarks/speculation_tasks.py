@@ -21,11 +21,11 @@ _USER, _ASSISTANT, _END = "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im
 
 
 def _file(chance: random.Random) -> list[str]:
-    """Sixteen lines of a module of Python's own, from a definition on."""
+    """A part of a module of Python's own, from a definition on."""
     lines = inspect.getsource(chance.choice(_MODULES)).splitlines(keepends=True)
-    starts = [place for place, line in enumerate(lines[:-16]) if line.lstrip().startswith("def ")]
+    starts = [place for place, line in enumerate(lines[:-30]) if line.lstrip().startswith("def ")]
     start = chance.choice(starts)
-    return lines[start : start + 16]
+    return lines[start : start + 30]
 
 
 def repeat(chance: random.Random) -> str:

@@ -12,7 +12,7 @@ _PRIOR = 0.085  # of a step of one row, for each row more: a small model on a CP
 _PRIORS = [log(1 + _PRIOR * (rows - 1)) for rows in _KNOTS]
 _RATE = 0.1  # of an error that is corrected at once, when some have been seen
 _MOST = 1.5  # logarithm of the largest error that is believed: a pause is not a cost
-_ENOUGH = 3  # comparisons, for a number of rows to be known
+_ENOUGH = 2  # comparisons, for a number of rows to be known
 _FORGOTTEN = 0.0001  # of what was learned, with each step that teaches nothing: it is tried again
 _LONGEST = 100  # steps with guesses, after which one without is compared with them
 
