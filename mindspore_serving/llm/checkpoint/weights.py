@@ -117,6 +117,12 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
     return bits.astype(np.float32, copy=False)
 
 
+def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """The bits of `array` as bfloat16, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
     index = directory / INDEX
     if index.exists():

@@ -63,7 +63,7 @@ class Engine:
         self._limits = ModelLimits(
             vocab_size=runner.vocab_size,
             max_model_len=self.max_model_len,
-            num_adapters=runner.num_adapters,
+            adapters=runner.adapters,
             eos_ids=tuple(eos_ids),
             tokenizer=tokenizer,
         )

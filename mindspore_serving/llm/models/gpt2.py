@@ -30,7 +30,7 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
         x = ops.add(x, _linear(ops, h, f"{prefix}mlp.c_proj"))
     x = _norm(ops, spec, ops.gather_rows(x, inputs.rows), "transformer.ln_f")
     x = ops.hidden(x)
-    return ops.linear(x, table if spec.tied_embeddings else ops.weight("lm_head.weight"))
+    return ops.logits(x, table if spec.tied_embeddings else ops.weight("lm_head.weight"))
 
 
 def _attention(ops: Ops, spec: ModelSpec, layer: int, h: Tensor) -> Tensor:

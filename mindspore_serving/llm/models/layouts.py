@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.models.spec import size
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -37,6 +37,11 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
     return Checkpoint(checkpoint.directory, checkpoint.config, arrange(checkpoint, tensors))
+
+
+def normalises_head(architecture: str) -> bool:
+    """Whether the rows of the head may not be those of the file."""
+    return ARRANGEMENTS.get(architecture) is _baichuan
 
 
 def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
@@ -121,11 +126,9 @@ def _gemma3_with_pictures(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
-    """`array` as F32 or BF16, rounded to nearest, ties to even."""
+    """`array` as F32 or BF16."""
     if dtype == "BF16":
-        bits = array.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-        return StoredTensor("BF16", array.shape, (rounded >> 16).astype(np.uint16))
+        return StoredTensor("BF16", array.shape, to_bf16(array))
     return StoredTensor("F32", array.shape, array)
 
 

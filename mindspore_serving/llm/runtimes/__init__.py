@@ -36,7 +36,10 @@ class Runtime:
 
 RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
-        "openvino.opening:open_runner", "openvino.encoder:open_encoder", keeps_integers=True
+        "openvino.opening:open_runner",
+        "openvino.encoder:open_encoder",
+        has_adapters=True,
+        keeps_integers=True,
     ),
     "torch": Runtime(
         "torch.opening:open_runner",
@@ -51,6 +54,7 @@ RUNTIMES: dict[str, Runtime] = {
 # Options that not every runtime takes, and whether one does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
+    "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
     "tensor_parallel": lambda row: bool(row.opens_rank),
 }

@@ -16,6 +16,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Ops, Weight
 from mindspore_serving.llm.runtimes.openvino.attention import Node, paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import mixture
+from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
@@ -23,11 +24,13 @@ _TO_END = 2**63 - 1
 
 
 class OpenVINOOps(Ops):
-    """`Ops`; the handle of a weight is its name."""
+    """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
+    adapters (`lora`) wherever there can be a change."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
+        self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
@@ -50,9 +53,21 @@ class OpenVINOOps(Ops):
 
     def embedding(self, ids: Node, table: Weight) -> Node:
         rows = opset.gather(self._weights.table(table), ids, _i32(0))
-        return _named(opset.convert(rows, "f32"), table)
+        y = opset.convert(rows, "f32")
+        if self.ports is not None:
+            y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
+        return _named(y, table)
+
+    def logits(self, x: Node, head: Weight) -> Node:
+        return self._product(x, head, None, of_rows=True)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        return self._product(x, weight, bias)
+
+    def _product(
+        self, x: Node, weight: Weight, bias: Weight | None, *, of_rows: bool = False
+    ) -> Node:
+        """`of_rows`: `x` has the wanted tokens alone."""
         shape = self._weights.shape(weight)
         if len(shape) != 2 or shape[1] != features(x):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
@@ -63,6 +78,8 @@ class OpenVINOOps(Ops):
             y = opset.convert(product, "f32")
         else:
             y = opset.matmul(x, matrix, False, True)
+        if self.ports is not None:
+            y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
         if bias is not None:
             y = opset.add(y, self._vector(bias, shape[0]))
         return _named(y, weight)

@@ -47,7 +47,7 @@ class Weights:
         self.has_minimums = False  # for which the plugin has no kernels that multiply integers
         self.kept: list[Array] = []
         self._checkpoint = checkpoint
-        self._precision = precision
+        self.precision = precision
         self._bits = bits
         self._made: dict[tuple[str, str], Node] = {}
 
@@ -119,7 +119,7 @@ class Weights:
         if packed is not None:
             return self._unpacked(packed.values, packed.scales, packed)
         stored = self._table(name)
-        wanted = _TYPES[self._precision.upper()]
+        wanted = _TYPES[self.precision.upper()]
         if stored.get_element_type() == wanted:
             return stored
         if wanted != ov.Type.f32:
