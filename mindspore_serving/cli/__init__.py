@@ -13,10 +13,13 @@ from pathlib import Path
 
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.cli.file_settings import ConvertSettings, QuantizeSettings
 from mindspore_serving.cli.node_settings import (
+    LoadLoraSettings,
     LoadSettings,
     ModelsSettings,
     StatusSettings,
+    UnloadLoraSettings,
     UnloadSettings,
     WorkerSettings,
 )
@@ -24,10 +27,8 @@ from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     ChatSettings,
     ConfigSettings,
-    ConvertSettings,
     DoctorSettings,
     PredictSettings,
-    QuantizeSettings,
     ServeSettings,
 )
 from mindspore_serving.errors import ServingError, did_you_mean
@@ -120,7 +121,7 @@ finish what they have, and the server places them elsewhere.
 """
 
 
-_MODELS = ("load", "unload", "models")  # are one module
+_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -167,7 +168,9 @@ def _run(command: str, settings: object) -> int:
         sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
         print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
-    module, function = ("models", command) if command in _MODELS else (command, "run")
+    module, function = (
+        ("models", command.replace("-", "_")) if command in _MODELS else (command, "run")
+    )
     status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
     return status
 
@@ -198,6 +201,13 @@ def _parser() -> argparse.ArgumentParser:
             LoadSettings,
         ),
         ("unload", "have such a server unload a servable", "", UnloadSettings),
+        (
+            "load-lora",
+            "have a server with --allow-lora-loading load an adapter",
+            "",
+            LoadLoraSettings,
+        ),
+        ("unload-lora", "have such a server unload an adapter", "", UnloadLoraSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

@@ -7,7 +7,7 @@ from typing import Any
 from mindspore_serving.cli.settings import ServeSettings
 
 SERVABLES, PATH = "servables", "path"
-_MAPPINGS = ("limit", "llm_option", "node_labels")  # NAME=VALUE on the command line
+_MAPPINGS = ("limit", "llm_option", "adapter", "node_labels")  # NAME=VALUE on the command line
 _NOT_IN_FILES = ("paths", "config", SERVABLES)
 PER_SERVABLE = (
     "name",
@@ -30,6 +30,8 @@ PER_SERVABLE = (
     "runtime",
     "quantization",
     "max_model_len",
+    "adapter",
+    "max_loras",
     "llm_option",
     "allow_pickle",
     "backend",

@@ -138,6 +138,12 @@ class ServeSettings:
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
     allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    allow_lora_loading: tuple[str, ...] = option(
+        (),
+        "clients may load and unload LoRA adapters that are below this directory; repeatable",
+        action="append",
+        metavar="DIRECTORY",
+    )
     client_shared_memory: bool = option(
         False, "clients of protocol v2 may name shared memory of this machine for tensors"
     )
@@ -206,6 +212,17 @@ class ServeSettings:
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
+    adapter: tuple[str, ...] = option(
+        (),
+        "language models: serve the LoRA adapter in this directory, too; repeatable",
+        action="append",
+        metavar="NAME=DIRECTORY",
+    )
+    max_loras: int = option(
+        0,
+        "language models: most adapters at once (default: those of --adapter; 8 with "
+        "--allow-lora-loading)",
+    )
     llm_serving_form: str = option(
         "r21",
         "streams of llm-serving: server-sent events, or lines",
@@ -245,27 +262,6 @@ class PredictSettings(Access):
     servable_version: int = option(0, "version of the servable; 0 is the newest")
     timeout: float = option(60.0, "seconds to wait for the reply")
     tls: bool = option(False, "gRPC over TLS")
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizeSettings:
-    """`mindspore-serving quantize`."""
-
-    source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
-    target: str = positional("directory to make", metavar="TARGET")
-    mode: str = option(
-        "int8",
-        "int8 has a scale per row, int4 one per 128 weights",
-        choices=("int8", "int4", "float16"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertSettings:
-    """`mindspore-serving convert`."""
-
-    source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
-    target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
 
 
 @dataclass(frozen=True, slots=True)

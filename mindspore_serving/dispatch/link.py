@@ -12,12 +12,14 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch.adapter_calls import AdapterCalls
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
+    AdaptersSet,
     AgentPlace,
     Call,
     CallReply,
@@ -84,6 +86,7 @@ class Link:
         self._buffer = bytearray(_READ_SIZE)
         self._view = memoryview(self._buffer)
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
+        self.adapter_calls = AdapterCalls(self._send)
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
         self._log_level: str | None = None
@@ -158,6 +161,7 @@ class Link:
         self._launched.arena.close()
         self._launched.view.close()
         self.closed.set_result(None)
+        self.adapter_calls.end()
         if not self.loaded.done():
             self.loaded.set_exception(StartError("the worker process ended while loading"))
             self.loaded.exception()  # it may have no reader any more
@@ -227,6 +231,8 @@ class Link:
             self._owner.on_leaving(self)
         elif isinstance(message, Numbers):
             self.numbers = message
+        elif isinstance(message, AdaptersSet):
+            self.adapter_calls.take(message)
         else:
             self._on_loaded(message)
 

@@ -34,7 +34,7 @@ class EngineConfig:
         num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
         max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
-        max_loras: adapters that there may be at once; 0: those of `adapters`, and no other later.
+        max_loras: adapters that there may be at once; 0: as many as `adapters` has.
         max_lora_rank: highest rank of a matrix of an adapter.
         preparation_timeout: seconds that chat template, tokens and grammar of a request may take.
         preparation_memory: bytes that they may take.

@@ -60,6 +60,7 @@ class Opened:
             tool_format=self.tool_format,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
+            adapter_paths=tuple(map(str, config.adapters.values())),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
             num_blocks=engine.runner.num_blocks if isinstance(engine, Engine) else 0,
             block_size=engine.runner.block_size if isinstance(engine, Engine) else 0,
@@ -70,6 +71,10 @@ class Opened:
             sampling=tuple(self.recommended.items()),
             summary=self.describe() + self._tools_told(),
         )
+
+    def find_adapter(self, name: str) -> int:
+        """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
+        return self.engine.adapters.find(name) if isinstance(self.engine, Engine) else 0
 
     @property
     def is_embedder(self) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.frontends.openai.adapters import LOAD, UNLOAD, LoadRequest, UnloadRequest
 from mindspore_serving.frontends.openai.embeddings import EmbeddingRequest
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
 from mindspore_serving.frontends.openai.requests import (
@@ -19,6 +20,8 @@ from mindspore_serving.frontends.operation import (
     EVENTS,
     JSON,
     READY,
+    STRING,
+    TEXT,
     Body,
     Operation,
     Section,
@@ -133,6 +136,7 @@ class Model(msgspec.Struct):
     created: int
     owned_by: str
     max_model_len: int
+    root: str
     parent: str | None
 
 
@@ -233,6 +237,14 @@ def _others(model: str) -> tuple[Operation, ...]:
             {JSON: (Model, READY)},
             others={"503": {JSON: (Error, READY)}},
         ),
+        Operation(
+            "POST",
+            LOAD,
+            "Load a LoRA adapter; with `load_inplace`, in the place of one of that name",
+            {TEXT: STRING},
+            Body(LoadRequest),
+        ),
+        Operation("POST", UNLOAD, "Unload a LoRA adapter", {TEXT: STRING}, Body(UnloadRequest)),
         Operation(
             "POST",
             "/detokenize",

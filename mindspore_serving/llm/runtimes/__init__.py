@@ -91,7 +91,7 @@ def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> E
     """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
     row = _find(runtime, ENCODER_RUNTIMES, " for a model that embeds")
     for option in OPTIONS:
-        if _is_given(config, option):
+        if _is_given(config, option) and option != "max_loras":  # room that nobody needs
             raise StartError(f"{option} is an option of models that generate; this one embeds")
     opener: OpenEncoder = _import(runtime, row.opens_encoder)
     return opener(directory, config)
