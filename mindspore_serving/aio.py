@@ -140,18 +140,18 @@ def _in_loop(
 class Ticker:
     """Calls `function` once at the end of this turn of the loop, however often it is armed."""
 
-    __slots__ = ("_function", "_is_armed", "_loop")
+    __slots__ = ("_function", "_loop", "is_armed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
         self._loop = loop
         self._function = function
-        self._is_armed = False
+        self.is_armed = False  # to be asked where a call costs too much
 
     def arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
+        if not self.is_armed:
+            self.is_armed = True
             self._loop.call_soon(self._fire)
 
     def _fire(self) -> None:
-        self._is_armed = False
+        self.is_armed = False
         self._function()

@@ -12,6 +12,7 @@ Value: TypeAlias = "np.ndarray[Any, Any] | str | bytes"
 Instance: TypeAlias = dict[str, Value]
 
 _ACCEPTED = (bool, int, float, np.generic, tuple, list)
+_PLAIN, _BUFFERS = (str, bytes), (bytearray, memoryview)  # made once: `str | bytes` is made anew
 
 
 class BoxedStr(str):
@@ -58,11 +59,14 @@ def to_value(result: object) -> Value:
     Accepts arrays, numpy and Python numbers, bool, str, bytes, lists and tuples of numbers, and
     anything with `asnumpy()` (a MindSpore Tensor) or `__array__` (a PyTorch tensor).
     """
-    if isinstance(result, str | bytes):
+    if type(result) is np.ndarray:
+        array = result
+    elif isinstance(result, _PLAIN):
         return result
-    if isinstance(result, bytearray | memoryview):
+    elif isinstance(result, _BUFFERS):
         return bytes(result)
-    array = _to_array(result)
+    else:
+        array = _to_array(result)
     if array.dtype not in dtypes.BY_NUMPY:
         raise StageFailed(
             f"Get illegal result data with type {type(result)}, dtype {array.dtype}; accepted are "

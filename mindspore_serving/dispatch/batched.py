@@ -46,7 +46,8 @@ class BatchScheduler:
     def schedule(self, method: "BatchedMethod") -> None:
         """Something waits in `method`."""
         self._waiting[method] = None
-        self._ticker.arm()
+        if not self._ticker.is_armed:
+            self._ticker.arm()
 
     def hand_out(self) -> None:
         now = time.monotonic()  # uvloop's clock counts milliseconds

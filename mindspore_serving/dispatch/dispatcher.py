@@ -67,7 +67,7 @@ class Dispatcher:
 
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> PendingRequest:
         """See `core.service.Inference.submit`."""
-        pending = self._new_request(request.method, on_reply)
+        pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
         try:
             method = self.registry.find(request.servable, request.version, request.method)
@@ -82,14 +82,21 @@ class Dispatcher:
             span = request.span or current_span.get()
             if span is not None:
                 pending.trace = _trace(span, method)
-            self._start(pending, method, request.timeout)
+            if request.timeout is not None:
+                self._limit(pending, request.timeout)
+            method.put(pending.parts, pending.started)
         except ServingError as error:
-            self._loop.call_soon(pending.fail, error)
+            self._refuse(pending, error)
         except Exception:
             log.error("taking a request to method %s", request.method, exc_info=True)
-            failure = ServingError("the request could not be read; the server's log says why")
-            self._loop.call_soon(pending.fail, failure)
+            text = "the request could not be read; the server's log says why"
+            self._refuse(pending, ServingError(text))
         return pending
+
+    def _refuse(self, request: PendingRequest, error: ServingError) -> None:
+        """Soon, as every reply."""
+        self._requests.setdefault(request)
+        self._loop.call_soon(request.fail, error)
 
     def on_call(self, link: Link, message: WorkerCall, caller: Service | None = None) -> None:
         """A worker, of the service `caller`, wants a model of another worker to be run."""
@@ -98,8 +105,9 @@ class Dispatcher:
         def answer(reply: Reply) -> None:
             link.answer_call(item.id, reply)
 
-        pending = self._new_request(item.method, answer)
+        pending = PendingRequest(item.method, answer, self._on_done, self._now())
         pending.id = item.request_id
+        self._requests[pending] = None
         try:
             method = _own_method(caller, message) or self.registry.find(
                 message.servable, message.version, item.method
@@ -111,7 +119,9 @@ class Dispatcher:
                 pending.trace = CallTrace(self.recorder, parent, method.attributes)
             chunks = [chunk for chunk in item.chunks if isinstance(chunk, bytes)]
             pending.parts = method.cut(pending, item.codec, chunks)
-            self._start(pending, method, item.timeout)
+            if item.timeout is not None:
+                self._limit(pending, item.timeout)
+            method.put(pending.parts, pending.started)
         except ServingError as error:
             pending.fail(error)
 
@@ -125,20 +135,14 @@ class Dispatcher:
             if methods is None or method in methods:
                 request.fail(error)
 
-    def _new_request(self, method: str, on_reply: Callable[[Reply], None]) -> PendingRequest:
-        request = PendingRequest(method, on_reply, self._on_done, self._now())
-        self._requests[request] = None
-        return request
-
-    def _start(self, request: PendingRequest, method: Method, timeout: float | None) -> None:
-        if timeout is not None:
-            request.deadline = request.started + timeout
-            if timeout <= NEAR:
-                self._arm(request, timeout, timeout)
-            elif not self._is_sweeping:
-                self._is_sweeping = True
-                self._loop.call_later(NEAR / 2, self._sweep)
-        method.put(request.parts, request.started)
+    def _limit(self, request: PendingRequest, timeout: float) -> None:
+        """Have `request` expire in so many seconds from its start."""
+        request.deadline = request.started + timeout
+        if timeout <= NEAR:
+            self._arm(request, timeout, timeout)
+        elif not self._is_sweeping:
+            self._is_sweeping = True
+            self._loop.call_later(NEAR / 2, self._sweep)
 
     def _arm(self, request: PendingRequest, seconds: float, timeout: float) -> None:
         """Have `request` expire in so many seconds, of the `timeout` it was given."""
@@ -167,9 +171,9 @@ class Dispatcher:
         if method is not None:
             self.shares.release(method.share)
             now = self._now()
-            method.series.observe(now - request.started, code, now, request.num_instances)
-            if request.parts and request.parts[0].sent > 0:
-                method.series.observe_wait(request.started, request.parts[0].sent, now, code)
+            sent, started = request.parts[0].sent if request.parts else 0.0, request.started
+            waited = sent - started if sent > 0 else -1.0
+            method.series.observe(now - started, code, now, request.num_instances, waited)
             if code or method.measures_all or method.admission.queue.since:
                 method.count_done(request, code, now)
         if request.trace is not None:

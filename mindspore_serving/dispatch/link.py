@@ -175,8 +175,7 @@ class Link:
         self.parts[part.id] = part
         request = part.request
         timeout = None if request.deadline is None else max(0.0, request.deadline - now)
-        put = self._launched.arena.put
-        chunks: list[Payload] = [put(chunk) for chunk in part.chunks]
+        chunks: list[Payload] = list(map(self._launched.arena.put, part.chunks))
         slices = [chunk.offset for chunk in chunks if type(chunk) is Slice]
         if slices:
             self._slices[part.id] = slices
@@ -273,9 +272,12 @@ class Link:
     def _reply(self, reply: WorkReply) -> Reply:
         if reply.rejected is not None:
             return Reply(failure=reply.rejected.to_error())
-        instances = [self._take(payload) for payload in reply.instances]
+        instances = [
+            payload if type(payload) is bytes else self._take(payload)
+            for payload in reply.instances
+        ]
         if reply.faults is None:
-            return Reply(instances, is_last=reply.is_last, has_output=reply.has_output)
+            return Reply(instances, None, None, reply.is_last, reply.has_output)
         faults = [None if fault is None else fault.to_error() for fault in reply.faults]
         return Reply(instances, faults, is_last=reply.is_last)
 

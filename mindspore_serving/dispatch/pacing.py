@@ -71,13 +71,14 @@ class Window:
 
     def answered(self, answers: list[Answer], now: float) -> None:
         """`answers` came together."""
-        num_held = self.num_held
+        count = 0
         for part, reply in answers:
             if reply.is_last:
-                self.num_held -= 1
+                count += 1
                 self._count_out(part.id)
-        if self.num_held < num_held:
-            self._pace.answered(num_held - self.num_held, now)
+        if count:
+            self.num_held -= count
+            self._pace.answered(count, now)
 
     def _count_out(self, part_id: int) -> None:
         """The part is answered in full; ids grow from message to message."""

@@ -127,12 +127,10 @@ class Registry:
         """The method for a request, which may have to wait there for a worker.  Raises NotFound or
         ServableUnavailable."""
         service = self._find_service(servable, version)
-        found = service.methods.get(method) if service else None
-        if (
-            found is not None
-            and service is not None
-            and (found.workers or found.is_served or not service.reason)
-        ):
+        found = None if service is None else service.methods.get(method)
+        if found is not None and (found.workers or found.is_served):
+            return found
+        if found is not None and service is not None and not service.reason:
             return found
         number = f" version({version}) " if version else ""
         label = f"Request servable({servable}) method({method}) {number} "
@@ -161,7 +159,9 @@ class Registry:
         versions = self._current.get(servable)
         if not versions:
             return None
-        if version or len(versions) == 1:
-            return versions.get(version or next(iter(versions)))
+        if version:
+            return versions.get(version)
+        if len(versions) == 1:
+            return next(iter(versions.values()))
         running = [number for number, service in versions.items() if service.workers]
         return versions[max(running or versions)]

@@ -108,7 +108,8 @@ class PendingRequest:
         elif len(self.parts) == 1:
             if reply.is_last:
                 self.num_instances = len(reply.instances) or 1  # the end of a stream has none
-                self._end(0)
+                self.is_done = True
+                self.on_done(self, 0)
             self._reply(reply)
         else:
             self._answers[part.index] = reply

@@ -71,7 +71,7 @@ class Executor:
         item.outputs = [] if item.is_stream else [b""] * len(instances)
         names = program.method.inputs
         jobs = [
-            Job(item, index, [instance[name] for name in names])
+            Job(item, index, list(map(instance.__getitem__, names)))
             for index, instance in enumerate(instances)
         ]
         if item.is_stream:

@@ -17,6 +17,7 @@ from mindspore_serving.errors import ServingError, StageFailed
 from mindspore_serving.execution.job import Outcome
 
 Arguments = tuple[Any, ...]
+_SEVERAL = (tuple, list)
 
 
 class FunctionCaller:
@@ -47,7 +48,7 @@ class FunctionCaller:
     def call_batch(self, instances: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """The function takes a tuple of instances and returns or yields a result for each."""
         batch = tuple([_arguments(instance) for instance in instances])
-        outcomes: list[Outcome] = []
+        outcomes = self._call_rest(batch)
         while len(outcomes) < len(batch):
             outcomes.extend(self._call_rest(batch[len(outcomes) :]))
         return outcomes
@@ -71,7 +72,10 @@ class FunctionCaller:
             except TypeError:
                 return [StageFailed(self._type_text(results, len(batch)))] * len(batch)
             for result in islice(iterator, len(batch)):
-                outcomes.append(self._checked(result))
+                try:
+                    outcomes.append(self._outputs(result))
+                except Exception as error:
+                    outcomes.append(self._failure(error))
         except BaseException as error:
             if not outcomes and len(batch) > 1:
                 return [self._call_rest((instance,))[0] for instance in batch]
@@ -81,14 +85,8 @@ class FunctionCaller:
         missing = len(batch) - len(outcomes)
         return outcomes + [StageFailed(self._count_text(len(outcomes), len(batch)))] * missing
 
-    def _checked(self, result: Any) -> Outcome:
-        try:
-            return self._outputs(result)
-        except Exception as error:
-            return self._failure(error)
-
     def _outputs(self, result: Any) -> tuple[Value, ...]:
-        if not isinstance(result, tuple | list):
+        if not isinstance(result, _SEVERAL):
             result = (result,)
         if len(result) != self._num_outputs:
             raise StageFailed(

@@ -51,6 +51,10 @@ class PreparedStage:
 
     def run(self, jobs: "list[Job]") -> list[Outcome]:
         """What becomes of each job; may raise for all."""
+        inputs = self.inputs
+        if len(inputs) == 1:  # most: no loop for each
+            (slot,) = inputs
+            return self.call([(job.values[slot],) for job in jobs])
         return self.call([job.arguments(self) for job in jobs])
 
 
@@ -86,7 +90,7 @@ class Item:
     trace: ItemTrace | None = None  # if it is traced
     is_cancelled: bool = False
     left: int = 0  # instances that are not finished
-    outputs: list[bytes] = field(default_factory=list)
+    outputs: list[bytes] = field(init=False)  # set when its instances are known
     faults: list[ServingError | None] | None = None
     generations: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Its open requests to the language model, by id, and what cancels each."""

@@ -47,6 +47,7 @@ class StageLoop:
         self._inbox = inbox
         self._remote = remote
         self._open: dict[int, Item] = {}
+        self._is_timed = log.is_shown("1")
         self._begun: dict[int, float] = {}  # of items whose time will be logged
         self._is_leaving = False
 
@@ -82,6 +83,7 @@ class StageLoop:
             self.executor.resume(*self._remote.take(message.reply))
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
+            self._is_timed = log.is_shown("1")
         elif isinstance(message, Exit):
             self._is_leaving = True
 
@@ -91,15 +93,14 @@ class StageLoop:
         deadline = None if work.timeout is None else time.monotonic() + work.timeout
         if program is None:
             raise NotFound(f"method {work.method} is not available")
-        chunks = [self._connection.view.get(chunk) for chunk in work.chunks]
+        chunks = list(map(self._connection.view.get, work.chunks))
         instances = decode(work, chunks, program)
         codec = wire.worker_codec(work.codec)
-        item = Item(
-            work.id, program, codec, deadline, work.is_stream, work.request_id, _trace(work)
-        )
+        trace = _trace(work) if work.traceparent else None
+        item = Item(work.id, program, codec, deadline, work.is_stream, work.request_id, trace)
         self.executor.add(item, instances)
         self._open[work.id] = item
-        if log.is_shown("1"):
+        if self._is_timed:
             self._begun[work.id] = time.monotonic()
 
     def cancel(self, item_id: int) -> None:
@@ -111,8 +112,10 @@ class StageLoop:
     def collect(self) -> list[WorkReply]:
         """The replies that are ready: pieces of streams, and what is finished."""
         executor = self.executor
-        replies = [self._pieces(item) for item in executor.with_pieces.values()]
-        executor.with_pieces.clear()
+        replies: list[WorkReply] = []
+        if executor.with_pieces:
+            replies += [self._pieces(item) for item in executor.with_pieces.values()]
+            executor.with_pieces.clear()
         if executor.finished:
             replies += [self._reply(item) for item in executor.finished]
             executor.finished.clear()
@@ -126,17 +129,22 @@ class StageLoop:
 
     def _reply(self, item: Item) -> WorkReply:
         del self._open[item.id]
-        begun = self._begun.pop(item.id, None)
-        if begun is not None:
-            name, milliseconds = item.program.method.name, 1000 * (time.monotonic() - begun)
-            log.info("Method %s WorkerRequestHandle Time Cost # %.3f ms", name, milliseconds)
-        put = self._connection.arena.put
-        instances = [put(output) for output in item.outputs]
+        if self._begun:
+            self._log_time(item)
+        instances = list(map(self._connection.arena.put, item.outputs))
+        if item.faults is None and item.trace is None:
+            return WorkReply(item.id, instances)
         faults = to_faults(item.faults)
         spans = [] if item.trace is None else item.trace.finish(item.program.method.stages)
         if faults and item.is_stream:
             return WorkReply(item.id, [], rejected=faults[0], spans=spans)
         return WorkReply(item.id, instances, faults, spans=spans)
+
+    def _log_time(self, item: Item) -> None:
+        begun = self._begun.pop(item.id, None)
+        if begun is not None:
+            name, milliseconds = item.program.method.name, 1000 * (time.monotonic() - begun)
+            log.info("Method %s WorkerRequestHandle Time Cost # %.3f ms", name, milliseconds)
 
 
 class LanguageLoop(StageLoop):

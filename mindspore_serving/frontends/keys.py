@@ -75,22 +75,22 @@ class Keys:
     ) -> None:
         """`holders` are shared by servers whose keys have their limits in common."""
         holders = {} if holders is None else holders
-        self._holders: dict[bytes, KeyHolder] = {}
+        self.holders: dict[bytes, KeyHolder] = {}
         for one in keys:
             key = ApiKey(one) if isinstance(one, str) else one
-            self._holders[_digest(key.secret.encode())] = holders.setdefault(key, KeyHolder(key))
+            self.holders[_digest(key.secret.encode())] = holders.setdefault(key, KeyHolder(key))
 
     def __bool__(self) -> bool:
-        return bool(self._holders)
+        return bool(self.holders)
 
     def find(self, authorization: bytes | None, api_key: bytes | None = None) -> KeyHolder:
         """Whose key an Authorization header has: as a bearer token, or as the password of basic
         authentication, for which browsers show a dialogue.  Or an X-Api-Key header, as Anthropic's
         clients send it.  Raises Unauthorized."""
         # The time that a look-up takes tells something of the digest, and nothing of the key.
-        holder = self._holders.get(_digest(_key_of(authorization or b"")))
+        holder = self.holders.get(_digest(_key_of(authorization or b"")))
         if holder is None and api_key is not None:
-            holder = self._holders.get(_digest(api_key.strip()))
+            holder = self.holders.get(_digest(api_key.strip()))
         if holder is None:
             raise Unauthorized(TEXT)
         return holder

@@ -45,6 +45,8 @@ class MsRest:
         if reply.failure is not None:
             return self.refuse(reply.failure)
         try:
+            if reply.faults is None:
+                return 200, ms_json.assemble(reply.instances), None
             code, body = to_body(reply)
         except Exception:
             with log.of_request(request_id.decode()):

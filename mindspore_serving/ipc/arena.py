@@ -9,7 +9,6 @@ The first bytes are `reserved` for what a worker says of itself, see `ipc.status
 import mmap
 import os
 import threading
-from typing import cast
 
 from mindspore_serving.ipc.messages import Payload, Slice
 
@@ -46,11 +45,11 @@ class Arena:
         """Where `data` now lies; or `data` itself if it is small or there is no room."""
         length = len(data)
         if length < INLINE_LIMIT:
-            return cast(bytes, data)  # msgpack takes a view as it takes bytes
+            return data  # type: ignore[return-value]  # msgpack takes a view as it takes bytes
         with self._lock:
             offset = self._allocate(max(_SMALLEST, 1 << (length - 1).bit_length()))
         if offset is None:
-            return cast(bytes, data)
+            return data  # type: ignore[return-value]
         self._view[offset : offset + length] = data
         return Slice(offset, length)
 
@@ -129,7 +128,7 @@ class NoArena:
         self.reserved = memoryview(memory)
 
     def put(self, data: "bytes | bytearray | memoryview") -> Payload:
-        return cast(bytes, data)
+        return data  # type: ignore[return-value]
 
     def get(self, payload: Payload) -> bytes:
         if isinstance(payload, Slice):

@@ -107,12 +107,12 @@ class BatchSizes:
     """Counts the batches that one thread runs."""
 
     def __init__(self, memory: memoryview) -> None:
-        self._memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
+        memory = memory if len(memory) == SIZE else memoryview(bytearray(SIZE))
+        self._numbers = memory[_BATCHES:].cast("q")  # a count for each bound and above, and the sum
 
     def observe(self, size: int) -> None:
-        for start, more in ((_BATCHES + bisect_left(SIZES, size) * 8, 1), (SIZE - 8, size)):
-            (count,) = _NUMBER.unpack_from(self._memory, start)
-            _NUMBER.pack_into(self._memory, start, count + more)
+        self._numbers[bisect_left(SIZES, size)] += 1
+        self._numbers[-1] += size
 
 
 def batch_sizes(memory: memoryview) -> Histogram:

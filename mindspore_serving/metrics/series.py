@@ -49,8 +49,11 @@ class Series:
         self._slots: deque[tuple[float, list[int]]] = deque(maxlen=_NUM_SLOTS)
         self._ends = float("-inf")
 
-    def observe(self, seconds: float, code: int, now: float, num_instances: int = 0) -> None:
-        """A request ended after `seconds`."""
+    def observe(
+        self, seconds: float, code: int, now: float, num_instances: int = 0, waited: float = -1.0
+    ) -> None:
+        """A request ended after `seconds`.  A worker got it when it had `waited`; if that is under
+        0, none did."""
         if now >= self._ends:
             self._ends = now + SLOT_SECONDS
             self._slots.append((now, self._fine[:]))
@@ -62,12 +65,10 @@ class Series:
             self.failed_seconds += seconds
         else:
             self.num_instances += num_instances
-
-    def observe_wait(self, started: float, sent: float, now: float, code: int) -> None:
-        """A worker got it when it was `sent`."""
-        self.waits.observe(sent - started)
-        if not code:
-            self.worker_seconds += now - sent
+        if waited >= 0:
+            self.waits.observe(waited)
+            if not code:
+                self.worker_seconds += seconds - waited
 
     def recent(self, now: float) -> list[int]:
         """The counts since the oldest slot that began in the last minute."""

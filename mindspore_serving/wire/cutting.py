@@ -1,13 +1,17 @@
 """How the master takes a request body apart without reading its values.
 
-A row per codec: how to cut it, the codec of the pieces, and how it travels whole, if it may.
+A row per codec: how to cut it, the codec of the pieces, how it travels whole, if it may, and
+whether cutting takes so little time that it is done.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from mindspore_serving.wire import ms_json, ms_proto
+from mindspore_serving.wire.tensor import MOST_CUT
 from mindspore_serving.wire.v2 import tensors
+
+__all__ = ["MOST_CUT", "Chunk", "cut_again", "split", "whole"]
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview"
 
@@ -16,6 +20,7 @@ class _Row(NamedTuple):
     split: Callable[[Any], Sequence[Chunk]]
     pieces: str
     whole: Callable[[Any], Sequence[Chunk]] | None
+    can_be_cut: Callable[[Any], bool] = lambda _: True
 
 
 def _as_it_is(body: Any) -> Sequence[Chunk]:
@@ -24,22 +29,27 @@ def _as_it_is(body: Any) -> Sequence[Chunk]:
 
 _TABLE = {
     "ms_proto": _Row(ms_proto.split, "ms_proto", None),
-    "ms_json": _Row(ms_json.split, "ms_json_items", _as_it_is),
+    "ms_json": _Row(ms_json.split, "ms_json_items", _as_it_is, ms_json.can_be_cut),
     "llm": _Row(_as_it_is, "llm", _as_it_is),
     **{name: _Row(tensors.split, name, tensors.whole) for name in ("v2_raw", "v2_json", "v2_both")},
 }
 
 
 def split(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
-    """The codec of the pieces, and one piece per instance.  Raises InvalidInputs."""
+    """The codec of the pieces, and one piece per instance, or one for all where finding instances
+    takes too long.  Raises InvalidInputs."""
     row = _TABLE[codec]
+    if row.whole is not None and not row.can_be_cut(body):
+        return codec, row.whole(body)
     return row.pieces, row.split(body)
 
 
 def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     """As `split`, but in one piece if the codec allows it."""
-    row = _TABLE[codec]
-    return split(codec, body) if row.whole is None else (codec, row.whole(body))
+    whole = _TABLE[codec].whole
+    if whole is _as_it_is:
+        return codec, (body,)
+    return split(codec, body) if whole is None else (codec, whole(body))
 
 
 def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:

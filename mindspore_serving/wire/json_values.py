@@ -56,7 +56,8 @@ def to_value(value: Any, wanted: "np.dtype[Any] | None" = None) -> Value:
 def to_plain(value: Value) -> Any:
     """What JSON can hold: nested lists, a str, or {"b64": ...}; in a list of one if boxed."""
     if isinstance(value, np.ndarray):
-        tensor.dtype_of(value)
+        if value.dtype not in dtypes.BY_NUMPY:
+            tensor.dtype_of(value)  # raises
         return value.tolist()
     if isinstance(value, str):
         return [str(value)] if isinstance(value, BoxedStr) else str(value)  # JSON wants no subclass
@@ -68,8 +69,11 @@ def to_plain(value: Value) -> Any:
 
 
 def _from_list(value: list[Any], wanted: "np.dtype[Any] | None") -> Value:
-    flat, shape = _flatten(value)
-    kinds = set(map(type, flat))
+    flat, kinds = value, set(map(type, value))
+    shape: tuple[int, ...] = (len(value),)
+    if not kinds or list in kinds:
+        flat, shape = _flatten(value)
+        kinds = set(map(type, flat))
     if wanted is not None and kinds <= _NUMBERS:
         return _typed(flat, kinds, shape, wanted)
     if len(kinds) > 1:

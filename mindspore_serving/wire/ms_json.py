@@ -11,8 +11,9 @@ import msgspec
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance
-from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge
+from mindspore_serving.errors import InvalidField, InvalidInputs, StageFailed, TooLarge
 from mindspore_serving.wire import json_values, status, tensor
+from mindspore_serving.wire.json_shape import Shape, check_shape
 from mindspore_serving.wire.ms_path import Route, parse_path
 from mindspore_serving.wire.status import Failure
 
@@ -28,6 +29,7 @@ __all__ = [
     "split",
 ]
 
+MOST_OBJECTS = 1 << 20  # of a body: instances, and their values that are bytes
 _PREFIX = "Parser request failed, "
 
 
@@ -39,14 +41,24 @@ class _RawBody(msgspec.Struct):
     instances: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+class _Object(msgspec.Struct, gc=False):
+    """Any JSON object, of which nothing is kept."""
+
+
 _body = msgspec.json.Decoder(_Body)
 _raw_body = msgspec.json.Decoder(_RawBody)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_objects = msgspec.json.Decoder(list[_Object])
 _any = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 # --------------------------------------------------------------------- master
+
+
+def can_be_cut(body: bytes | bytearray) -> bool:
+    """Whether `split` takes little time and memory, however hostile the body is."""
+    return len(body) <= tensor.MOST_CUT and body.count(b"{") <= tensor.MOST_PIECES
 
 
 def split(body: bytes) -> list[memoryview]:
@@ -62,6 +74,8 @@ def split(body: bytes) -> list[memoryview]:
         return [text]
     if text[0] != ord("["):
         raise _bad("instances no key mode is not supported")
+    if bytes(text).count(b",") > tensor.MOST_PIECES:
+        _check_objects(text)  # else there are few
     items = [memoryview(item) for item in _parse(_raw_list, text)]
     _check_items([item[0] == ord("{") for item in items])
     return items
@@ -97,6 +111,8 @@ def decode(body: bytes | memoryview, method: Method, servable_label: str) -> lis
 
     Arrays are writable.  Raises InvalidInputs if the body or any instance cannot be used.
     """
+    if len(body) > MOST_OBJECTS:
+        _check_number(body)
     instances = _parse(_body, body).instances
     if type(instances) is dict:
         return [_to_instance(instances, method, servable_label, "json object, value is empty")]
@@ -186,6 +202,26 @@ def _refuse(text: bytes | memoryview, error: Exception) -> NoReturn:
     if isinstance(error, RecursionError):
         raise InvalidInputs("Illegal JSON format. It is nested too deeply") from None
     raise InvalidInputs(f"Illegal JSON format. {error}") from None
+
+
+def _check_objects(text: memoryview) -> None:
+    """Ends at the first item that is no object."""
+    try:
+        _objects.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError):
+            raise _bad("json array, instance is not object type") from None
+        _refuse(text, error)
+
+
+def _check_number(body: bytes | memoryview) -> None:
+    """Before each object takes 64 bytes or more."""
+    if bytes(body).count(b"{") <= MOST_OBJECTS:
+        return
+    try:
+        check_shape(body, Shape(len(body), MOST_OBJECTS))  # which does not count what is in texts
+    except InvalidField as error:
+        raise TooLarge(str(error)) from None
 
 
 def _check_items(are_objects: list[bool]) -> None:

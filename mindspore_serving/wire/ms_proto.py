@@ -101,6 +101,8 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
                 tag, start = from_varint(body, pos)
                 if tag != _SPEC and tag != _INSTANCES:
                     pos = _skip(body, tag, start)
+                    count += 1
+                    _check_number(count)
                     continue
                 size, start = from_varint(body, start)
             pos = start + size
@@ -108,7 +110,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
                 break
             count += 1
             if count > MAX_INSTANCES:
-                raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
+                _check_number(count)
             yield tag, start, pos
     except ValueError as error:
         raise _not_a_request(str(error)) from None
@@ -116,6 +118,11 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
         pos = end + 1
     if pos > end:
         raise _not_a_request("it is cut short")
+
+
+def _check_number(count: int) -> None:
+    if count > MAX_INSTANCES:
+        raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
 
 
 def _skip(body: bytes, tag: int, pos: int) -> int:

@@ -19,6 +19,9 @@ Array = np.ndarray[Any, Any]
 MAX_RANK = 32  # of numpy 1; numpy 2 would take 64
 MAX_ELEMENTS = 2**31 - 1
 MAX_INSTANCES = 1 << 17  # of one request: the space for their book-keeping is taken before a check
+# What the master cuts at instances on its event loop, in some 20 ms at most: bytes of JSON, and
+# instances or texts in them.  More goes to one worker as it is.
+MOST_CUT, MOST_PIECES = 8 << 20, 1 << 14
 
 
 class BadTensor(InvalidInputs):

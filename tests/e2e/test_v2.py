@@ -556,6 +556,7 @@ def test_protocol_v1_predicts(calls: Calls) -> None:
         ("/v1/models/toy:predict", {"instances": []}, 400, "'instances' is missing"),
         ("/v1/models/toy:predict", {"inputs": [1]}, 400, "'inputs' is not available"),
         ("/v1/models/toy:predict", [], 400, "failed to parse"),
+        ("/v1/models/toy:predict", {"instances": [0] * 131_073}, 413, "at most 131072 instances"),
         ("/v1/models/toy.picky:predict", {"instances": [[-1.0]]}, 500, "not this one"),
     ],
 )

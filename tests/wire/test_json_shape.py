@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.wire import json_shape
-from mindspore_serving.wire.json_shape import Shape, find_shape
+from mindspore_serving.wire.json_shape import Shape, find_shape, has_more_items
 
 ALL = Shape(10**9, 10**9)
 TEXTS = st.text(st.sampled_from('ab,[]{}"\\: é\n'), max_size=9)
@@ -37,6 +37,27 @@ def test_what_is_counted_is_what_is_read(value, is_ascii, chunk):
     finally:
         json_shape._CHUNK = whole
     assert (found.num_values, found.num_objects) == count(value)
+
+
+def items_at(value, depth):
+    """Items but for the first, of the lists and objects in `depth` others."""
+    if not isinstance(value, list | dict):
+        return 0
+    if depth == 0:
+        return max(0, len(value) - 1)
+    inner = value if isinstance(value, list) else value.values()
+    return sum(items_at(one, depth - 1) for one in inner)
+
+
+@given(VALUES, st.integers(0, 3), st.integers(0, 6), st.integers(1, 64))
+def test_items_are_counted_where_they_lie(value, depth, most, chunk):
+    text = json.dumps(value).encode()
+    whole = json_shape._CHUNK
+    json_shape._CHUNK = chunk
+    try:
+        assert has_more_items(text, most, depth) == (items_at(value, depth) > most)
+    finally:
+        json_shape._CHUNK = whole
 
 
 def test_marks_in_texts_are_no_values():

@@ -40,25 +40,33 @@ class RequestParser:
         """At most READ_SIZE bytes.  Raises Refusal for what is not HTTP or over a limit; must not
         be called after that."""
         self._num_between += len(data)
-        while data:
-            data = self._parse(data)
-            if self._replay:
-                head, self._replay = self._replay, b""
-                # Another one: this one takes nothing more after `Connection: close`.
-                self._parser = httptools.HttpRequestParser(self)
-                self._parse(memoryview(head))
+        rest = None  # behind a head that offers another protocol
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as stop:
+            rest = data[stop.args[0] :]
+        except httptools.HttpParserError as error:
+            raise _refusal_of(error) from None
+        while rest is not None:
+            rest = self._parse_again(rest)
         if self._num_between or self._target or self._headers:
             self._check_partial()
 
-    def _parse(self, data: memoryview) -> memoryview:
-        """What is left of `data` behind a head that offers another protocol."""
+    def _parse_again(self, data: memoryview) -> memoryview | None:
+        """Parse the head without its offer of another protocol, then `data`; what is left of that
+        behind another such head."""
+        head, self._replay = self._replay, b""
+        # Another one: this one takes nothing more after `Connection: close`.
+        self._parser = httptools.HttpRequestParser(self)
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(head)
+            if data:
+                self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stop:
             return data[stop.args[0] :]
         except httptools.HttpParserError as error:
             raise _refusal_of(error) from None
-        return data[:0]
+        return None
 
     def _check_partial(self) -> None:
         """The data ended inside a head, trailers, or a line between two chunks."""
@@ -92,7 +100,8 @@ class RequestParser:
             self._is_doubtful = self._max_head < READ_SIZE
             if head.size > self._max_head:
                 raise self._too_large()
-        self._check_number()
+        if len(headers) > self._max_headers:
+            self._check_number()
         head.check()
         self._target = b""
         self._headers = []

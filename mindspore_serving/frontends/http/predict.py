@@ -52,7 +52,7 @@ class FastPath:
         call = Predict(self, head, output)
         try:
             holder = None
-            if self.keys:
+            if self.keys.holders:
                 holder = self.keys.find(head.fields.get(b"authorization"))
             call.route = find_route(head.target)
             if call.route.method.endswith("_stream"):
@@ -101,7 +101,7 @@ class Predict(Exchange):
         self.holder: KeyHolder | None = None  # of its API key
         self._path = path
         self.request_id = id_of(head.fields.get(NAME))
-        self._expects_continue = head.expects_continue
+        self._expects_continue = b"expect" in head.fields and head.expects_continue
         self._body: bytes | bytearray = b""
         self._num_held = 0  # bytes of the body behind its first part
         self._call: Call | None = None
@@ -138,7 +138,8 @@ class Predict(Exchange):
 
     def end(self) -> None:
         self.is_complete = True
-        self.resume()
+        if not self._is_submitted:
+            self.resume()
 
     def resume(self) -> None:
         """Submit, or refuse, if nothing must be waited for.  A refusal needs no body."""

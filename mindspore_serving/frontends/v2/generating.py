@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.bodies import read_body
+from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.v2 import language
@@ -59,7 +59,7 @@ async def _read(
     v2: V2, http: Request, name: tuple[str, int], max_body: int, *, is_stream: bool = False
 ) -> tuple[Model, dict[str, Any], TextRequest]:
     """The model, what stands in every answer, and the request to it."""
-    body = await read_body(http, min(max_body, v2.models.limits.max_body))
+    body = await read_json(http, max_body, v2.models.limits)
     model = v2.models.find(*name)
     if model.language is None:
         raise InvalidInputs(f"'{model.name}' is no language model: call infer")

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Request
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.terms import terms_of
@@ -21,6 +22,8 @@ from mindspore_serving.frontends.v2.http_inference import read_encoded
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Model
 from mindspore_serving.frontends.v2.routes import route
+from mindspore_serving.wire.json_shape import SMALL, has_more_items
+from mindspore_serving.wire.tensor import MAX_INSTANCES
 
 _PATH = "/v1/models/"
 
@@ -41,7 +44,11 @@ def routes(v2: V2, max_body: int) -> list[BaseRoute]:
         model = v2.models.find(http.path_params["name"])
         if model.language is not None:
             raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
-        instances = _instances(await read_encoded(http, max_body), model)
+        given = await read_encoded(http, max_body)
+        if len(given) <= SMALL:
+            instances = _instances(given, model)
+        else:
+            instances = await on_thread("bodies", _instances, given, model)
         body = b'{"instances":[%b]}' % b",".join(instances)
         request = Request(model.servable, model.method, model.version, "ms_json", body)
         request.timeout = terms_of(http).timeout
@@ -79,6 +86,8 @@ class _OfOthers(Route):
 
 def _instances(body: bytes, model: Model) -> list[bytes]:
     """Each as an object with inputs; a value alone is the only input.  Raises InvalidInputs."""
+    if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
+        raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
     try:
         found = _body.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

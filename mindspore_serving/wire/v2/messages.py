@@ -28,6 +28,7 @@ from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer, Form
 
 _RAW_INPUT, _RAW_OUTPUT = 0x3A, 0x32  # tags: field << 3 | 2
 _ID, _OUTPUT = 0x1A, 0x2A
+_MAX_FIELDS = 8 * MAX_INPUTS  # of a message: inputs, outputs, parameters, raw contents
 _ERROR, _RESPONSE = 0x0A, 0x12  # of ModelStreamInferResponse
 
 
@@ -122,7 +123,9 @@ def _take_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
     view, place, end = memoryview(body), 0, len(body)
     rest: list[memoryview] = []
     raw: list[memoryview] = []
-    while place < end:
+    for _ in range(_MAX_FIELDS):
+        if place == end:
+            return (b"".join(rest) if raw else body), raw
         tag, start = from_varint(body, place)
         if tag & 7 != 2:  # no field of the message: the library says so
             return body, []
@@ -137,7 +140,7 @@ def _take_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
         if len(raw) > MAX_INPUTS:
             raise TooLarge(f"over {MAX_INPUTS} raw_input_contents")
         place = stop
-    return (b"".join(rest) if raw else body), raw
+    raise TooLarge(f"a ModelInferRequest of over {_MAX_FIELDS} fields")
 
 
 def _next(left: Any, one: Any) -> memoryview:

@@ -13,7 +13,13 @@ import msgspec
 import numpy as np
 
 from mindspore_serving.errors import InvalidInputs, TooLarge
-from mindspore_serving.wire.tensor import MAX_ELEMENTS, MAX_INSTANCES, MAX_RANK
+from mindspore_serving.wire.tensor import (
+    MAX_ELEMENTS,
+    MAX_INSTANCES,
+    MAX_RANK,
+    MOST_CUT,
+    MOST_PIECES,
+)
 from mindspore_serving.wire.v2.datatypes import BYTES, Datatype
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
@@ -121,10 +127,8 @@ class TensorBody:
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether instances can be found without reading values."""
-        return self.num_instances > 1 and all(
-            one.form == "raw" or (one.form == "json" and _per_instance(one)) for one in self.inputs
-        )
+        """Whether instances can be found without reading values, in little time."""
+        return self.num_instances > 1 and all(map(_can_be_cut, self.inputs))
 
 
 class Rows(Sequence[bytes]):
@@ -198,6 +202,16 @@ def _count_instances(inputs: Sequence[InputTensor]) -> int:
         "for all (or send the parameter batched: false for one instance); given: "
         f"{shapes or 'none'}"
     )
+
+
+def _can_be_cut(tensor: InputTensor) -> bool:
+    if tensor.datatype is BYTES and (_per_instance(tensor) > 1 or tensor.shape[0] > MOST_PIECES):
+        return False
+    if tensor.form != "json":
+        return tensor.form == "raw"
+    if not _per_instance(tensor) or len(tensor.data) > MOST_CUT:
+        return False
+    return tensor.datatype is not BYTES or bytes(tensor.data).count(b",") <= MOST_PIECES
 
 
 def _cutter(tensor: InputTensor) -> Cutter:
