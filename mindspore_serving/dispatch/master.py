@@ -222,11 +222,11 @@ class Master:
             raise
         if link.owns_models:
             deployed.models = ready.models
+        self._watch(liveness.watch(link, deployment, self._on_pulse))
         async with self.adapters.joining(deployment.name, link, ready.card) as card:
             self._services[link] = self.registry.add_worker(
                 deployment, ready.version, ready.methods, link, card=card
             )
-        self._watch(liveness.watch(link, deployment, self._on_pulse))
         if ready.card is not None:
             log.info("%s", ready.card.summary)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
