@@ -148,7 +148,7 @@ def test_requests_that_run_go_on_when_their_adapter_is_unloaded(calls, place):
     load(calls, "one", "one")
     with calls.connect() as stream:
         body = json.dumps(
-            {"model": "one", "prompt": PROMPT, "max_tokens": 2000, "ignore_eos": True}
+            {"model": "one", "prompt": PROMPT, "max_tokens": 600, "ignore_eos": True}
             | {"stream": True}
         )
         head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
