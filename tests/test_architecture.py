@@ -37,6 +37,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
     frozenset({"engine", "chat"}),
+    frozenset({"engines"}),
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),

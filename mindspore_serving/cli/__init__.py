@@ -13,11 +13,11 @@ from pathlib import Path
 
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.cli.file_settings import ConvertSettings, QuantizeSettings
 from mindspore_serving.cli.node_settings import (
     LoadLoraSettings,
     LoadSettings,
     ModelsSettings,
+    PredictSettings,
     StatusSettings,
     UnloadLoraSettings,
     UnloadSettings,
@@ -27,9 +27,12 @@ from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     ChatSettings,
     ConfigSettings,
-    DoctorSettings,
-    PredictSettings,
     ServeSettings,
+)
+from mindspore_serving.cli.tool_settings import (
+    ConvertSettings,
+    DoctorSettings,
+    QuantizeSettings,
 )
 from mindspore_serving.errors import ServingError, did_you_mean
 
@@ -92,7 +95,8 @@ answer is printed:
   mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
   cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
 
-In a conversation /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+In a conversation lines can be edited and recalled, three double quotes begin and end a message of
+several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
 """
 _BENCH = """\
 Send requests to a running server from many clients, and show the times to the first token, between
@@ -101,11 +105,13 @@ tokens and to the end of answers, and the tokens and requests per second.
   mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
   mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
   mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
+  mindspore-serving bench http://127.0.0.1:1500 --profile sweep --scenario chat --chart out.html
+  mindspore-serving bench http://127.0.0.1:1500 --compare http://127.0.0.1:8000
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
 Prompts are made of random words, of the wanted length by the server's own count of tokens; with
 --prompts they are read from a file.  At a rate, latencies count from when a request was due, even
-if it was sent late.
+if it was sent late.  Profiles and scenarios have guidellm's names: docs/cli.md.
 """
 _WORKER = """\
 Join a server, and run workers for it on this machine until Ctrl-C or SIGTERM:

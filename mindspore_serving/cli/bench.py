@@ -8,7 +8,7 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,52 +16,82 @@ from typing import Any
 from tqdm import tqdm
 
 from mindspore_serving import __version__
-from mindspore_serving.cli import bench_load, bench_prompts, bench_protocols, bench_summary, openai
+from mindspore_serving.cli import (
+    bench_chart,
+    bench_compare,
+    bench_load,
+    bench_profiles,
+    bench_prompts,
+    bench_protocols,
+    bench_summary,
+    openai,
+)
 from mindspore_serving.cli.bench_client import Connections
-from mindspore_serving.cli.bench_load import Outcome, Run, Target
+from mindspore_serving.cli.bench_compare import Ratio
+from mindspore_serving.cli.bench_load import Outcome, Run, Seen, Target
+from mindspore_serving.cli.bench_profiles import Load
 from mindspore_serving.cli.bench_prompts import Lengths, Mix, Prompt
-from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.cli.bench_settings import BenchSettings, check
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 _CLASSIC = "/model/"
 
-_LEAST = 8  # requests of a run, unless their number is given
-_PER_CLIENT = 4
-_SECONDS = 30  # of a rate
-
 
 def run(settings: BenchSettings) -> int:
     """Print a table; 1 if a request failed.  Raises ServingError if it cannot begin."""
-    _check(settings)
-    target, model = _to_target(settings)
-    rows = [bench_summary.summarize(one) for one in _run(_measure(settings, target))]
-    for line in bench_summary.table(rows):
-        print(line)
-    for row in rows:
-        for note in bench_summary.notes(row):
-            print(note, file=sys.stderr)
-    if settings.json:
-        _write(settings.json, settings, model, rows)
+    check(settings)
+    mix = bench_profiles.mix(settings)
+    urls = [settings.url, *[settings.compare] * bool(settings.compare)]
+    targets = [_to_target(replace(settings, url=url)) for url in urls]
+    runs = _run(_measure(settings, mix, [target for target, _ in targets]))
+    rows = [bench_summary.summarize(one) for one in runs]
+    report = bench_summary.table(rows)
+    found: dict[str, Any] = {"model": targets[0][1], "runs": rows}
+    notes = [note for row in rows for note in bench_summary.notes(row)]
+    if settings.compare:
+        ratios = _ratios(runs, settings.seed)
+        report = [f"A: {urls[0]}", f"B: {urls[1]}", *report, "", *bench_compare.lines(ratios)]
+        notes += bench_compare.notes(ratios)
+        found["compared_model"] = targets[1][1]
+        found["ratios"] = bench_compare.to_json(ratios)
+    print(*report, sep="\n")
+    for note in notes:
+        print(note, file=sys.stderr)
+    _keep(settings, found, report)
     return int(any(row["errors"] for row in rows))
 
 
-async def _measure(settings: BenchSettings, target: Target) -> list[Run]:
-    prompts = await _to_prompts(settings, target)
-    runs = []
-    for load in settings.rate or settings.concurrency:
-        each = _SECONDS if settings.rate else _PER_CLIENT
-        count = settings.requests or max(_LEAST, round(each * load))
-        with tqdm(total=count, disable=None, leave=False) as bar:
-            note = _counting(bar)
-            if settings.rate:
-                arrivals = bench_load.poisson(load, count, settings.seed)
-                label = f"{load:g} req/s"
-                runs.append(await bench_load.at_times(target, prompts, arrivals, label, note))
-            else:
-                runs.append(await bench_load.by_clients(target, prompts, int(load), count, note))
-    target.connections.close()
+def _ratios(runs: Sequence[Run], seed: int) -> list[Ratio]:
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return [one for first, second in pairs for one in bench_compare.ratios(first, second, seed)]
+
+
+async def _measure(settings: BenchSettings, mix: Mix, targets: Sequence[Target]) -> list[Run]:
+    """A run of each load; of two targets, one of each."""
+    prompts = await _to_prompts(settings, mix, targets)
+    runs: list[Run] = []
+    loads = bench_profiles.loads(settings)
+    while loads:
+        load = loads.pop(0)
+        with tqdm(total=load.count * len(targets), disable=None, leave=False) as bar:
+            runs += await _load(targets, prompts, load, _counting(bar))
+        if settings.profile == "sweep" and len(runs) == 2:
+            loads = bench_profiles.between(runs, settings)
+    for target in targets:
+        target.connections.close()
     return runs
+
+
+async def _load(
+    targets: Sequence[Target], prompts: Iterator[Prompt], load: Load, note: Seen
+) -> list[Run]:
+    if len(targets) > 1:
+        return await bench_compare.in_turns(targets, prompts, load, note)
+    if load.clients:
+        return [await bench_load.by_clients(targets[0], prompts, load.clients, load.count, note)]
+    arrivals = list(load.arrivals)
+    return [await bench_load.at_times(targets[0], prompts, arrivals, load.label, note)]
 
 
 def _run(work: Coroutine[Any, Any, list[Run]]) -> list[Run]:
@@ -72,7 +102,7 @@ def _run(work: Coroutine[Any, Any, list[Run]]) -> list[Run]:
     return uvloop.run(work)
 
 
-def _counting(bar: Any) -> Callable[[Outcome], None]:
+def _counting(bar: Any) -> Seen:
     """Shows on `bar` how many requests have ended, and how many of them failed."""
     num_failed = 0
 
@@ -85,37 +115,21 @@ def _counting(bar: Any) -> Callable[[Outcome], None]:
     return note
 
 
-def _write(path: str, settings: BenchSettings, model: str, rows: list[dict[str, Any]]) -> None:
-    asked = {name: value for name, value in asdict(settings).items() if name != "api_key"}
-    found = {"version": __version__, "model": model, "settings": asked, "runs": rows}
+def _keep(settings: BenchSettings, found: dict[str, Any], report: Sequence[str]) -> None:
+    """Write the files that were asked for."""
+    if settings.json:
+        asked = {name: value for name, value in asdict(settings).items() if name != "api_key"}
+        whole = {"version": __version__, "settings": asked, **found}
+        _write(settings.json, json.dumps(whole, indent=1) + "\n")
+    if settings.chart:
+        _write(settings.chart, bench_chart.page(found["runs"], report))
+
+
+def _write(path: str, text: str) -> None:
     try:
-        Path(path).write_text(json.dumps(found, indent=1) + "\n")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidInputs(f"cannot write {path}: {error}") from error
-
-
-def _check(settings: BenchSettings) -> None:
-    """Raises InvalidInputs naming the option that is out of range."""
-    least = {
-        "--concurrency": min(settings.concurrency, default=1),
-        "--input-tokens": settings.input_tokens,
-        "--output-tokens": settings.output_tokens,
-    }
-    for name, value in least.items():
-        if value < 1:
-            raise InvalidInputs(f"{name} {value}: expected 1 or more")
-    for rate in settings.rate:
-        if not 0 < rate < float("inf"):
-            raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
-    if not 0 <= settings.spread <= 2:
-        raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
-    if settings.requests < 0:
-        raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
-    if not 0 <= settings.shared_prefix < settings.input_tokens:
-        raise InvalidInputs(
-            f"--shared-prefix {settings.shared_prefix}: expected less than --input-tokens "
-            f"{settings.input_tokens}"
-        )
 
 
 def _to_target(settings: BenchSettings) -> tuple[Target, str]:
@@ -143,17 +157,25 @@ def _to_target(settings: BenchSettings) -> tuple[Target, str]:
     return Target(connections, dialect, settings.timeout), model
 
 
-async def _to_prompts(settings: BenchSettings, target: Target) -> Iterator[Prompt]:
-    """Prompts without end.  Raises ServingError if the server does not answer the first."""
-    if not target.dialect.is_stream:
+async def _to_prompts(
+    settings: BenchSettings, mix: Mix, targets: Sequence[Target]
+) -> Iterator[Prompt]:
+    """Prompts without end, of lengths by the first of `targets`.
+
+    Raises ServingError if one of them does not answer a first request.
+    """
+    first = targets[0]
+    if not first.dialect.is_stream:
         prompts = [Prompt("", 1)]
     elif settings.prompts is not None:
-        prompts = bench_prompts.from_lines(_read(settings.prompts), settings.output_tokens)
+        prompts = bench_prompts.from_lines(_read(settings.prompts), mix.output_tokens)
     else:
-        lengths = (settings.input_tokens, settings.output_tokens)
-        mix = Mix(*lengths, settings.spread, settings.shared_prefix)
-        return bench_prompts.made_up(mix, await _lengths(settings, target), settings.seed)
-    await _try(target, prompts[0])
+        lengths = await _lengths(mix, settings.seed, first)
+        for other in targets[1:]:
+            await _try(other, Prompt(bench_prompts.WORDS[0], 1))
+        return bench_prompts.made_up(mix, lengths, settings.seed)
+    for target in targets:
+        await _try(target, prompts[0])
     return itertools.cycle(prompts)
 
 
@@ -165,10 +187,10 @@ def _read(path: str) -> str:
         raise InvalidInputs(f"cannot read {path}: {error}") from error
 
 
-async def _lengths(settings: BenchSettings, target: Target) -> Lengths:
-    draw = random.Random(f"lengths {settings.seed}")
+async def _lengths(mix: Mix, seed: int, target: Target) -> Lengths:
+    draw = random.Random(f"lengths {seed}")
     samples = []
-    for words in (1, max(settings.input_tokens // 2, 8)):
+    for words in (1, max(mix.input_tokens // 2, 8)):
         outcome = await _try(target, Prompt(bench_prompts.phrase(draw, words), 1))
         samples.append((words, outcome.answer.num_prompt if outcome.answer else 0))
     if not samples[0][1]:

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from mindspore_serving.cli.options import ids, numbers, option, positional
 from mindspore_serving.cli.settings import Access
+from mindspore_serving.errors import InvalidInputs
+
+PROFILES = ("synchronous", "concurrent", "throughput", "constant", "poisson", "sweep")
+SCENARIOS = ("chat", "rag", "prefill", "generation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,28 +15,54 @@ class BenchSettings(Access):
     """`mindspore-serving bench`."""
 
     url: str = positional("http://IP:PORT, or .../model/NAME:METHOD", metavar="URL")
+    compare: str = option("", "another server: each prompt goes to both in turn", metavar="URL")
     protocol: str = option(
         "chat",
         "how the server is asked; a URL with /model/ is classic",
         choices=("chat", "completions", "tgi", "classic"),
     )
     model: str = option("", "name of the model (default: the first)", metavar="NAME")
+    profile: str = option(
+        "",
+        "one client; clients; all at once; at a rate: evenly, at random times; one client, all at "
+        "once and rates between (default: concurrent; with --rate: poisson)",
+        choices=PROFILES,
+    )
     concurrency: tuple[int, ...] = option(
-        (1, 4, 16, 32),
-        "clients that send again when answered, a run for each",
+        (),
+        "clients that send again when answered, a run for each (default: 1,4,16,32)",
         type=ids,
         metavar="N,N",
     )
     rate: tuple[float, ...] = option(
         (),
-        "instead: requests per second at random times, a run for each",
+        "instead: requests per second, a run for each",
         type=numbers(float, "0.5,2"),
         metavar="R,R",
     )
-    requests: int = option(0, "sent in a run (default: 4 per client, 30 s of a rate; at least 8)")
-    input_tokens: int = option(256, "average length of the prompts made up")
-    output_tokens: int = option(128, "average length of the answers")
-    spread: float = option(0.0, "sigma of log-normal lengths, as 0.5; 0: all alike", metavar="S")
+    requests: int = option(
+        0,
+        "sent in a run (default: 4 per client, 30 s of a rate; at least 8; 64 at once; 50 pairs "
+        "to compare)",
+    )
+    scenario: str = option(
+        "",
+        "lengths of prompts and answers: 512 and 256 tokens; 4096 and 512; 2048 and 128; "
+        "512 and 2048",
+        choices=SCENARIOS,
+    )
+    input_tokens: int | None = option(
+        None, "average length of the prompts made up (default: 256)", type=int, metavar="N"
+    )
+    output_tokens: int | None = option(
+        None, "average length of the answers (default: 128)", type=int, metavar="N"
+    )
+    spread: float | None = option(
+        None,
+        "sigma of log-normal lengths, as 0.5; 0: all alike (default: 0)",
+        type=float,
+        metavar="S",
+    )
     shared_prefix: int = option(0, "tokens at the beginning that all prompts share")
     prompts: str | None = option(
         None, 'file with lines {"prompt": ..., "max_tokens": ...} to send instead'
@@ -42,3 +72,38 @@ class BenchSettings(Access):
     seed: int = option(0, "of prompts and times; the same seed gives the same requests")
     timeout: float = option(600.0, "seconds until a request is cancelled")
     json: str | None = option(None, "write the results there too")
+    chart: str | None = option(None, "write a page with charts there, as out.html")
+
+
+def check(settings: BenchSettings) -> None:
+    """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
+    _check_profile(settings)
+    least = {
+        "--concurrency": min(settings.concurrency, default=1),
+        "--input-tokens": settings.input_tokens,
+        "--output-tokens": settings.output_tokens,
+    }
+    for name, value in least.items():
+        if value is not None and value < 1:
+            raise InvalidInputs(f"{name} {value}: expected 1 or more")
+    for rate in settings.rate:
+        if not 0 < rate < float("inf"):
+            raise InvalidInputs(f"--rate {rate}: expected requests per second, over 0")
+    if settings.spread is not None and not 0 <= settings.spread <= 2:
+        raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
+    if settings.requests < 0:
+        raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
+
+
+def _check_profile(settings: BenchSettings) -> None:
+    name = settings.profile
+    if name in ("constant", "poisson") and not settings.rate:
+        raise InvalidInputs(f"--profile {name} needs --rate, requests per second")
+    if name not in ("", "constant", "poisson") and settings.rate:
+        raise InvalidInputs(f"--profile {name} takes no --rate")
+    if settings.concurrency and (settings.rate or name not in ("", "concurrent")):
+        raise InvalidInputs("--concurrency goes with --profile concurrent alone, without --rate")
+    if settings.compare and (settings.rate or name not in ("", "concurrent", "synchronous")):
+        raise InvalidInputs("--compare goes with --profile concurrent or synchronous")
+    if settings.scenario and (settings.prompts or settings.body):
+        raise InvalidInputs("--scenario is of prompts made up: not with --prompts or --body")

@@ -3,26 +3,19 @@
 With a prompt, or with text on the standard input, one question and its answer; else a conversation.
 """
 
+import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
 
 from mindspore_serving.cli import openai
-from mindspore_serving.cli.endpoint import Endpoint, to_endpoint
+from mindspore_serving.cli.conversation import Conversation
+from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.settings import ChatSettings
-from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.cli.terminal import Lines, Screen, history_file
+from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
 
-_HELP = """\
-/reset          forget the conversation
-/system TEXT    begin again with this system prompt; without TEXT: with none
-/quit           leave, as Ctrl-D does
-Ctrl-C          stop the answer"""
-_LEAST = 0.1  # seconds; pieces that came all at once have no speed
-# What would move the cursor, change colours or ring in the text of a model.
-_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_QUIT = "/quit"
 
 
 def run(settings: ChatSettings) -> int:
@@ -36,74 +29,20 @@ def run(settings: ChatSettings) -> int:
     given = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
     sampling = {name: value for name, value in given.items() if value is not None}
     talk = Conversation(endpoint, model, sampling, settings.timeout, settings.system)
+    if settings.load:
+        talk.load(Path(settings.load))
+        talk.system = settings.system or talk.system
+    screen = Screen()
     if is_conversation:
-        _converse(talk)
-    else:
-        talk.ask(prompt, _say)
-        print()
+        _converse(talk, screen, history_file() if settings.history else None)
+        return 0
+    try:
+        talk.ask(prompt, screen.say)
+        screen.end_answer()
+    except BrokenPipeError:  # who reads our output, as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
-
-
-@dataclass(slots=True)
-class Conversation:
-    """The messages so far, and the model.  `sampling` are fields of the request."""
-
-    endpoint: Endpoint
-    model: str
-    sampling: dict[str, Any]
-    timeout: float
-    system: str = ""
-    turns: list[dict[str, str]] = field(default_factory=list)
-
-    def ask(self, text: str, say: Callable[[str], None]) -> str:
-        """Give each piece of the answer to `say`; returns its times and counts as text.
-
-        A question without an answer is forgotten, a part of one is kept.  Raises ServingError.
-        """
-        asked = {"role": "user", "content": text}
-        system = [{"role": "system", "content": self.system}] * bool(self.system)
-        body = {"model": self.model, "messages": [*system, *self.turns, asked], **self.sampling}
-        answer: list[str] = []
-        times = _Times(time.monotonic())
-        try:
-            with closing(openai.stream_chat(self.endpoint, body, self.timeout)) as deltas:
-                for delta in deltas:
-                    times.note(delta)
-                    answer.append(delta.text)
-                    say(delta.text)
-        finally:
-            if any(answer):
-                self.turns += [asked, {"role": "assistant", "content": "".join(answer)}]
-        return times.text()
-
-
-@dataclass(slots=True)
-class _Times:
-    sent: float
-    first: float = 0.0
-    last: float = 0.0
-    usage: dict[str, Any] | None = None
-    finish_reason: str = ""
-
-    def note(self, delta: openai.Delta) -> None:
-        if delta.text or delta.thought:
-            self.last = time.monotonic()
-            self.first = self.first or self.last
-        self.usage = delta.usage or self.usage
-        self.finish_reason = delta.finish_reason or self.finish_reason
-
-    def text(self) -> str:
-        if not self.first:
-            return "the answer is empty"
-        found = [f"first word after {self.first - self.sent:.2f} s"]
-        if self.usage is not None:
-            count = int(self.usage["completion_tokens"])
-            found.insert(0, f"{count} tokens")
-            if count > 1 and self.last >= self.first + _LEAST:
-                found.append(f"{(count - 1) / (self.last - self.first):.1f} tokens/s")
-        if self.finish_reason == "length":
-            found.append("cut off: no more tokens allowed")
-        return ", ".join(found)
 
 
 def _piped() -> str:
@@ -113,57 +52,120 @@ def _piped() -> str:
         raise InvalidInputs(f"the standard input is no text: {error}") from error
 
 
-def _converse(talk: Conversation) -> None:
-    with suppress(ImportError):
-        import readline  # noqa: F401  input() then has history and editing
-    _note(f"{talk.model} at {talk.endpoint.url}.  /help shows what else can be typed.")
+def _converse(talk: Conversation, screen: Screen, history: Path | None) -> None:
+    screen.note(f"{talk.model} at {talk.endpoint.url}.  /help shows what else can be typed.")
+    lines = _lines(screen, history)
     while True:
         try:
-            text = input("> " if sys.stdout.isatty() else "").strip()
+            text = lines.message().rstrip()
         except EOFError:
-            _note("")
+            screen.note("")
             return
         except KeyboardInterrupt:
-            _note("\n(/quit or Ctrl-D leaves)")
+            screen.note("\n(/quit or Ctrl-D leaves)")
             continue
-        if text == "/quit":
+        except UnicodeDecodeError as error:
+            screen.fail(error)
+            continue
+        if text == _QUIT:
             return
         if text.startswith("/"):
-            _note(_command(talk, text))
+            _command(talk, screen, text)
         elif text:
-            _turn(talk, text)
+            _turn(talk, screen, text)
 
 
-def _command(talk: Conversation, text: str) -> str:
-    """Do what `text` says; returns what to show."""
-    word, _, rest = text.partition(" ")
-    if word == "/system":
-        talk.turns.clear()
-        talk.system = rest.strip()
-        return "(a new conversation, " + ("with this system prompt)" if talk.system else "without)")
-    if word == "/reset":
-        talk.turns.clear()
-        return "(a new conversation)"
-    return _HELP if word == "/help" else f"{word} is no command.\n{_HELP}"
-
-
-def _turn(talk: Conversation, text: str) -> None:
+def _lines(screen: Screen, history: Path | None) -> Lines:
     try:
-        note = talk.ask(text, _say)
+        return Lines(screen, history)
+    except OSError as error:
+        screen.note(f"(no history is kept: {error})")
+        return Lines(screen, None)
+
+
+def _turn(talk: Conversation, screen: Screen, text: str) -> None:
+    try:
+        note = talk.ask(text.strip(), screen.say)
     except KeyboardInterrupt:
         note = "stopped"
     except ServingError as error:
-        print(f"\nmindspore-serving: {error}", file=sys.stderr)
+        screen.end_answer()
+        screen.fail(error)
         return
-    print()
-    _note(f"({note})")
+    screen.end_answer()
+    screen.note(f"({note})")
 
 
-def _note(text: str) -> None:
-    """What is no answer: not on a standard output that is kept."""
-    print(text, file=sys.stdout if sys.stdout.isatty() else sys.stderr)
+# --- what begins with "/" -----------------------------------------------------------------------
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text.translate(_CONTROL) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+def _command(talk: Conversation, screen: Screen, text: str) -> None:
+    word, _, rest = text.partition(" ")
+    if word not in _COMMANDS:
+        screen.note(f"{word} is no command{did_you_mean(word, _COMMANDS)}\n{_help(talk, '')}")
+        return
+    try:
+        screen.note(_COMMANDS[word][1](talk, rest.strip()))
+    except ServingError as error:
+        screen.fail(error)
+    except KeyboardInterrupt:
+        screen.note("(stopped)")
+
+
+def _help(talk: Conversation, rest: str) -> str:
+    rows = [
+        *((f"{word} {names}", text) for word, (names, _, text) in _COMMANDS.items()),
+        (_QUIT, "leave, as Ctrl-D does"),
+        ('"""', "begins and ends a message of several lines"),
+        ("Ctrl-C", "stop the answer, on the server too; the conversation is kept"),
+    ]
+    return "\n".join(f"{name:<16}{text}" for name, text in rows)
+
+
+def _reset(talk: Conversation, rest: str) -> str:
+    talk.begin()
+    return "(a new conversation)"
+
+
+def _system(talk: Conversation, rest: str) -> str:
+    talk.begin()
+    talk.system = rest
+    return "(a new conversation, " + ("with this system prompt)" if rest else "without)")
+
+
+def _model(talk: Conversation, rest: str) -> str:
+    if not rest:
+        names = openai.models(talk.endpoint, talk.timeout)
+        return "\n".join(f"{'*' if name == talk.model else ' '} {name}" for name in names)
+    talk.model = openai.choose(talk.endpoint, rest, talk.timeout)
+    return f"({talk.model} answers now)"
+
+
+def _save(talk: Conversation, rest: str) -> str:
+    path = _path(rest) if rest else talk.file
+    if path is None:
+        raise InvalidInputs("/save needs the name of a file")
+    talk.save(path)
+    return f"(saved in {path})"
+
+
+def _load(talk: Conversation, rest: str) -> str:
+    if not rest:
+        raise InvalidInputs("/load needs the name of a file")
+    talk.load(_path(rest))
+    last = talk.turns[-1]["content"] if talk.turns else ""
+    return f"{last}\n(loaded {len(talk.turns)} messages)"
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[Conversation, str], str], str]] = {
+    "/help": ("", _help, "this list"),
+    "/reset": ("", _reset, "forget the conversation"),
+    "/system": ("TEXT", _system, "begin again with this system prompt; without TEXT: with none"),
+    "/model": ("NAME", _model, "go on with this model; without NAME: which there are"),
+    "/save": ("FILE", _save, "write the conversation as JSON; without FILE: where it was before"),
+    "/load": ("FILE", _load, "go on with a conversation of a file"),
+}

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from mindspore_serving.cli.config_fields import FIELDS, FILES, PATH, SERVABLES, Field, schema
+from mindspore_serving.cli.config_fields import FIELDS, PATH, SERVABLES, Field, is_path, schema
 from mindspore_serving.cli.settings import ConfigSettings
 
 HIDDEN_KEY = "***"
@@ -37,7 +37,7 @@ def _shown(field: Field, value: Any) -> Any:
     """`value` of an option as a file has it."""
     if field.name == "api_key":
         return [HIDDEN_KEY for _ in value]
-    if field.name in FILES and value is not None:
+    if is_path(field.name, value):
         return os.path.abspath(value)
     if field.name == "node_labels":
         return dict(value)

@@ -1,5 +1,6 @@
 """What a configuration file may hold: the options of `serve`, as a table and as a JSON schema."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -7,7 +8,13 @@ from typing import Any
 from mindspore_serving.cli.settings import ServeSettings
 
 SERVABLES, PATH = "servables", "path"
-_MAPPINGS = ("limit", "llm_option", "adapter", "node_labels")  # NAME=VALUE on the command line
+_MAPPINGS = (
+    "limit",
+    "llm_option",
+    "engine_option",
+    "adapter",
+    "node_labels",
+)  # NAME=VALUE on the command line
 _NOT_IN_FILES = ("paths", "config", SERVABLES)
 PER_SERVABLE = (
     "name",
@@ -28,6 +35,8 @@ PER_SERVABLE = (
     "step_timeout",
     "node_labels",
     "runtime",
+    "engine",
+    "engine_option",
     "quantization",
     "max_model_len",
     "adapter",
@@ -35,8 +44,15 @@ PER_SERVABLE = (
     "llm_option",
     "allow_pickle",
     "backend",
+    "python",
+    "environment",
 )
-FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file")  # relative to the file
+FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file", "python", "environment")
+
+
+def is_path(name: str, value: Any) -> bool:
+    """Whether the option is a path, which in a file is relative to that; "python" may be a name."""
+    return name in FILES and bool(value) and (name != "python" or os.sep in value)
 
 
 @dataclass(frozen=True, slots=True)

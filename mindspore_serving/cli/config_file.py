@@ -10,7 +10,14 @@ from typing import Any
 
 import yaml
 
-from mindspore_serving.cli.config_fields import FIELDS, FILES, PATH, PER_SERVABLE, SERVABLES, Field
+from mindspore_serving.cli.config_fields import (
+    FIELDS,
+    PATH,
+    PER_SERVABLE,
+    SERVABLES,
+    Field,
+    is_path,
+)
 from mindspore_serving.errors import InvalidInputs, StartError
 
 MAX_SIZE = 1 << 20  # bytes
@@ -118,7 +125,7 @@ class _Reader:
         value = self._scalar(node, field.kind, name)
         if field.choices and value not in field.choices:
             self._fail(node, f"{name!r} is {value!r}, expected one of {', '.join(field.choices)}")
-        return self._absolute(value) if name in FILES else value
+        return self._absolute(value) if is_path(name, value) else value
 
     def _pairs(self, field: Field, name: str, node: yaml.Node) -> tuple[Any, ...]:
         """A mapping, as the command line gives it."""

@@ -6,7 +6,7 @@ from mindspore_serving.backends import formats
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.mindir_signature import read_graph_file
 from mindspore_serving.backends.source import check_files
-from mindspore_serving.cli.file_settings import ConvertSettings
+from mindspore_serving.cli.tool_settings import ConvertSettings
 from mindspore_serving.core.declaration import ModelSpec
 from mindspore_serving.errors import StartError
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from mindspore_serving import __version__, extras
 from mindspore_serving.backends import devices
 from mindspore_serving.backends.devices import Availability
-from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT, DoctorSettings
+from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT
+from mindspore_serving.cli.tool_settings import DoctorSettings
 
 _HEADER = ("model format", "library", "version", "runs on")
 _RUNTIMES = {  # of language models -> the package, the format with the same library, the extra

@@ -113,3 +113,16 @@ class ModelsSettings(Access):
         f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
     json: bool = option(False, "as JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictSettings(Access):
+    """`mindspore-serving predict`."""
+
+    where: str = positional("IP:PORT, unix:PATH, http://IP:PORT", metavar="WHERE")
+    servable: str = positional("the servable", metavar="SERVABLE")
+    method: str = positional("the method; of a bare model: predict", metavar="METHOD")
+    inputs: str = positional("a JSON object, an array of them, or -", metavar="INPUTS")
+    servable_version: int = option(0, "version of the servable; 0 is the newest")
+    timeout: float = option(60.0, "seconds to wait for the reply")
+    tls: bool = option(False, "gRPC over TLS")

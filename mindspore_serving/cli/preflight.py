@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
+from mindspore_serving.cluster.interpreter import OWN, find_base, find_interpreter
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
@@ -15,21 +16,41 @@ _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 
 
-def check_library(directory: str, name: str, runtime: str | None, backend: str | None) -> None:
+def check_interpreter(python: str, environment: str) -> None:
+    """Raises StartError if `python`, unless it is "", cannot run workers, or with an `environment`
+    be the base of one."""
+    if environment:
+        find_base(python or OWN.path)
+    elif python:
+        find_interpreter(python)
+
+
+def check_library(
+    directory: str, name: str, runtime: str | None, backend: str | None, engine: str = ""
+) -> None:
     """Raises StartError if the library of a servable is missing, or which one it is is not clear.
 
-    `runtime` is that of language models, None for the default; `backend` that of model files.  What
-    a servable_config.py needs is not known before it runs.
+    `runtime` and `engine` are those of language models, None and "" for the default; `backend` that
+    of model files.  What a servable_config.py needs is not known before it runs.
     """
     path = os.path.join(directory, name)
     if repository.is_language_model(path):
-        runtime = runtime or _DEFAULT
+        runtime = _engine(engine) or runtime or _DEFAULT
         for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
             _check(module)
     elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):
         version = max(bare.versions(path), default=1)
         spec = bare.find_bare_model(path, version, allow_pickle=True)
         formats.require(backends.resolve(spec.format, check_backend(backend, spec.format)))
+
+
+def _engine(name: str) -> str:
+    """The library of the engine, if that is another than ours."""
+    from mindspore_serving.llm.engines import ENGINES, NAMES, OURS  # slow to import
+
+    if name and name not in NAMES:
+        raise StartError(f"engine is {name!r}, expected one of {', '.join(NAMES)}")
+    return ENGINES[name].library if name and name != OURS else ""
 
 
 def _check(module: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mindspore_serving import server
 from mindspore_serving.cli.options import to_values
-from mindspore_serving.cli.preflight import check_library
+from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -56,7 +56,8 @@ def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
-    given = {name: getattr(settings, name) for name in ("runtime", "quantization", "max_model_len")}
+    names = ("runtime", "quantization", "max_model_len", "engine")
+    given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     if settings.adapter:
         found = to_values("--adapter", settings.adapter)
@@ -64,6 +65,8 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     if settings.runtime in ADAPTED:
         room = max(DEFAULT_LORAS, len(settings.adapter)) if settings.allow_lora_loading else 0
         options |= {"max_loras": settings.max_loras or room} if settings.max_loras or room else {}
+    own = to_values("--engine-option", settings.engine_option)
+    options |= {"engine_options": own} if own else {}
     return options | to_values("--llm-option", settings.llm_option)
 
 
@@ -96,7 +99,9 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
     refused = [text for one in at for text in one.refused]
     for place in list(found):
         try:
-            check_library(*place, settings.runtime, settings.backend)
+            check_interpreter(settings.python, settings.environment)
+            if not (settings.python or settings.environment):
+                check_library(*place, settings.runtime, settings.backend, settings.engine)
         except StartError as error:
             refused.append(f"{place[1]}: {error}")
             found.remove(place)
@@ -120,11 +125,18 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
             llm_options=options if is_language_model(os.path.join(directory, name)) else None,
             allow_pickle=settings.allow_pickle,
             backend=(settings.backend or "") if _is_bare(directory, name) else "",
+            python=_absolute(settings.python) if os.sep in settings.python else settings.python,
+            environment=_absolute(settings.environment),
         )
         for directory, name in found
         for version in _versions(settings.versions, directory, name)
     ]
     return configs, refused
+
+
+def _absolute(path: str) -> str:
+    """Relative to the working directory, not to the start-up script."""
+    return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 
 def _is_bare(directory: str, name: str) -> bool:

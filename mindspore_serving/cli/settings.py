@@ -198,6 +198,17 @@ class ServeSettings:
         "of MindIR and ONNX files without servable_config.py (default: what is installed)",
         choices=BACKENDS,
     )
+    python: str = option(
+        "",
+        "the interpreter of the workers, a path or a name in PATH; see docs/engines.md (default: "
+        "that of the server)",
+        metavar="PYTHON",
+    )
+    environment: str = option(
+        "",
+        "workers run in an environment made of the requirements.txt or lock file there",
+        metavar="DIR",
+    )
     strict: bool = option(False, "end if any of the servables cannot be served (default: go on)")
     max_n: int = option(16, "language models: most answers to one prompt, 1 to 128")
     allow_priority: bool = option(False, "language models: clients may set priorities")
@@ -207,6 +218,15 @@ class ServeSettings:
         None,
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
+    )
+    engine: str = option(
+        "", "language models: what serves them (default: ours); others: docs/engines.md"
+    )
+    engine_option: tuple[str, ...] = option(
+        (),
+        "language models: an option of that engine, by its own name; repeatable",
+        action="append",
+        metavar="NAME=VALUE",
     )
     quantization: str | None = option(
         None, "language models: weights of fewer bits", choices=("int8", "int4")
@@ -252,26 +272,6 @@ class ConfigSettings(ServeSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class PredictSettings(Access):
-    """`mindspore-serving predict`."""
-
-    where: str = positional("IP:PORT, unix:PATH, http://IP:PORT", metavar="WHERE")
-    servable: str = positional("the servable", metavar="SERVABLE")
-    method: str = positional("the method; of a bare model: predict", metavar="METHOD")
-    inputs: str = positional("a JSON object, an array of them, or -", metavar="INPUTS")
-    servable_version: int = option(0, "version of the servable; 0 is the newest")
-    timeout: float = option(60.0, "seconds to wait for the reply")
-    tls: bool = option(False, "gRPC over TLS")
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorSettings:
-    """`mindspore-serving doctor`."""
-
-    probe: bool = option(False, "import each library to find its devices (takes seconds)")
-
-
-@dataclass(frozen=True, slots=True)
 class ChatSettings(Access):
     """`mindspore-serving chat`."""
 
@@ -279,6 +279,10 @@ class ChatSettings(Access):
     prompt: str = option("", "answer this and end", metavar="TEXT")
     model: str = option("", "name of the model (default: the first)", metavar="NAME")
     system: str = option("", "system prompt", metavar="TEXT")
+    load: str | None = option(None, "go on with a conversation that /save wrote")
+    history: bool = option(
+        True, "keep what is typed, in ~/.local/state/mindspore-serving/chat_history (default: yes)"
+    )
     temperature: float | None = option(
         None, "0 for the likeliest words (default: the server's)", type=float, metavar="T"
     )

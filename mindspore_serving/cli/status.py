@@ -10,7 +10,7 @@ from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.node_settings import StatusSettings
 from mindspore_serving.errors import ServableUnavailable
 
-_HEADER = ("servable", "version", "node", "pid", "device", "state")
+_HEADER = ("servable", "version", "node", "pid", "device", "state", "python")
 _TIMEOUT = 10.0
 
 
@@ -46,7 +46,8 @@ def _as_worker(agent: dict[str, Any]) -> dict[str, Any]:
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
     node = "(here)" if row["node"] == "" else row["node"]
-    cells = (servable["name"], servable["version"], node, row["pid"], row["device"], row["state"])
+    where = (node, row["pid"], row["device"], row["state"], row.get("python", ""))
+    cells = (servable["name"], servable["version"], *where)
     return ["-" if cell is None else str(cell) for cell in cells]
 
 

@@ -25,6 +25,8 @@ class Needs:
     labels: Mapping[str, str] = field(default_factory=dict)
     is_here: bool = False  # it has to run on the master's machine
     patience: float = 0.0  # seconds that it may wait for a place
+    python: str = ""  # the interpreter, if it is not ours
+    environment: str = ""  # a directory that lists the packages of an interpreter to make
 
 
 ANYTHING = Needs()
@@ -71,6 +73,7 @@ class Launched:
     arena: Arena | NoArena
     view: ArenaView | NoArena
     place: Place = Place()
+    python: str = ""  # the interpreter that runs it, for people; "" for that of its machine
 
 
 class Launcher(Protocol):

@@ -9,19 +9,21 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-import mindspore_serving
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, Place
+from mindspore_serving.cluster.environment import Environments
+from mindspore_serving.cluster.interpreter import OWN, Interpreter, find_interpreter
 from mindspore_serving.cluster.node_token import TOKEN
 from mindspore_serving.cluster.worker_log import WorkerLog
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import arena, status
 from mindspore_serving.ipc.arena import NoArena
+from mindspore_serving.ipc.protocol import protocol
 
 LOG_DIRECTORY = "serving_logs"
 # Malloc then asks the kernel for pages of 2 MiB: what a model reads in every step is read faster.
@@ -86,27 +88,43 @@ class LocalLauncher:
     def __init__(self, *, is_inline: bool = False) -> None:
         self._spawner = FunctionThread("spawner")  # now: later there may be no thread to be had
         self._is_inline = is_inline
+        self._environments = Environments()
+
+    def close(self) -> None:
+        """End what makes environments."""
+        self._environments.close()
 
     async def launch(
         self, name: str, log_name: str, needs: Needs = ANYTHING, options: Sequence[str] = ()
     ) -> Launched:
         """As `Launcher.launch`, with more `options` of the worker's command line."""
+        interpreter = await self._find_interpreter(needs)
         with ExitStack() as inherited, ExitStack() as ours:
             try:
                 log = WorkerLog(log_path(log_name))
                 inherited.callback(log.close_writer)
                 ours.callback(log.close)
-                arguments = ["--name", name, *options]
-                launched = await self._launch(arguments, log, inherited, ours)
+                start = _Start(interpreter, ["--name", name, *options], log.writer)
+                launched = await self._launch(start, log, inherited, ours)
             except OSError as error:
                 kind = ResourceShortage if error.errno in _SHORTAGES else StartError
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
             launched.place = Place(device_id=needs.device_id)
+            launched.python = "" if interpreter.is_own else str(interpreter)
             return launched
 
+    async def _find_interpreter(self, needs: Needs) -> Interpreter:
+        """The worker's.  Raises StartError if there is none that can run it."""
+        if needs.environment:
+            base = needs.python or OWN.path
+            return await self._environments.make(needs.environment, base)
+        if needs.python:
+            return await self._spawner.run(find_interpreter, needs.python)
+        return OWN
+
     async def _launch(
-        self, arguments: Sequence[str], log: WorkerLog, inherited: ExitStack, ours: ExitStack
+        self, start: "_Start", log: WorkerLog, inherited: ExitStack, ours: ExitStack
     ) -> Launched:
         """What the worker inherits is closed in any case, what is ours if this fails."""
         stream, theirs = socket.socketpair()
@@ -123,20 +141,26 @@ class LocalLauncher:
         ours.callback(to_worker.close)
         to_master = arena.ArenaView(descriptors["to-master"], status.SIZE)
         ours.callback(to_master.close)
-        child, pidfd = await self._spawner.run(_spawn, arguments, log.writer, descriptors)
+        child, pidfd = await self._spawner.run(_spawn, start, descriptors)
         ours.pop_all()
         log.begin()
         process = LocalProcess(child, pidfd, lifeline, log)
         return Launched(process, stream, to_worker, to_master)
 
 
-def _spawn(
-    arguments: Sequence[str], output: int, descriptors: dict[str, int]
-) -> "tuple[subprocess.Popen[bytes], int]":
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What is started: the interpreter, its arguments, and where it prints."""
+
+    interpreter: Interpreter
+    arguments: Sequence[str]
+    output: int
+
+
+def _spawn(start: _Start, descriptors: dict[str, int]) -> "tuple[subprocess.Popen[bytes], int]":
     """The worker's process, and a descriptor of it."""
-    # -P: nothing in the current directory may hide what the worker imports
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    command = [sys.executable, *safe, "-m", "mindspore_serving.execution", *arguments]
+    command = start.interpreter.command("mindspore_serving.execution")
+    command += [*start.arguments, "--protocol", protocol()]
     command += ["--channel", f"fd:{descriptors['channel']}"]
     if "to-worker" in descriptors:
         command += ["--arenas", f"{descriptors['to-master']},{descriptors['to-worker']}"]
@@ -147,10 +171,10 @@ def _spawn(
         command,
         pass_fds=tuple(descriptors.values()),
         stdin=subprocess.DEVNULL,
-        stdout=output,
+        stdout=start.output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env=environment(),
+        env=environment(start.interpreter),
     )
     try:
         return child, os.pidfd_open(child.pid)
@@ -160,17 +184,13 @@ def _spawn(
         raise
 
 
-def environment() -> dict[str, str]:
-    """Ours, with this package findable even if it was not installed, and memory in huge pages."""
-    environment = dict(os.environ)
+def environment(interpreter: Interpreter = OWN) -> dict[str, str]:
+    """Ours, with what `interpreter` needs, and memory in huge pages."""
+    environment = interpreter.environment(os.environ)
     tunables = environment.get("GLIBC_TUNABLES", "")
     if HUGE_PAGES not in tunables:
         asked = f"{HUGE_PAGES}=1"
         environment["GLIBC_TUNABLES"] = f"{tunables}:{asked}" if tunables else asked
-    root = str(Path(mindspore_serving.__file__).parent.parent)
-    if not root.endswith(("site-packages", "dist-packages")):
-        old = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = root + (os.pathsep + old if old else "")
     environment.pop(TOKEN, None)  # what a servable does not need
     environment["PYTHONUNBUFFERED"] = "1"
     return environment

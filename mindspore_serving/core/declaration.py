@@ -57,6 +57,8 @@ class LanguageSpec:
     runtime: str
     options: Mapping[str, Any] = field(default_factory=dict)
     params: SamplingParams = SamplingParams()
+    engine: str = "ours"  # a name of `llm.engines`
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -86,6 +86,8 @@ class Deployment:
     allow_pickle: bool = False  # whether a bare model may be one
     backend: str = ""  # of a bare model, where there is a choice
     gang: GangOptions | None = None  # of a distributed servable
+    python: str = ""  # the interpreter of its workers, if it is not the server's
+    environment: str = ""  # a directory that lists the packages of an interpreter to make for them
     generation: int = 0
 
     @property

@@ -60,6 +60,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         parse_output: chunks have reasoning and calls of tools apart from the text; else all that
             the model writes is text.
         truncate: keep only this many tokens at the end of the prompt.
+        drop_turns: leave out the oldest turns of `messages` that do not fit the context.
         add_special: put the tokenizer's special tokens around a prompt that is text.
         is_stream: chunks as they come; else all of an answer at its end.
         has_tokens: chunks have their tokens, with log-probabilities if `params` asks for them.
@@ -81,6 +82,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     params: SamplingParams = SamplingParams()
     grammar: Grammar | None = None
     truncate: int | None = None
+    drop_turns: bool = False
     add_special: bool = True
     is_stream: bool = False
     has_tokens: bool = False

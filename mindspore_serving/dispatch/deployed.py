@@ -103,7 +103,7 @@ class Deployed:
     @property
     def is_idle(self) -> bool:
         is_running = all(one.state in ("ready", "gone") for one in self._started)
-        is_used = self._dispatcher.shares.num_used(self.deployment.name)
+        is_used = self._num_requests() > 0
         scaling = self.deployment.scaling
         return is_running and not is_used and scaling is not None and not scaling.min_workers
 
@@ -199,12 +199,17 @@ class Deployed:
         return Autoscaler(
             self.deployment,
             self.workers,
-            num_requests=lambda: self._dispatcher.shares.num_used(self.deployment.name),
+            num_requests=self._num_requests,
             make=self._replica,
             retire=retire,
             on_failed=self._on_failed_to_add,
             may_load=lambda: self._may_load(self),
         )
+
+    def _num_requests(self) -> int:
+        """How many are in flight, also to its models."""
+        methods = {method for service in self.services for method in service.methods.values()}
+        return self._dispatcher.num_in(methods)
 
     # --- who waits for workers ----------------------------------------------------------------
 

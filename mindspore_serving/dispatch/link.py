@@ -66,6 +66,7 @@ class Link:
         self.name = name
         self.process = launched.process
         self.place = launched.place
+        self.python = launched.python
         self.owns_models = owns_models  # else other workers run them
         self.parts: dict[int, RequestPart] = {}
         self.numbers = Numbers({})  # of its language-model engine, as it reported last

@@ -37,8 +37,11 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         deployment.device_type,
         device_id,
         deployment.node_labels,
-        is_here=deployment.gang is not None,  # its agents connect to an address of this machine
+        # Agents connect to an address of this machine, and interpreters are paths of it.
+        is_here=bool(deployment.gang or deployment.python or deployment.environment),
         patience=patience,
+        python=deployment.python,
+        environment=deployment.environment,
     )
 
 

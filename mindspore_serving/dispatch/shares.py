@@ -46,10 +46,6 @@ class Shares:
         self._divide()
         return share
 
-    def num_used(self, name: str) -> int:
-        """Requests in flight to servable `name`."""
-        return self._shares[name].num_used if name in self._shares else 0
-
     def take(self, share: Share) -> None:
         """One more request.  Raises Overloaded."""
         if share.num_used < share.num_sure:

@@ -76,6 +76,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
         "pid": link.process.pid,
         "device": link.place.device_id,
         "state": supervisor.condition,
+        **({"python": link.python} if link.python else {}),
         **({"agents": [msgspec.structs.asdict(one) for one in link.agents]} if link.agents else {}),
     }
 

@@ -19,7 +19,9 @@ from collections.abc import Callable
 from mindspore_serving.execution.worker import Overrides, Worker
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
-from mindspore_serving.ipc.channel import connect
+from mindspore_serving.ipc.channel import connect, encode
+from mindspore_serving.ipc.messages import Failed
+from mindspore_serving.ipc.protocol import protocol
 from mindspore_serving.isolation.lifeline import end_group, end_with
 
 
@@ -28,6 +30,9 @@ def main() -> int:
     if arguments.lifeline is not None:
         end_with(arguments.lifeline)
     stream = connect(arguments.channel)
+    if arguments.protocol not in (None, protocol()):
+        stream.sendall(encode(Failed(_other_protocol(arguments.protocol))))
+        return 1
     arena: Arena | NoArena = NoArena(status.SIZE, arguments.status)
     view: ArenaView | NoArena = NoArena()
     if arguments.arenas:
@@ -52,9 +57,18 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--status", type=int, help="without arenas: shared memory to report in")
     parser.add_argument("--servables", help="directory of servables here, if not the master's")
     parser.add_argument("--device-id", type=int, help="device here, if not the master's")
+    parser.add_argument("--protocol", help="of the master; another is refused")
     parser.add_argument("--lifeline", type=int, help="a pipe that closes with the master")
     parser.add_argument("--name", help="shown in process lists only")
     return parser.parse_args()
+
+
+def _other_protocol(masters: str) -> str:
+    where = os.path.dirname(os.path.dirname(__file__))
+    return (
+        f"the worker's mindspore_serving in {where} has protocol {protocol()}, the server's "
+        f"{masters}: both must be of one release; if it was just updated, start the server again"
+    )
 
 
 def _watch(

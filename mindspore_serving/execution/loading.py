@@ -173,7 +173,9 @@ def _open_language(
     options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
     options = _with_device(options, setup)
     try:
-        opened = open_model(spec.path, spec.runtime, make_config(options))
+        opened = open_model(
+            spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
+        )
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)

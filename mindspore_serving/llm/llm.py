@@ -64,6 +64,7 @@ class LLM:
         )
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
+        assert isinstance(opened.engine, Engine | EncoderEngine)  # ours
         self._engine: Engine | EncoderEngine | None = opened.engine
         log.info("%s", opened.describe())
         if sys.stderr.isatty():

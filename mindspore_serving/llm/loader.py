@@ -4,6 +4,7 @@ Used by the offline interface and by the workers of a server alike.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_recommended,
 )
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engines import OURS, open_engine
+from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
@@ -36,7 +40,7 @@ class Opened:
     directory: Path
     runtime: str
     config: EngineConfig
-    engine: Engine | EncoderEngine
+    engine: LanguageEngine
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
@@ -53,7 +57,7 @@ class Opened:
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
             vocab_size=engine.vocab_size,
-            can_generate=isinstance(engine, Engine),
+            can_generate=engine.can_generate,
             can_embed=engine.embedding_size > 0 and self.is_embedder,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
@@ -62,8 +66,8 @@ class Opened:
             adapters=tuple(config.adapters),
             adapter_paths=tuple(map(str, config.adapters.values())),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
-            num_blocks=engine.runner.num_blocks if isinstance(engine, Engine) else 0,
-            block_size=engine.runner.block_size if isinstance(engine, Engine) else 0,
+            num_blocks=engine.num_blocks,
+            block_size=engine.block_size,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_waiting=config.max_num_waiting,
@@ -74,14 +78,13 @@ class Opened:
 
     def find_adapter(self, name: str) -> int:
         """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
-        return self.engine.adapters.find(name) if isinstance(self.engine, Engine) else 0
+        adapters = getattr(self.engine, "adapters", None)
+        return (AdapterNames(()) if adapters is None else adapters).find(name)
 
     @property
     def is_embedder(self) -> bool:
         """Whether it is asked to embed texts, or made for it."""
-        is_made = (
-            isinstance(self.engine, EncoderEngine) or (self.directory / "modules.json").is_file()
-        )
+        is_made = not self.engine.can_generate or (self.directory / "modules.json").is_file()
         return is_made or self.config.embeddings
 
     @property
@@ -100,7 +103,9 @@ class Opened:
         count = self.config.tensor_parallel
         runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
         name = self.directory.name or "model"
-        if not is_gguf(self.directory) or isinstance(self.engine, EncoderEngine):
+        if self.runtime not in RUNTIMES:
+            return f"{name}: engine {runtime}; {self.engine.describe()}"
+        if not is_gguf(self.directory) or not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
         kinds = types_of(open_gguf(self.directory))
         is_kept = RUNTIMES[self.runtime].keeps_integers
@@ -108,8 +113,14 @@ class Opened:
         return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
 
 
-def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
-    """Load the model in the directory or the GGUF file `path`.
+def open_model(
+    path: str | Path,
+    runtime: str,
+    config: EngineConfig,
+    engine: str = OURS,
+    engine_options: Mapping[str, Any] | None = None,
+) -> Opened:
+    """Load the model in the directory or the GGUF file `path`, into ours or another `engine`.
 
     Raises StartError or InvalidInputs.
     """
@@ -120,8 +131,22 @@ def open_model(path: str | Path, runtime: str, config: EngineConfig) -> Opened:
     special_tokens = tokenizer.special_tokens if tokenizer else None
     chat_template = ChatTemplate.open(directory, special_tokens)
     recommended = read_recommended(directory) if config.generation_config == "auto" else {}
-    engine = _open_engine(directory, runtime, config, tokenizer)
-    return Opened(directory, runtime, config, engine, tokenizer, chat_template, recommended)
+    opened: LanguageEngine
+    if engine == OURS:
+        _refuse(engine_options or {})
+        opened = _open_engine(directory, runtime, config, tokenizer)
+    else:
+        eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
+        model = Model(directory, tokenizer, eos_ids)
+        opened, runtime = open_engine(engine, model, config, engine_options or {}), engine
+    return Opened(directory, runtime, config, opened, tokenizer, chat_template, recommended)
+
+
+def _refuse(options: Mapping[str, Any]) -> None:
+    for name in options:
+        raise StartError(
+            f"engine_options has {name!r}, but engine {OURS!r} has none; see llm_options"
+        )
 
 
 def _open_engine(

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,8 @@ def declare_llm(
     *,
     runtime: str = DEFAULT_RUNTIME,
     params: SamplingParams | None = None,
+    engine: str = "ours",
+    engine_options: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> LanguageModel:
     """Declare the servable's language model in servable_config.py; every worker loads it.
@@ -54,6 +57,9 @@ def declare_llm(
         path: the model's directory or GGUF file; relative to the servable's directory.
         runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
         params: sampling parameters that a request does not give; `SamplingParams()` if None.
+        engine: what schedules and computes: "ours", or one that is installed in the worker's
+            environment: "vllm".  See docs/engines.md.
+        engine_options: those of that engine, by its names.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.
 
@@ -68,7 +74,14 @@ def declare_llm(
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
     where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
-    declaration.language = LanguageSpec(where, runtime, options, params or SamplingParams())
+    declaration.language = LanguageSpec(
+        where,
+        runtime,
+        options,
+        params or SamplingParams(),
+        check_str("engine", engine),
+        _check_engine_options(engine_options),
+    )
     return LanguageModel(where)
 
 
@@ -76,8 +89,18 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     """The declaration of a model's directory that has no servable_config.py."""
     given = dict(options)
     runtime = given.pop("runtime", DEFAULT_RUNTIME)
-    spec = LanguageSpec(os.path.join(directory, name), runtime, given)
+    engine = check_str("engine", given.pop("engine", "ours"))
+    engine_options = _check_engine_options(given.pop("engine_options", None))
+    where = os.path.join(directory, name)
+    spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
+
+
+def _check_engine_options(options: object) -> dict[str, Any]:
+    if not isinstance(options, Mapping | None):
+        text = f"Parameter 'engine_options' should be a dict, but actually {options!r}"
+        raise InvalidInputs(text)
+    return dict(options or {})
 
 
 def add_generate(declaration: Declaration) -> None:

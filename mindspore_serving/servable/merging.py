@@ -68,8 +68,8 @@ def _unite(old: Deployment, new: Deployment) -> Deployment:
     if _shared(old) != _shared(new):
         raise InvalidInputs(
             "The max_batch_delay_ms, preferred_batch_size, retry, restart_policy, max_requests, "
-            "max_workers, node_labels, llm_options, allow_pickle, backend or a timeout of servable "
-            f"name {name} is different in multiple configurations."
+            "max_workers, node_labels, llm_options, allow_pickle, backend, python, environment "
+            f"or a timeout of servable name {name} is different in multiple configurations."
         )
     return replace(
         old,
@@ -91,6 +91,8 @@ _shared = attrgetter(
     "llm_options",
     "allow_pickle",
     "backend",
+    "python",
+    "environment",
 )
 
 

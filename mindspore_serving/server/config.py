@@ -3,17 +3,13 @@
 Checks arguments and makes a `Deployment`; sees only which directories exist.
 """
 
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from mindspore_serving.core.deployment import BatchPolicy, Deployment, Scaling
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.deployment import Deployment, Scaling
 from mindspore_serving.servable.backend_choice import check_name
-from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
     check_bool,
@@ -25,18 +21,19 @@ from mindspore_serving.servable.check import (
 )
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
+from mindspore_serving.server.config_checks import (
+    check_alias,
+    check_batching,
+    check_device_type,
+    check_interpreter,
+    check_labels,
+    check_options,
+    check_policy,
+    check_scaling,
+    get_abs_path,
+)
 
-RESTART_POLICIES = ("always", "limited", "never")
-_DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
-
-
-def get_abs_path(path: str) -> str:
-    """`path` as an absolute path; a relative one is relative to the directory of the start-up
-    script, or to the working directory where there is no script (a notebook, `python -c`)."""
-    script = sys.argv[0] if sys.argv else ""
-    has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
-    base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
-    return os.path.realpath(os.path.join(base, path))
+__all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployment"]
 
 
 def _reads(name: str) -> Any:
@@ -87,9 +84,14 @@ class ServableStartConfig:
             runs any code in it.
         backend: What runs a model without servable_config.py: "mindspore" or "openvino" for MindIR,
             "onnxruntime" or "openvino" for ONNX.  Default: what is installed, in this order.
+        python: The interpreter of the workers, a path or a name in PATH; it needs msgspec, numpy
+            and protobuf beside what the servable imports.  Default: that of the server.
+        environment: A directory with a pylock.toml, requirements.lock or requirements.txt: the
+            workers run in an environment made of it, once, with `python` as its base.
         llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
-            the options of `EngineConfig`, such as {"quantization": "int8"}, and "runtime"; of a
-            model that does not generate also those of `tasks.options.TaskOptions`.
+            the options of `EngineConfig`, such as {"quantization": "int8"}, "runtime", or "engine"
+            with "engine_options"; of a model that does not generate also those of
+            `tasks.options.TaskOptions`.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -124,36 +126,37 @@ class ServableStartConfig:
         node_labels: Mapping[str, str] | None = None,
         allow_pickle: bool = False,
         backend: str = "",
+        python: str = "",
+        environment: str = "",
     ) -> None:
-        check_str("servable_directory", servable_directory)
-        check_servable_name("servable_name", servable_name)
-        devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
+        directory = get_abs_path(check_str("servable_directory", servable_directory))
         num_workers = check_int("num_parallel_workers", num_parallel_workers, 0, 64)
+        devices = () if device_ids is None else as_int_tuple("device_ids", device_ids, 0)
         check_dec(dec_key, dec_mode)
-        name = alias or file_alias(get_abs_path(servable_directory), servable_name)
         scaling = Scaling(min_workers, max_workers, requests_per_worker, scale_down_delay)
         self._deployment = Deployment(
-            servable_directory=get_abs_path(servable_directory),
-            servable_name=servable_name,
+            servable_directory=directory,
+            servable_name=check_servable_name("servable_name", servable_name),
             version=check_int("version_number", version_number, 0),
-            device_type=_check_device_type(device_type),
+            device_type=check_device_type(device_type),
             device_ids=devices,
             num_parallel_workers=num_workers or int(not devices),
-            scaling=_check_scaling(scaling, devices, num_workers),
+            scaling=check_scaling(scaling, devices, num_workers),
             dec_key=dec_key,
             dec_mode=dec_mode,
-            batching=_check_batching(max_batch_delay_ms, preferred_batch_size),
+            batching=check_batching(max_batch_delay_ms, preferred_batch_size),
             retry=check_bool("retry", retry),
-            restart_policy=_check_policy(restart_policy),
+            restart_policy=check_policy(restart_policy),
             max_requests=check_int("max_requests", max_requests, 0),
             heartbeat_timeout=check_number("heartbeat_timeout", heartbeat_timeout),
             stage_timeout=check_number("stage_timeout", stage_timeout),
             step_timeout=check_number("step_timeout", step_timeout),
-            node_labels=_check_labels(node_labels),
-            alias=check_servable_name("alias", name) if name else "",
-            llm_options=_check_options(llm_options),
+            node_labels=check_labels(node_labels),
+            alias=check_alias(alias, directory, servable_name),
+            llm_options=check_options(llm_options),
             allow_pickle=check_bool("allow_pickle", allow_pickle),
             backend=check_name(backend),
+            **check_interpreter(python, environment),
         )
 
     def __repr__(self) -> str:
@@ -182,6 +185,8 @@ class ServableStartConfig:
     llm_options: Mapping[str, Any] = _reads("llm_options")
     allow_pickle: bool = _reads("allow_pickle")
     backend: str = _reads("backend")
+    python: str = _reads("python")
+    environment: str = _reads("environment")
 
     @property
     def max_workers(self) -> int:
@@ -190,13 +195,6 @@ class ServableStartConfig:
     @property
     def max_batch_delay_ms(self) -> float:
         return self._deployment.batching.max_wait * 1000
-
-
-def _check_batching(max_delay_ms: float, preferred_size: int) -> BatchPolicy:
-    return BatchPolicy(
-        max_wait=check_number("max_batch_delay_ms", max_delay_ms) / 1000,
-        preferred_size=check_int("preferred_batch_size", preferred_size, 0),
-    )
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
@@ -214,73 +212,6 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
 def to_deployment(config: ServableStartConfig, enable_lite: bool = False) -> Deployment:
     """What `config` asks for, as the dispatcher and the launchers take it."""
     return replace(config._deployment, enable_lite=enable_lite)
-
-
-def _check_labels(labels: object) -> dict[str, str]:
-    if labels is None:
-        return {}
-    if not isinstance(labels, Mapping) or not all(
-        isinstance(text, str) for pair in labels.items() for text in pair
-    ):
-        raise InvalidInputs(
-            f"Parameter 'node_labels' should be a dict of str, but actually {labels!r}"
-        )
-    return dict(labels)
-
-
-def _check_options(options: object) -> dict[str, Any]:
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
-        raise InvalidInputs(
-            f"Parameter 'llm_options' should be a dict with str keys, but actually {options!r}"
-        )
-    return dict(options)
-
-
-def _check_device_type(device_type: str | None) -> str:
-    if device_type is None:
-        return "none"
-    name = check_str("device_type", device_type).lower()
-    if name not in _DEVICE_TYPES:
-        raise InvalidInputs(
-            f"Unsupported device type '{device_type}', only support 'Ascend', 'GPU', 'CPU' and "
-            "None, case ignored"
-        )
-    return name
-
-
-def _check_scaling(scaling: Scaling, devices: Sequence[int], num_workers: int) -> Scaling | None:
-    check_int("min_workers", scaling.min_workers, 0, 64)
-    check_int("max_workers", scaling.max_workers, 0, 64)
-    check_int("requests_per_worker", scaling.requests_per_worker, 1)
-    check_number("scale_down_delay", scaling.scale_down_delay)
-    if not scaling.max_workers:
-        return None
-    if scaling.min_workers > scaling.max_workers:
-        raise InvalidInputs(
-            f"Parameter 'min_workers' is {scaling.min_workers}, expected at most 'max_workers', "
-            f"{scaling.max_workers}"
-        )
-    if num_workers:
-        raise InvalidInputs(
-            f"Parameter 'num_parallel_workers' is {num_workers}, expected 0 with 'max_workers'"
-        )
-    if devices and scaling.max_workers > len(devices):
-        raise InvalidInputs(
-            f"Parameter 'max_workers' is {scaling.max_workers}, expected at most one for each of "
-            f"{len(devices)} 'device_ids'"
-        )
-    return scaling
-
-
-def _check_policy(policy: str) -> str:
-    if policy not in RESTART_POLICIES:
-        raise InvalidInputs(
-            f"Parameter 'restart_policy' should be one of {RESTART_POLICIES}, but actually "
-            f"{policy!r}"
-        )
-    return policy
 
 
 def _config_of(deployment: Deployment) -> ServableStartConfig:

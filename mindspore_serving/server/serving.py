@@ -65,7 +65,8 @@ class Serving:
     """What `start_*` starts and `stop` stops."""
 
     def __init__(self, on_all_gone: Callable[[], None]) -> None:
-        self._launcher = SpreadingLauncher(LocalLauncher())
+        self._local = LocalLauncher()
+        self._launcher = SpreadingLauncher(self._local)
         self._master = Master(self._launcher, on_all_gone)
         self.repository = ModelRepository(
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
@@ -212,6 +213,7 @@ class Serving:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
+        self._local.close()
         if self._following is not None:
             self._following.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE

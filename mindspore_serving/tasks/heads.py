@@ -15,7 +15,7 @@ from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models.bert import BERT, DISTILBERT, FAMILIES, WORDS, EncoderSpec
-from mindspore_serving.llm.models.gpt2 import ACTIVATIONS
+from mindspore_serving.llm.models.layer import GELU
 from mindspore_serving.llm.step import Vectors
 
 Layer = Callable[[Vectors], Vectors]
@@ -89,9 +89,9 @@ def masked_head(checkpoint: Checkpoint, spec: EncoderSpec) -> Head:
 
 def gelu(name: str) -> Layer:
     """The activation that config.json names.  Raises StartError."""
-    if name not in ACTIVATIONS:
-        raise StartError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}")
-    if ACTIVATIONS[name]:
+    if name not in GELU:
+        raise StartError(f"activation is {name!r}, expected one of {', '.join(GELU)}")
+    if GELU[name]:
         factor = math.sqrt(2 / math.pi)
         return lambda x: 0.5 * x * (1 + np.tanh(factor * (x + 0.044715 * x**3)))
     return lambda x: (0.5 * x * (1 + _erf(x / math.sqrt(2)))).astype(np.float32)

@@ -217,6 +217,22 @@ def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     raise ValueError(f"a number has over {max_bytes} bytes")
 
 
+def field_end(body: bytes, tag: int, pos: int) -> int:
+    """Where the field ends whose value begins at `pos`.  Raises ValueError for what is no field."""
+    wire_type, field = tag & 7, tag >> 3
+    if 0 < field < 1 << 29:
+        if wire_type == 0:
+            return from_varint(body, pos, 10)[1]
+        if wire_type == 1:
+            return pos + 8
+        if wire_type == 2:
+            size, pos = from_varint(body, pos)
+            return pos + size
+        if wire_type == 5:
+            return pos + 4
+    raise ValueError(f"it has a field with tag {tag}")
+
+
 @lru_cache(maxsize=4096)
 def head(tag: int, size: int) -> bytes:
     """What stands before the `size` bytes of a field; `tag` is field << 3 | 2, one byte."""

@@ -12,7 +12,15 @@ from google.protobuf.message import DecodeError
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import status
-from mindspore_serving.wire.ms_instance import decode, encode, from_varint, head, sized, to_varint
+from mindspore_serving.wire.ms_instance import (
+    decode,
+    encode,
+    field_end,
+    from_varint,
+    head,
+    sized,
+    to_varint,
+)
 from mindspore_serving.wire.status import Failure
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 
@@ -100,7 +108,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
             if (tag != _SPEC and tag != _INSTANCES) or size > 0x7F:  # else: no varint to read
                 tag, start = from_varint(body, pos)
                 if tag != _SPEC and tag != _INSTANCES:
-                    pos = _skip(body, tag, start)
+                    pos = field_end(body, tag, start)
                     count += 1
                     _check_number(count)
                     continue
@@ -123,22 +131,6 @@ def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
 def _check_number(count: int) -> None:
     if count > MAX_INSTANCES:
         raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
-
-
-def _skip(body: bytes, tag: int, pos: int) -> int:
-    """Where the field after an unknown one starts."""
-    wire_type, field = tag & 7, tag >> 3
-    if 0 < field < 1 << 29:
-        if wire_type == 0:
-            return from_varint(body, pos, 10)[1]
-        if wire_type == 1:
-            return pos + 8
-        if wire_type == 2:
-            size, pos = from_varint(body, pos)
-            return pos + size
-        if wire_type == 5:
-            return pos + 4
-    raise ValueError(f"it has a field with tag {tag}")
 
 
 def _not_a_request(reason: str) -> InvalidInputs:

@@ -71,6 +71,37 @@ def test_a_shared_beginning_is_found_in_the_servers_cache(server, tmp_path: Path
 
 
 @pytest.mark.torch
+def test_a_sweep_is_drawn(server, tmp_path: Path) -> None:
+    words = [server.url, "--profile", "sweep", "--requests", "4", "--chart", "out.html"]
+    found = runs([*words, "--input-tokens", "10", "--output-tokens", "2"], tmp_path)
+    assert [row["load"] for row in found[:2]] == ["1 client", "4 at once"]
+    assert all(row["load"].endswith("req/s") for row in found[2:])
+    page = (tmp_path / "out.html").read_text()
+    assert page.count("<figure>") == 5
+    assert "p50 4 at once" in page
+
+
+@pytest.mark.torch
+def test_two_servers_are_compared(server, tmp_path: Path) -> None:
+    words = [server.url, "--compare", server.url, "--concurrency", "1,2", "--requests", "6"]
+    words += ["--input-tokens", "10", "--output-tokens", "4", "--json", "results.json"]
+    done = run([*BENCH, *words], tmp_path)
+    assert done.returncode == 0
+    assert f"A: {server.url}\nB: {server.url}\n" in done.stdout
+    assert "pairs are too few" in done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())
+    rows = [(row["load"], row["answered"], row["generated_tokens"]) for row in found["runs"]]
+    loads = ["1 client, A", "1 client, B", "2 clients, A", "2 clients, B"]
+    assert rows == [(load, 6, 24) for load in loads]
+    for one in found["ratios"]:
+        assert 0 < one["low"] <= one["ratio"] <= one["high"]
+        assert one["verdict"] in done.stdout
+    # "per token" has none of the pairs in which all tokens came at once
+    all_pairs = [one["time"] for one in found["ratios"] if one["num_pairs"] == 6]
+    assert [one for one in all_pairs if one != "per token"] == ["first token", "whole answer"] * 2
+
+
+@pytest.mark.torch
 def test_a_rate_is_kept_and_prompts_come_from_a_file(server, tmp_path: Path) -> None:
     lines = [{"prompt": "one two", "max_tokens": 3}, {"prompt": "three"}]
     (tmp_path / "prompts").write_text("\n".join(map(json.dumps, lines)))

@@ -2,24 +2,20 @@
 
 import http.client
 import json
-import os
-import pty
-import select
-import signal
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SERVING, environment, run
+from tests.cli.commands import SERVING, run
 from tests.cli.talking import MODEL, Talking, serving, talking
+from tests.cli.terminal import Terminal
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 CHAT = [*SERVING, "chat"]
+GREEDY = [*CHAT, "--temperature", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -43,57 +39,6 @@ def answer(server: Talking, *messages: tuple[str, str], max_tokens: int) -> str:
     return str(reply["choices"][0]["message"]["content"])
 
 
-class Terminal:
-    """The command with a terminal around it."""
-
-    def __init__(self, *words: str) -> None:
-        self._end, inner = pty.openpty()
-        self.text = ""
-        self.process = subprocess.Popen(
-            [*CHAT, *words],
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            env={**environment(), "TERM": "dumb"},
-            start_new_session=True,
-        )
-        os.close(inner)
-
-    def __enter__(self) -> "Terminal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        os.close(self._end)
-
-    def type(self, line: str) -> None:
-        """Type `line`; what was shown before is forgotten."""
-        self.text = ""
-        os.write(self._end, line.encode() + b"\n")
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def shows(self, *words: str) -> str:
-        """Wait until all `words` are there, in this order."""
-        end = time.monotonic() + PATIENCE
-        while not self._has(words):
-            assert time.monotonic() < end, f"{words} not in {self.text!r}"
-            if select.select([self._end], [], [], 0.1)[0]:
-                self.text += os.read(self._end, 65536).decode(errors="replace")
-        return self.text
-
-    def _has(self, words: tuple[str, ...]) -> bool:
-        rest = self.text
-        for word in words:
-            _, found, rest = rest.partition(word)
-            if not found:
-                return False
-        return True
-
-
 def test_one_prompt_prints_its_answer_and_nothing_else(server, tmp_path: Path) -> None:
     words = [*CHAT, server.url, "--prompt", "hello", "--temperature", "0", "--max-tokens", "20"]
     done = run(words, tmp_path)
@@ -110,13 +55,13 @@ def test_the_prompt_can_be_piped_in_and_a_system_prompt_given(server, tmp_path: 
     assert done.stdout == expected + "\n"
 
 
-def test_a_conversation_is_kept_until_it_is_reset(server) -> None:
+def test_a_conversation_is_kept_until_it_is_reset(server, tmp_path: Path) -> None:
     first = answer(server, ("user", "one"), max_tokens=6)
     said = (("user", "one"), ("assistant", first), ("user", "two"))
     second = answer(server, *said, max_tokens=6)
     alone = answer(server, ("user", "two"), max_tokens=6)
     assert second != alone
-    with Terminal(server.url, "--temperature", "0", "--max-tokens", "6") as terminal:
+    with Terminal([*GREEDY, "--max-tokens", "6", server.url], tmp_path) as terminal:
         terminal.shows(f"{MODEL} at {server.url}", "> ")
         terminal.type("one")
         terminal.shows(shown(first), "(6 tokens, first word after ", "cut off", "> ")
@@ -136,9 +81,9 @@ def shown(text: str) -> str:
     return kept.replace("\n", "\r\n")
 
 
-def test_a_system_prompt_begins_again(server) -> None:
+def test_a_system_prompt_begins_again(server, tmp_path: Path) -> None:
     expected = answer(server, ("system", "Be kind."), ("user", "one"), max_tokens=6)
-    with Terminal(server.url, "--temperature", "0", "--max-tokens", "6") as terminal:
+    with Terminal([*GREEDY, "--max-tokens", "6", server.url], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/system Be kind.")
         terminal.shows("with this system prompt", "> ")
@@ -146,8 +91,8 @@ def test_a_system_prompt_begins_again(server) -> None:
         terminal.shows(shown(expected), "(6 tokens", "> ")
 
 
-def test_an_interrupt_stops_the_answer_and_not_the_command(server) -> None:
-    with Terminal(server.url, "--temperature", "0") as terminal:
+def test_an_interrupt_stops_the_answer_and_not_the_command(server, tmp_path: Path) -> None:
+    with Terminal([*GREEDY, server.url], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("hello")
         eventually(lambda: running(server) == 1, what="the server answers")
@@ -156,12 +101,11 @@ def test_an_interrupt_stops_the_answer_and_not_the_command(server) -> None:
         eventually(lambda: running(server) == 0, what="the server has stopped too")
         terminal.type("")
         terminal.shows("> ")
-        terminal.interrupt()
+        terminal.interrupt_input()
         terminal.shows("Ctrl-D leaves", "> ")
         terminal.type("/help")
         terminal.shows("/reset", "/system", "/quit", "> ")
-        os.write(terminal._end, b"\x04")
-        assert terminal.process.wait(PATIENCE) == 0
+        terminal.leave()
 
 
 def running(server: Talking) -> int:

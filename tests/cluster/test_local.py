@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -174,7 +175,7 @@ async def test_a_worker_that_is_told_to_go_says_so(launch, directory):
 
 
 async def test_a_process_that_cannot_be_started_is_a_start_error(directory, monkeypatch):
-    monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
+    monkeypatch.setattr(local, "OWN", replace(local.OWN, path=str(directory / "no-python")))
     with pytest.raises(StartError, match="could not start a worker process for add: .*no-python"):
         await LocalLauncher().launch("add", "log_add")
 
@@ -216,7 +217,7 @@ def num_descriptors():
 
 
 async def test_a_start_that_fails_leaks_no_descriptor(directory, monkeypatch):
-    monkeypatch.setattr(local.sys, "executable", str(directory / "no-python"))
+    monkeypatch.setattr(local, "OWN", replace(local.OWN, path=str(directory / "no-python")))
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with pytest.raises(StartError):

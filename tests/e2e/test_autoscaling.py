@@ -65,6 +65,26 @@ def test_workers_follow_the_requests_up_and_down(place, pool):
         assert is_ready(calls)
 
 
+def test_each_version_has_workers_for_its_own_requests(place, pool):
+    hold = place / "toy" / "hold"
+    hold.touch()
+    versions = [config(place, "toy", **SCALED, version_number=number) for number in (1, 2)]
+    for number in (1, 2):
+        (place / "toy" / str(number)).mkdir()
+
+    def num_workers_of(calls):
+        rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+        return {row["version"]: row["num_workers"] for row in rows}
+
+    with serving(place, *versions) as calls:
+        client = calls.client("toy", "held", 2)
+        held = [pool.submit(client.infer, {"x": n}) for n in range(4)]
+        eventually(lambda: num_workers_of(calls)[2] == 3)
+        assert num_workers_of(calls) == {1: 1, 2: 3}
+        hold.unlink()
+        assert all("pid" in one.result(PATIENCE)[0] for one in held)
+
+
 def test_no_worker_runs_while_nobody_asks_and_a_request_waits_for_one(place):
     with serving(place, config(place, "toy", **SCALED, min_workers=0)) as calls:
         eventually(lambda: not workers(os.getpid()))

@@ -17,10 +17,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.llm import references
+from tests.llm import architectures, references
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
+COMMON_SETTINGS = set(transformers.PretrainedConfig().to_dict())  # of no architecture
 VOCAB = 160
 LAYERS = 3
 EOS = 2  # in every config; the reference never stops at it
@@ -120,7 +121,7 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
     With `shards` > 1 there are about that many files and an index.  `dtype` is that of the file.
     """
     target = directory / name
-    if name in TRANSFORMERS:
+    if name in TRANSFORMERS or name in architectures.TRANSFORMERS:
         _build_with_transformers(name, target, shards, getattr(torch, dtype))
     else:
         _build_published(name, target, shards, getattr(torch, dtype))
@@ -128,23 +129,53 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
 
 
 def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
-    family, extra = TRANSFORMERS[name]
+    model, family = _model(name)
+    with _seeded(name):
+        biases = (pair for pair in model.named_buffers() if "correction" in pair[0])
+        for key, weight in (*model.named_parameters(), *biases):
+            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
+    model.to(dtype)
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+
+
+def configuration(name: str) -> dict[str, Any]:
+    """config.json of one that transformers has, without the settings that all models have."""
+    config, family = _config(name)
+    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    own = {key: value for key, value in config.to_dict().items() if key not in COMMON_SETTINGS}
+    return {**own, "architectures": [family + head]}
+
+
+def _model(name: str) -> tuple[Any, str]:
+    """A model with any weights, and its family."""
+    config, family = _config(name)
+    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    return getattr(transformers, family + head)(config), family
+
+
+def _config(name: str) -> tuple[Any, str]:
+    if name in architectures.TRANSFORMERS:
+        family, extra = architectures.TRANSFORMERS[name]
+        sizes = SIZES | {"num_hidden_layers": 2} | extra
+    else:
+        family, extra = TRANSFORMERS[name]
+        sizes = SIZES | extra
     if family == "GPT2":
         config = transformers.GPT2Config(
             vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=512,
             bos_token_id=1, eos_token_id=EOS,
         )  # fmt: skip
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
-        config = getattr(transformers, kind)(**SIZES | extra)
-        model = getattr(transformers, family + "ForCausalLM")(config)
-    with _seeded(name):
-        for key, weight in model.named_parameters():
-            _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
-    model.to(dtype)
-    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+        return config, family
+    kind = family + ("TextConfig" if family in ("Gemma3", "Llama4") else "Config")
+    known = getattr(transformers, kind)
+    sizes = {key: size for key, size in sizes.items() if key in extra or _has(known, key)}
+    return known(**sizes), family
+
+
+def _has(known: Any, key: str) -> bool:
+    """Whether the configurations of class `known` have `key`, which can be set."""
+    return key in known.attribute_map or key in known().to_dict()
 
 
 def _build_published(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
@@ -181,6 +212,8 @@ def _fill(key: str, weight: torch.Tensor, *, transposed: bool = False, gemma: bo
         weight.normal_(12.0, 0.2)
     elif key.endswith(("q_norm.weight", "k_norm.weight")) and gemma:
         weight.normal_(1.5, 0.2)  # attention that picks tokens out, and does not average them
+    elif key.endswith("bias"):
+        weight.normal_(0.0, 0.2)
     elif "norm" in key or (".ln_" in key and key.endswith("weight")):
         weight.normal_(0.0 if gemma else 1.0, 0.2)
     elif weight.dim() == 1:
@@ -190,6 +223,11 @@ def _fill(key: str, weight: torch.Tensor, *, transposed: bool = False, gemma: bo
     else:
         gain = 6.0 if gemma and "q_proj" in key else 2.0
         weight.normal_(0.0, gain * weight.shape[-2 if transposed else -1] ** -0.5)
+
+
+def _implementation(name: str) -> str:
+    """Of attention: transformers 5.23 adds Falcon's ALiBi twice where it is not fused."""
+    return "sdpa" if name == "falcon-alibi" else "eager"
 
 
 @lru_cache(maxsize=32)
@@ -204,7 +242,7 @@ def _reference(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
         forward = PUBLISHED[directory.name]
         return lambda ids: forward(config, tensors, ids)
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager"
+        directory, dtype=torch.float32, attn_implementation=_implementation(directory.name)
     ).eval()
     return lambda ids: model(ids[None], use_cache=False).logits[0]
 

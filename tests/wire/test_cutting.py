@@ -91,6 +91,18 @@ def test_fields_of_a_v2_message_are_counted():
         messages.read(body + b"\x1a\x00" * MANY)
 
 
+def test_contents_of_v2_messages_are_not_made_into_objects():
+    message = inference_pb2.ModelInferRequest(model_name="m")
+    tensor = message.inputs.add(name="x", datatype="BYTES", shape=[MANY])
+    tensor.contents.bytes_contents.extend([b""] * MANY)
+    body = message.SerializeToString()
+    with little_memory():
+        rest, contents = messages.read(body)
+    assert not rest.inputs[0].HasField("contents")
+    (typed,) = contents.typed
+    assert len(typed) == 2 * MANY
+
+
 def body_of(datatype, shape, form, data):
     return TensorBody([InputTensor("x", BY_NAME[datatype], shape, form, data)])
 

@@ -107,9 +107,25 @@ def logprobs(body: Any, _: ModelCard) -> int | None:
     return count if body.logprobs or count else None
 
 
-CHAT = Fields(
-    "ollama", translated=(template_options, grammar, logprobs), ignored=("shift", "truncate")
-)
+@translation("truncate", to="drop_turns")
+def drop_turns(body: Any, _: ModelCard) -> bool | None:
+    """true: the oldest turns of a conversation that is too long are left out; else it is refused,
+    also if the field is not given"""
+    found: bool | None = body.truncate
+    return found
+
+
+@translation("truncate")
+def truncate(body: Any, card: ModelCard) -> int | None:
+    """true, with `raw`: of a prompt that is too long the end is kept; else it is refused, also if
+    the field is not given"""
+    if body.truncate and not body.raw and card.has_chat_template:
+        raise InvalidField("truncate", "is true, expected false: only a raw prompt is cut")
+    return card.max_model_len - 1 if body.truncate else None
+
+
+_BOTH = (template_options, grammar, logprobs)
+CHAT = Fields("ollama", translated=(*_BOTH, drop_turns), ignored=("shift",))
 GENERATE = Fields(
     "ollama",
     refused=(
@@ -118,7 +134,7 @@ GENERATE = Fields(
         Refusal("context", "is not supported: give the conversation to /api/chat"),
         Refusal("images", NO_IMAGES),
     ),
-    translated=CHAT.translated,
+    translated=(*_BOTH, truncate),
     ignored=CHAT.ignored,
 )
 

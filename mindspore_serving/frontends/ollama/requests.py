@@ -48,6 +48,7 @@ class Generating(Common, kw_only=True):
     think: bool | str | None = None
     logprobs: bool | None = None
     top_logprobs: Int | None = None
+    truncate: bool | None = None
 
 
 class ChatRequest(Generating, kw_only=True):

@@ -23,6 +23,7 @@ from mindspore_serving.frontends.tgi.requests import (
     decode,
     find_unknown,
     read_json,
+    refuse_embedding,
 )
 from mindspore_serving.frontends.tgi.writing import Times, write_stream, write_whole
 from mindspore_serving.frontends.unknown_fields import HEADER
@@ -55,6 +56,7 @@ class Generating:
         if found.parameters.return_full_text is None:
             found.parameters.return_full_text = True
         unknown = find_unknown(body)
+        refuse_embedding(unknown)
         if found.stream:
             return _named(unknown, self._stream(http, found))
         return _named(unknown, await self._whole(http, found, in_list=True))

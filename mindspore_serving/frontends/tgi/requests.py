@@ -2,6 +2,7 @@
 None is.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -107,6 +108,7 @@ CHAT = msgspec.json.Decoder(ChatRequest)
 _TOP = KnownFields("TGI", CompatRequest)
 _INSIDE = KnownFields("TGI, parameters", Parameters)
 _PARAMETERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OF_EMBEDDINGS = ("normalize", "prompt_name", "truncation_direction", "encoding_format")
 
 T = TypeVar("T")
 
@@ -140,6 +142,16 @@ def find_unknown(body: bytes) -> tuple[str, ...]:
     inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
     names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
     return *_TOP.find_unknown(body), *names
+
+
+def refuse_embedding(unknown: Iterable[str]) -> None:
+    """Raise WrongBody if one of the fields is of feature extraction, which has the same path."""
+    for name in unknown:
+        if name in _OF_EMBEDDINGS:
+            text = (
+                f"`{name}` asks for a vector, and the model generates text: vectors are made by a"
+            )
+            raise WrongBody(422, f"{text} model that embeds, or with the option embeddings=true")
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

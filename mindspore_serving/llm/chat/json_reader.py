@@ -1,4 +1,5 @@
-"""JSON read char by char: generators that take chars and end with the last of what they read."""
+"""JSON and markers read char by char: generators that take chars and end with the last of what they
+read."""
 
 import re
 from collections.abc import Generator
@@ -40,6 +41,14 @@ def read_marker(marker: str, char: str) -> Reading:
         char = yield
     if char != marker[-1]:
         raise Broken
+
+
+def without_start_of(text: str, marker: str) -> str:
+    """`text` without its longest end that may be the start of `marker`."""
+    for length in range(min(len(text), len(marker) - 1), 0, -1):
+        if text.endswith(marker[:length]):
+            return text[:-length]
+    return text
 
 
 def read_value(char: str, depth: int = 0) -> Value:

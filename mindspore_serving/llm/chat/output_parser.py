@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.json_reader import without_start_of
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader, Content, without_start_of
-from mindspore_serving.llm.chat.tool_formats import tool_names
+from mindspore_serving.llm.chat.tool_calls import CallReader, Content
 
 __all__ = ["Content", "Delta", "OutputParser", "Reasoning"]
 
@@ -41,7 +41,7 @@ class OutputParser:
         self, tool_format: str, reasoning_format: str, tools: Sequence[Mapping[str, Any]]
     ) -> None:
         self._reasoning = _ReasoningReader(reasoning_format) if reasoning_format else None
-        self._calls = CallReader(tool_format, tool_names(tools)) if tools else None
+        self._calls = CallReader(tool_format, tools) if tools else None
 
     def feed(self, text: str) -> list[Delta]:
         """What `text` adds."""

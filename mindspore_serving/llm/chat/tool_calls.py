@@ -4,7 +4,7 @@ Pure text: what it gives is independent of how the text was cut into pieces.
 """
 
 import json
-from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
@@ -18,8 +18,10 @@ from mindspore_serving.llm.chat.json_reader import (
     read_marker,
     read_string,
     read_value,
+    without_start_of,
 )
-from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS
+from mindspore_serving.llm.chat.tagged_calls import Schema, read_tagged
+from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tags, Tools, function_of
 
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
@@ -44,12 +46,15 @@ class CallReader:
 
     Args:
         tool_format: a row of `TOOL_FORMATS`.
-        names: of the tools.  Without a marker, only these are calls: an answer may be JSON.
+        tools: without a marker, only these are calls: an answer may be JSON.
     """
 
-    def __init__(self, tool_format: str, names: Collection[str]) -> None:
+    def __init__(self, tool_format: str, tools: Tools) -> None:
         self._format = TOOL_FORMATS[tool_format]
-        self._names = frozenset(names)
+        functions = [function_of(tool) for tool in tools]
+        self._schemas: dict[str, Schema] = {
+            one["name"]: one.get("parameters") or {} for one in functions
+        }
         self._out: list[Content | ToolCallDelta] = []
         self._arguments: list[str] = []  # of the latest call, not given out yet
         self._held = ""  # between calls: spaces and the start of a marker, perhaps
@@ -122,7 +127,10 @@ class CallReader:
     def _begin(self, raw: str, is_marked: bool) -> None:
         self._is_start = False
         self._raw, self._is_marked = raw, is_marked
-        self._reading = self._mistral() if self._format.is_list else self._objects()
+        if self._format.tags is not None:
+            self._reading = self._tagged(self._format.tags)
+        else:
+            self._reading = self._mistral() if self._format.is_list else self._objects()
         next(self._reading)
 
     def _read(self, text: str) -> str:
@@ -143,6 +151,23 @@ class CallReader:
                 self._reading, self._raw = None, ""
                 return text[index:]
         return ""
+
+    def _tagged(self, tags: Tags) -> Reading:
+        """A name and arguments, all in tags."""
+        self._name, self._is_begun, self._early = None, False, ""
+        reading = read_tagged(tags, self._format.end, self._schema_of, self._add_arguments)
+        next(reading)
+        with suppress(StopIteration):
+            while True:
+                reading.send((yield))
+                if self._is_begun:
+                    self._raw = ""  # a tag is never content, also of a call that is cut off
+
+    def _schema_of(self, name: str) -> Schema:
+        if not name.isprintable():
+            raise Broken
+        self._name = name
+        return self._schemas.get(name, {})
 
     def _objects(self) -> Reading:
         """Objects with `separator` between them, and `end` behind."""
@@ -234,7 +259,7 @@ class CallReader:
 
     def _read_name(self, char: str) -> Reading:
         name = json.loads((yield from read_string(char)))
-        is_known = self._is_marked or name in self._names
+        is_known = self._is_marked or name in self._schemas
         if not (name and name.isprintable() and is_known):
             raise Broken
         self._name = name
@@ -266,11 +291,3 @@ class CallReader:
             self._is_begun = True
         self._raw = ""
         self._arguments.append(text)
-
-
-def without_start_of(text: str, marker: str) -> str:
-    """`text` without its longest end that may be the start of `marker`."""
-    for length in range(min(len(text), len(marker) - 1), 0, -1):
-        if text.endswith(marker[:length]):
-            return text[:-length]
-    return text

@@ -15,6 +15,18 @@ Tools = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Tags:
+    """How a call is written whose arguments are tags, each with a value that is no JSON string:
+    name, then for each argument key and value, then the end."""
+
+    name: tuple[str, str]  # what is before and behind; a newline may stand for "" behind
+    key: tuple[str, str]
+    value: tuple[str, str]
+    end: str = ""
+    has_lines: bool = False  # a value is on lines of its own
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """How calls are written.
 
@@ -25,6 +37,7 @@ class ToolFormat:
         arguments: the key of the arguments, beside "name".
         is_bare: an answer may be a call without the marker.
         is_list: behind the marker is a list of calls, or a name and `[ARGS]` and the arguments.
+        tags: how calls are written if not as JSON.
     """
 
     begin: str
@@ -33,6 +46,7 @@ class ToolFormat:
     arguments: str = "arguments"
     is_bare: bool = False
     is_list: bool = False
+    tags: Tags | None = None
 
 
 _HERMES = ToolFormat("<tool_call>", "</tool_call>")
@@ -43,16 +57,30 @@ TOOL_FORMATS = {
     "llama3": ToolFormat("<|python_tag|>", separator=";", arguments="parameters", is_bare=True),
     "mistral": ToolFormat("[TOOL_CALLS]", is_list=True),
     "internlm": ToolFormat("<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters"),
+    "qwen3_coder": replace(
+        _HERMES,
+        tags=Tags(
+            ("<function=", ">"),
+            ("<parameter=", ">"),
+            ("", "</parameter>"),
+            end="</function>",
+            has_lines=True,
+        ),
+    ),
+    "glm": replace(
+        _HERMES,
+        tags=Tags(("", ""), ("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")),
+    ),
 }
 
 
 def find_tool_format(template_source: str) -> str:
-    """The format that a chat template shows: "hermes", "llama3", "mistral", "internlm", or ""."""
+    """The format that a chat template shows, of `TOOL_FORMATS`; "" for none."""
     source = template_source
-    # Qwen3-Coder and GLM have the markers of Hermes, with XML between them.
-    is_xml = "<function=" in source or "<arg_key>" in source
     if "<tool_call>" in source and "arguments" in source:
-        return "" if is_xml else "hermes"
+        if "<arg_key>" in source:
+            return "glm"
+        return "qwen3_coder" if "<function=" in source else "hermes"
     if "[TOOL_CALLS]" in source:
         return "mistral"
     if "<|action_start|>" in source and "<|plugin|>" in source:

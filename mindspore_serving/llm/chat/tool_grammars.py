@@ -10,6 +10,7 @@ from typing import Any
 
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.llm.chat.tagged_grammar import tagged_rules
 from mindspore_serving.llm.chat.tool_formats import (
     GENERIC,
     TOOL_FORMATS,
@@ -122,7 +123,13 @@ def _more(rules: str, most: int) -> str:
 
 def _head(tool_format: str, most: int) -> list[str]:
     """The rules around `call` and `most` more, where the answer must be calls."""
-    if tool_format in ("hermes", GENERIC):
+    if TOOL_FORMATS[tool_format].tags is not None:
+        start = [
+            f"start: {_several('block', 'SPACE', most)}",
+            "block: begin SPACE call SPACE end",
+            "SPACE: /[ \\n]{0,4}/",
+        ]
+    elif tool_format in ("hermes", GENERIC):
         start = [
             f"start: {_several('block', _NEWLINE, most)}",
             f"block: begin {_NEWLINE} call {_NEWLINE} end",
@@ -160,8 +167,13 @@ def _several(rule: str, separator: str, most: int) -> str:
 
 
 def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rules for calls as JSON objects, spaced as templates write them."""
-    key = TOOL_FORMATS[tool_format].arguments
+    """Rules for calls: in tags, or as JSON objects, spaced as templates write them."""
+    row = TOOL_FORMATS[tool_format]
+    if row.tags is not None:
+        schemas = [(function["name"], _schema(function)) for function in functions]
+        strict = frozenset(one["name"] for one in functions if one.get("strict") is True)
+        return tagged_rules(row.tags, schemas, strict)
+    key = row.arguments
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
     for index, function in enumerate(functions):
         begin = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{key}": '

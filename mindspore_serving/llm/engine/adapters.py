@@ -3,7 +3,7 @@
 A number is never used again, so that blocks that were cached for one adapter are not another's.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,30 @@ from mindspore_serving.llm.runtimes.adapters import Changes, place
 from mindspore_serving.llm.step import AdaptedRunner, Runner
 
 
-class Adapters(Collection[int]):
+class AdapterNames:
+    """Adapters that were given at the start: by name, from number 1 on."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._numbers = {name: number for number, name in enumerate(names, 1)}
+
+    def find(self, name: str) -> int:
+        """The number of the one called `name`; 0 for "", which is none.  Raises InvalidField."""
+        if not name:
+            return 0
+        number = self._numbers.get(name)
+        if number is None:
+            names = ", ".join(self._numbers)
+            accepted = f"None or one of {names}" if names else "None: there is none"
+            raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
+        return number
+
+    def remove(self, name: str) -> None:
+        """No new request may name it.  Raises NotFound."""
+        if self._numbers.pop(name, None) is None:
+            raise NotFound(f"There is no adapter '{name}'")
+
+
+class Adapters(AdapterNames, Collection[int]):
     """The numbers of those that new requests may have.
 
     One that was removed keeps its memory as long as a sequence has it, which `in_use` tells by the
@@ -28,7 +51,7 @@ class Adapters(Collection[int]):
         self._runner = runner
         self._config = config
         self._in_use = in_use
-        self._numbers = {name: number for number, name in enumerate(config.adapters, 1)}
+        super().__init__(config.adapters)
         self._unused = count(1 + len(self._numbers))
         self.leaving: set[int] = set()  # removed, and still in use
 
@@ -45,17 +68,6 @@ class Adapters(Collection[int]):
     def most(self) -> int:
         """That there may be at once."""
         return self._config.max_loras or len(self._config.adapters)
-
-    def find(self, name: str) -> int:
-        """The number of the one called `name`; 0 for "", which is none.  Raises InvalidField."""
-        if not name:
-            return 0
-        number = self._numbers.get(name)
-        if number is None:
-            names = ", ".join(self._numbers)
-            accepted = f"None or one of {names}" if names else "None: there is none"
-            raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
-        return number
 
     def read(self, name: str, path: str | Path) -> Changes:
         """What the files below `path` change.  Raises InvalidInputs."""
@@ -88,10 +100,9 @@ class Adapters(Collection[int]):
             self._leave(before)
 
     def remove(self, name: str) -> None:
-        """No new request may name it.  Raises NotFound."""
-        if name not in self._numbers:
-            raise NotFound(f"There is no adapter '{name}'")
-        self._leave(self._numbers.pop(name))
+        number = self._numbers.get(name, 0)
+        super().remove(name)
+        self._leave(number)
 
     def free(self) -> None:
         """Give back the memory of those that nothing uses any more."""

@@ -79,6 +79,9 @@ class EncoderEngine:
     `max_model_len` is how many tokens a prompt may have.
     """
 
+    can_generate = False
+    num_blocks = block_size = 0  # there is no cache
+
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.started: list[str] = []  # stays empty: the waiting of prompts is not measured

@@ -48,6 +48,8 @@ class Engine:
     called with the requests that a step is about to compute.
     """
 
+    can_generate = True
+
     def __init__(
         self,
         runner: Runner,
@@ -61,6 +63,8 @@ class Engine:
         self.max_model_len = min(longest, config.max_model_len or longest)
         self.config = config
         self.runner = runner
+        self.vocab_size = runner.vocab_size
+        self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self._table = RequestTable(
             config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
         )
@@ -76,10 +80,6 @@ class Engine:
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
         self._num_guesses = self._num_right_guesses = 0
-
-    @property
-    def vocab_size(self) -> int:
-        return self.runner.vocab_size
 
     @property
     def embedding_size(self) -> int:

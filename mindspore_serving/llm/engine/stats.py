@@ -1,4 +1,4 @@
-"""The numbers of an engine.  Plain data."""
+"""The numbers of an engine, and when it begins a request.  Plain data."""
 
 from dataclasses import dataclass
 
@@ -20,3 +20,10 @@ class EngineStats:
     num_preemptions: int
     num_guesses: int  # tokens speculated, and how many were right
     num_right_guesses: int
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """An output: the first step of a request began, by `time.monotonic`."""
+
+    at: float

@@ -1,41 +1,24 @@
-"""Which definition an architecture has.  Imports a definition only when it is asked for."""
+"""Which definition an architecture has: one of the decoders in `families`, or an encoder."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.tasks import HEADS, split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import bert
 from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
+from mindspore_serving.llm.models.decoder import decoder
+from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
+from mindspore_serving.llm.models.unsupported import explained
 
 Decoder: TypeAlias = Callable[[Ops, ModelSpec, Inputs], Tensor]
 Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]
 
-_LLAMA = "mindspore_serving.llm.models.llama:decoder"
-_GEMMA = "mindspore_serving.llm.models.gemma:decoder"
-_MOE = "mindspore_serving.llm.models.moe:decoder"
-
-# The first of config.json's `architectures` -> "module:function"; another family is one more row.
-ARCHITECTURES: dict[str, str] = {
-    "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": _LLAMA,
-    "Qwen2ForCausalLM": _LLAMA,
-    "Qwen3ForCausalLM": _LLAMA,
-    "InternLMForCausalLM": _LLAMA,
-    "InternLM2ForCausalLM": _LLAMA,
-    "Phi3ForCausalLM": _LLAMA,
-    "GPT2LMHeadModel": "mindspore_serving.llm.models.gpt2:decoder",
-    "Gemma2ForCausalLM": _GEMMA,
-    "Gemma3ForCausalLM": _GEMMA,
-    "Gemma3ForConditionalGeneration": _GEMMA,
-    "BaichuanForCausalLM": "mindspore_serving.llm.models.baichuan:decoder",
-    "MixtralForCausalLM": _MOE,
-    "Qwen3MoeForCausalLM": _MOE,
-}
-# The same for those that embed and do not generate; `bert.FAMILIES` has their differences.
+# The first of config.json's `architectures`, of those that generate.
+ARCHITECTURES = tuple(FAMILIES)
+# Those that embed and do not generate; `bert.FAMILIES` has their differences.
 ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
 QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
 GGUF = "gguf"  # the same of a GGUF file with quantised tensors
@@ -55,11 +38,11 @@ def load_definition(
         )
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(sorted((*ARCHITECTURES, *ENCODERS)))
         heads = ", ".join(f"{head} ({task})" for head, task in HEADS.items())
+        why = explained(name, ARCHITECTURES) if isinstance(name, str) else "expected a name"
         raise StartError(
-            f"config.json has architectures {names!r}, expected one of {known}, or to be served "
-            f"without generating, one that ends with {heads}"
+            f"config.json has architectures {names!r}: {why}; docs/llm.md has those that "
+            f"generate, and without generating are served those that end with {heads}"
         )
     method = quantization_of(config).get("quant_method")
     if method not in (None, QUANT_METHOD, GGUF):
@@ -67,8 +50,6 @@ def load_definition(
             f"config.json has quant_method {method!r}, which is not supported; take the model's "
             "float checkpoint and quantise it with mindspore_serving.llm.quantize"
         )
-    module, _, function = ARCHITECTURES[name].partition(":")
-    decoder: Decoder = getattr(import_module(module), function)
     return from_config(config, max_model_len=max_model_len), decoder
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.gpt2 import ACTIVATIONS
+from mindspore_serving.llm.models.config_types import number, size
+from mindspore_serving.llm.models.layer import GELU
 from mindspore_serving.llm.models.ops import AttentionSpec, Ops, Tensor
-from mindspore_serving.llm.models.spec import number, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +170,10 @@ class Part:
 
     @property
     def is_tanh(self) -> bool:
-        found = ACTIVATIONS.get(self.spec.activation)
+        found = GELU.get(self.spec.activation)
         if found is None:
             raise StartError(
-                f"activation is {self.spec.activation!r}, expected one of {', '.join(ACTIVATIONS)}"
+                f"activation is {self.spec.activation!r}, expected one of {', '.join(GELU)}"
             )
         return found
 

@@ -1,6 +1,6 @@
 """What kinds of values config.json may have, checked before any of them is used.
 
-Only keys that some definition reads are known.  Knows no architecture.
+Only keys that some description reads are known.  Knows no architecture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,8 @@ MOST_FEATURES = 1 << 16  # of a head
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
-    *("num_key_value_heads", "num_local_experts", "num_experts"),
+    *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
+    *("n_routed_experts", "moe_num_experts"),
 )
 
 
@@ -46,7 +47,7 @@ _ROPE: tuple[_Kind, ...] = (
         _is_number,
         ("rope_theta", "partial_rotary_factor", "factor", "low_freq_factor", "high_freq_factor",
          "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor",
-         "original_max_position_embeddings"),
+         "original_max_position_embeddings", "alpha", "llama_4_scaling_beta"),
     ),
     ("a text", _is_text, ("rope_type", "type")),
     ("true or false", lambda value: isinstance(value, bool), ("truncate",)),
@@ -57,28 +58,42 @@ _KINDS: tuple[_Kind, ...] = (
         "a number of 0 or more",
         _is_number,
         ("rope_theta", "rope_local_base_freq", "query_pre_attn_scalar", "partial_rotary_factor",
-         "attn_logit_softcapping", "final_logit_softcapping"),
+         "attn_logit_softcapping", "final_logit_softcapping", "rotary_pct", "rotary_emb_base",
+         "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
+         "logit_scale", "scale_emb", "scale_depth", "routed_scaling_factor", "attn_scale",
+         "swiglu_alpha", "swiglu_limit"),
     ),
     (
         "an int of 0 or more",
         _is_int,
-        ("sliding_window", "sliding_window_pattern", "max_window_layers", "decoder_sparse_step",
-         "original_max_position_embeddings"),
+        ("sliding_window", "max_window_layers", "decoder_sparse_step",
+         "original_max_position_embeddings", "no_rope_layer_interval", "first_k_dense_replace",
+         "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
+         "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
+         "attention_chunk_size", "q_lora_rank", "dim_model_base"),
     ),
     (
         "true or false",
         lambda value: isinstance(value, bool),
         ("tie_word_embeddings", "use_sliding_window", "attention_bias", "bias", "mlp_bias",
-         "norm_topk_prob"),
+         "norm_topk_prob", "qkv_bias", "use_qkv_bias", "use_bias", "enable_bias",
+         "attention_out_bias", "use_qk_norm", "use_parallel_residual", "qk_layernorm",
+         "parallel_attn", "new_decoder_architecture", "multi_query", "alibi",
+         "attn_temperature_tuning", "rope_interleave"),
     ),
-    ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function")),
+    ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation")),
     (
         "an object",
         lambda value: isinstance(value, dict),
         ("rope_scaling", "rope_parameters", "text_config"),
     ),
+    (
+        "an int of 0 or more, or letters",
+        lambda value: _is_int(value) or _is_text(value),
+        ("sliding_window_pattern",),
+    ),
     ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures")),
-    ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers",)),
+    ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers")),
 )  # fmt: skip
 _LAYERS = ("full_attention", "sliding_attention")  # of which rope_parameters may have one each
 
@@ -103,3 +118,32 @@ def _check(place: str, found: Mapping[str, Any], kinds: Sequence[_Kind]) -> None
             if value is not None and not is_such(value):
                 shown = repr(value)[:80]
                 raise StartError(f"config.json has {place}{name} {shown}, expected {accepted}")
+
+
+def size(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    """The first of `names` that `config` has; StartError unless an int over 0, or the default."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise StartError(f"config.json has {name} {value!r}, expected an int over 0")
+        if value > most(name):
+            shown = str(value) if value < 10**40 else "a number of over 40 digits"
+            raise StartError(f"config.json has {name} {shown}, expected at most {most(name)}")
+        return value
+    if default is None:
+        raise StartError(f"config.json has no {' or '.join(names)}")
+    return default
+
+
+def number(config: Mapping[str, Any], *names: str) -> float:
+    """The first of `names` that `config` has, as a finite float over 0."""
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise StartError(f"config.json has {name} {value!r}, expected a number over 0")
+        return float(value)
+    raise StartError(f"config.json has no {' or '.join(names)}")

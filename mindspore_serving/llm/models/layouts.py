@@ -1,15 +1,16 @@
-"""A checkpoint's tensors as the definitions want them, where an architecture stores them otherwise.
+"""A checkpoint's tensors as the decoder wants them, where an architecture stores them otherwise.
 
-GPT-2 stores its matrices as [in, out]; InternLM2 stores queries, keys and values in one matrix,
-head by head; Baichuan 2 normalises the rows of its output matrix at every use; Gemma 3 with
-pictures has its text model one level down.  Done once, when a model is opened, so that no step
-pays for it.  A checkpoint that is arranged already stays as it is.
+GPT-2 stores its matrices as [in, out]; InternLM2, GPT-NeoX, BLOOM and Falcon store queries, keys
+and values in one matrix, head by head; Llama 4 and gpt-oss all experts in one; Baichuan 2
+normalises the rows of its output matrix at every use; models with pictures have their text model
+one level down.  Done once, when a model is opened, so that no step pays for it.  A checkpoint that
+is arranged already stays as it is.
 """
 
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,10 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.models.spec import size
+from mindspore_serving.llm.models.architecture import Architecture, Experts
+from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.models.families import FAMILIES
+from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
@@ -30,29 +34,42 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint` with the tensors that its definition uses; itself if it has them."""
-    architectures = checkpoint.config.get("architectures") or [None]
-    arrange = ARRANGEMENTS.get(architectures[0])
-    if arrange is None:
+    """`checkpoint` with the tensors that its description names; itself if it has them."""
+    architecture = str((checkpoint.config.get("architectures") or [""])[0])
+    form = FAMILIES.get(architecture)
+    if form is None:
+        return checkpoint
+    steps = [step for wanted, step in _STEPS if wanted(form, architecture)]
+    if not steps:
         return checkpoint
     tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
-    return Checkpoint(checkpoint.directory, checkpoint.config, arrange(checkpoint, tensors))
+    for step in steps:
+        tensors = step(checkpoint, tensors)
+    return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
 
 
-def normalises_head(architecture: str) -> bool:
-    """Whether the rows of the head may not be those of the file."""
-    return ARRANGEMENTS.get(architecture) is _baichuan
+def _form(checkpoint: Checkpoint) -> Architecture:
+    return FAMILIES[checkpoint.config["architectures"][0]]
 
 
-def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """`transformer.` before every name; [in, out] matrices become `<name>.linear.weight`."""
+def _prefixed(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """With the prefix that some files leave out."""
+    names = _form(checkpoint).names
+    return {
+        name if name.startswith((names.prefix, f"{names.head}.")) else names.prefix + name: stored
+        for name, stored in tensors.items()
+    }
+
+
+def _turned(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """GPT-2's [in, out] matrices become `<name>.linear.weight`."""
     result = {}
-    for key, stored in tensors.items():
-        name = key if key.startswith(("transformer.", "lm_head.")) else f"transformer.{key}"
-        stem, dot, leaf = name.rpartition(".")
+    for name, stored in tensors.items():
+        stem, _, leaf = name.rpartition(".")
         if leaf == "weight" and stem.endswith((".c_attn", ".c_proj", ".c_fc")):
             if is_packed(stored.dtype):  # in rows that are no rows of ours
-                stored = _stored(checkpoint.f32(key), "BF16")
+                own = Checkpoint(checkpoint.directory, checkpoint.config, tensors)
+                stored = _stored(own.f32(name), "BF16")
             bits = stored.bits.reshape(stored.shape).T
             result[f"{stem}.linear.weight"] = StoredTensor(stored.dtype, bits.shape, bits)
         else:
@@ -60,17 +77,26 @@ def _gpt2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     return result
 
 
-def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """`attention.wqkv` has, for each key-value head, the rows of its queries, its key and its
-    value.  It becomes `attention.wq`, `.wk` and `.wv`, copied when they are read: that is cheaper
-    than to split the product in every step."""
-    config = checkpoint.config
-    heads, hidden = size(config, "num_attention_heads"), size(config, "hidden_size")
-    kv_heads = size(config, "num_key_value_heads", default=heads)
-    queries, head_dim = heads // kv_heads, hidden // heads
+def _learned_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """OPT's table has two rows before that of the first position."""
+    name = f"{_form(checkpoint).names.positions}.weight"
+    stored = tensors.get(name)
+    longest = size(checkpoint.config, "max_position_embeddings")
+    if stored is None or stored.shape[0] != longest + 2:
+        return tensors
+    bits = stored.bits.reshape(stored.shape)[2:]
+    return {**tensors, name: StoredTensor(stored.dtype, bits.shape, bits)}
+
+
+def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """One matrix has, for each key-value head, the rows of its queries, its key and its value.  It
+    becomes three, copied when they are read: that is cheaper than to split the product in every
+    step."""
+    num_heads, kv_heads, head_dim = heads_of(checkpoint.config)
+    names, queries = _form(checkpoint).names, num_heads // kv_heads
     result = {}
     for name, stored in tensors.items():
-        before, fused, after = name.partition(".wqkv.")
+        before, fused, after = name.partition(f".{names.fused}.")
         if not fused:
             result[name] = stored
             continue
@@ -79,41 +105,59 @@ def _internlm2(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
             raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
         rest = stored.shape[1:]
         rows = stored.bits.reshape(kv_heads, queries + 2, head_dim, *rest)
-        parts = {"wq": rows[:, :queries], "wk": rows[:, queries], "wv": rows[:, queries + 1]}
-        for part, bits in parts.items():
+        parts = (rows[:, :queries], rows[:, queries], rows[:, queries + 1])
+        for part, bits in zip(names.qkv, parts, strict=True):
             count = bits.size // prod(rest)
             result[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
     return result
 
 
+def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+    """One tensor has the matrices of all experts, gate beside up: side by side, or in turns where
+    there are limits (gpt-oss).  They become one each, views of the file."""
+    experts = _form(checkpoint).experts
+    if experts is None or experts.joined is None:
+        return tensors
+    result = {}
+    for name, stored in tensors.items():
+        before, is_expert, leaf = name.partition(f".{experts.prefix}.")
+        stem = leaf.removesuffix(".weight").removesuffix("_bias")
+        if not is_expert or stem not in experts.joined:
+            result[name] = stored
+            continue
+        kind = "bias" if leaf.endswith("_bias") else "weight"
+        whole = stored.bits.reshape(stored.shape)
+        if experts.joined_rows:
+            whole = whole.swapaxes(1, 2)
+        for part, columns in _parts(experts, stem, whole).items():
+            for index, bits in enumerate(columns):
+                own = StoredTensor(stored.dtype, bits.T.shape, bits.T)
+                result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = own
+    return result
+
+
+def _parts(experts: Experts, stem: str, whole: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """`whole` is [experts, in, out], or [experts, out]."""
+    if experts.joined is None or stem == experts.joined[1]:
+        return {experts.down: whole}
+    if experts.clamped:
+        return {experts.gate: whole[..., ::2], experts.up: whole[..., 1::2]}
+    half = whole.shape[-1] // 2
+    return {experts.gate: whole[..., :half], experts.up: whole[..., half:]}
+
+
 def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """The output's rows have length 1; without rotary positions ALiBi's slopes are a tensor."""
-    config, result = checkpoint.config, dict(tensors)
-    head = "lm_head.weight"
-    if config.get("vocab_size") != OLD_VOCAB:
+    """The output's rows have length 1, but in the first generation."""
+    head, result = "lm_head.weight", dict(tensors)
+    if checkpoint.config.get("vocab_size") != OLD_VOCAB:
         rows = checkpoint.f32(head)
         lengths = np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)
         is_single = result[head].dtype in ("F32", "F64")
         result[head] = _stored(rows / lengths, "F32" if is_single else "BF16")
-    if "max_position_embeddings" not in config:
-        slopes = np.array(alibi_slopes(int(config["num_attention_heads"])), np.float32)
-        result[ALIBI] = _stored(slopes, "F32")
     return result
 
 
-ALIBI = "model.alibi_slopes"
-
-
-def alibi_slopes(num_heads: int) -> tuple[float, ...]:
-    """2**(-8/n), its square, and so on, for n heads; if n is no power of two, those of the power
-    below it and then every second one of the power above it."""
-    power = 1 << (num_heads.bit_length() - 1)
-    slopes = [2.0 ** (-8 * i / power) for i in range(1, power + 1)]
-    slopes += [2.0 ** (-4 * i / power) for i in range(1, 2 * (num_heads - power), 2)]
-    return tuple(slopes)
-
-
-def _gemma3_with_pictures(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
+def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """The text model alone, under the names that it has alone."""
     result = {}
     for name, stored in tensors.items():
@@ -132,9 +176,14 @@ def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
     return StoredTensor("F32", array.shape, array)
 
 
-ARRANGEMENTS: dict[str | None, Callable[[Checkpoint, Tensors], Tensors]] = {
-    "GPT2LMHeadModel": _gpt2,
-    "InternLM2ForCausalLM": _internlm2,
-    "BaichuanForCausalLM": _baichuan,
-    "Gemma3ForConditionalGeneration": _gemma3_with_pictures,
-}
+_Wanted: TypeAlias = Callable[[Architecture, str], bool]
+_Step: TypeAlias = Callable[[Checkpoint, Tensors], Tensors]
+_STEPS: tuple[tuple[_Wanted, _Step], ...] = (
+    (lambda form, name: name.endswith("ForConditionalGeneration"), _text_part),
+    (lambda form, name: bool(form.names.prefix), _prefixed),
+    (lambda form, name: form.names.matrix != "weight", _turned),
+    (lambda form, name: name == "OPTForCausalLM", _learned_positions),
+    (lambda form, name: bool(form.names.fused), _cut_heads),
+    (lambda form, name: bool(form.experts and form.experts.joined), _cut_experts),
+    (lambda form, name: name == "BaichuanForCausalLM", _baichuan),
+)

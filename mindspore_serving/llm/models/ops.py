@@ -16,7 +16,8 @@ Weight: TypeAlias = Any  # a handle of the runtime
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """One layer's attention.  `window` 0 is none; `alibi` are slopes per head or None."""
+    """One layer's attention.  `window` 0 is none; `alibi` are slopes per head or None; `sinks`
+    names a tensor [num_heads] of one more score for each head, whose share goes nowhere."""
 
     num_heads: int
     num_kv_heads: int
@@ -25,6 +26,49 @@ class AttentionSpec:
     window: int = 0
     softcap: float = 0.0
     alibi: tuple[float, ...] | None = None
+    sinks: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """How a token's experts are chosen, from one score for each.
+
+    Args:
+        top_k: experts of a token.
+        normalize: their shares are divided by their sum.
+        scores: "softmax" or "sigmoid" of what the router gives.
+        scale: the shares are multiplied by it at last.
+        groups: equal parts of the experts, of which first the `top_groups` best are chosen.
+        by_pairs: a group is as good as its two best experts together, not as its best.
+        scales_input: an expert's input is multiplied by its share, not its result.
+    """
+
+    top_k: int
+    normalize: bool
+    scores: str = "softmax"
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    by_pairs: bool = False
+    scales_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """gpt-oss's gate: g = min(gate, limit), u = clip(up, limit): g * sigmoid(alpha g) * (u + 1)."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    """Weights of one expert, and the biases behind each, or none."""
+
+    gate: Weight
+    up: Weight
+    down: Weight
+    biases: tuple[Weight, Weight, Weight] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +103,31 @@ class Ops(Protocol):
         itself where there is one rank.  Follows each matrix that is cut by its inputs."""
         return x
 
-    def logits(self, x: Tensor, head: Weight) -> Tensor:
-        """x @ head.T, the head's rows being the vocabulary; complete on rank 0 alone."""
-        return self.linear(x, head)
+    def logits(self, x: Tensor, head: Weight, bias: Weight | None = None) -> Tensor:
+        """x @ head.T + bias, the head's rows being the vocabulary; complete on rank 0 alone."""
+        return self.linear(x, head, bias)
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, *, plus_one: bool = False) -> Tensor:
         """Over the last axis; `plus_one` scales by 1 + weight (Gemma)."""
         ...
 
     def head_rms_norm(
-        self, x: Tensor, weight: Weight, num_heads: int, eps: float, *, plus_one: bool = False
-    ) -> Tensor:
-        """The same over each head's features."""
+        self, x: Tensor, weight: Weight | None, num_heads: int, eps: float, *,
+        plus_one: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """The same over each head's features; without a weight, they are not scaled."""
         ...
 
-    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor: ...
+    def layer_norm(
+        self, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float, *,
+        plus_one: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """Over the last axis, scaled by the weight, or 1 + weight, where there is one."""
+        ...
+
+    def head_layer_norm(self, x: Tensor, weight: Weight, num_heads: int, eps: float) -> Tensor:
+        """Over each head's features; `weight` [num_heads, features] has a row for each head."""
+        ...
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
@@ -81,19 +135,43 @@ class Ops(Protocol):
         """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`."""
         ...
 
-    def rope(self, x: Tensor, tables: Tensor, num_heads: int) -> Tensor:
-        """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head."""
+    def rope(self, x: Tensor, tables: Tensor, num_heads: int, *, pairs: bool = False) -> Tensor:
+        """Rotate halves (x1, x2) of the first 2*len(inv_freq) features of each head; with `pairs`
+        x1 are the even ones of them and x2 the odd ones, and the result has x1 before x2."""
+        ...
+
+    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        """1 + beta * log(1 + floor((position + first) / length)), [T, 1]."""
         ...
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Causal attention over the cache and the new tokens, which are written to the cache."""
         ...
 
+    def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
+        """Cut each head's features into pieces; each piece has those of all heads."""
+        ...
+
+    def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
+        """Put features of each head side by side, zeros behind them up to `width`."""
+        ...
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        """The features of one head for every head."""
+        ...
+
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor: ...
 
+    def silu(self, x: Tensor) -> Tensor: ...
+
+    def relu(self, x: Tensor) -> Tensor: ...
+
+    def sigmoid(self, x: Tensor) -> Tensor: ...
+
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
+        """`b` may have one feature."""
         return a * b
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
@@ -115,13 +193,18 @@ class Ops(Protocol):
     def moe(
         self,
         x: Tensor,
-        router: Weight,
-        experts: Sequence[tuple[Weight, Weight, Weight]],
+        scores: Tensor,
+        experts: Sequence[Expert],
+        routing: Routing,
         *,
-        top_k: int,
-        normalize: bool,
+        correction: Weight | None = None,
+        clamp: Clamp | None = None,
     ) -> Tensor:
-        """Mixture of experts: softmax routing, (gate, up, down) silu experts."""
+        """Mixture of experts with silu gates, or clamped ones.
+
+        `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added
+        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.
+        """
         ...
 
     def hidden(self, x: Tensor) -> Tensor:

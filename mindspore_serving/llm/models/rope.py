@@ -78,7 +78,11 @@ def _linear(setting: _Setting) -> Rope:
 
 
 def _dynamic(setting: _Setting) -> Rope:
-    """The base grows with the text, once that is longer than the model was made for."""
+    """The base grows with the text, once that is longer than the model was made for; by a fixed
+    power where there is an `alpha` (Hunyuan)."""
+    if setting.parameters.get("alpha"):
+        growth = setting.number("alpha") ** (setting.dim / (setting.dim - 2))
+        return Rope(_plain(setting.base * growth, setting.dim))
     factor, dim = setting.number("factor"), setting.dim
     longest = max(setting.longest, setting.trained)
     growth = factor * longest / setting.trained - (factor - 1)
@@ -127,14 +131,16 @@ def _yarn_scale(setting: _Setting, factor: float) -> float:
     if given is not None:
         return float(given)
 
-    def sharpness(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
     mscale = setting.parameters.get("mscale")
     all_dim = setting.parameters.get("mscale_all_dim")
     if mscale and all_dim:
-        return sharpness(mscale) / sharpness(all_dim)
-    return sharpness(1.0)
+        return sharpness(factor, mscale) / sharpness(factor, all_dim)
+    return sharpness(factor, 1.0)
+
+
+def sharpness(factor: float, weight: float) -> float:
+    """What yarn multiplies scores by, for a text that is `factor` times as long."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _longrope(setting: _Setting) -> Rope:

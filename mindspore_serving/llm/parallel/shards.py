@@ -18,16 +18,12 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models import ARCHITECTURES, llama, moe, quantization_of
-from mindspore_serving.llm.models.llama import LLAMA
+from mindspore_serving.llm.models import quantization_of
+from mindspore_serving.llm.models.architecture import Experts
+from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
 
-DEFINITIONS = ("llama", "gemma", "moe")  # files of llm/models whose tensors are cut here
-CUT = tuple(
-    name for name, place in ARCHITECTURES.items() if place.endswith(
-        tuple(f".{file}:decoder" for file in DEFINITIONS)
-    )
-)  # fmt: skip
+CUT = tuple(name for name, form in FAMILIES.items() if form.cut)
 _LAYER = re.compile(r"model\.layers\.\d+\.")
 _EXPERT = re.compile(r"\.\d+\.")
 
@@ -108,10 +104,10 @@ class ShardedCheckpoint(Checkpoint):
         super().__init__(whole.directory, whole.config, whole._tensors)
         self._spec = spec
         self._shard = shard
-        self._names = llama.NAMES.get(spec.architecture, LLAMA)
-        experts = moe.NAMES.get(spec.architecture, moe.QWEN)
+        self._names = spec.form.names
+        experts = spec.form.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
-        gate, up, down = (f"{experts.experts}.{leaf}" for leaf in leaves)
+        gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
         self._expert_outputs = (gate, up)
         self._inputs = (self._names.output, self._names.down, down)
 

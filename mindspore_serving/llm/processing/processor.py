@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
@@ -26,6 +28,7 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.shortening import Messages, shortened
 from mindspore_serving.llm.processing.work import Prompt, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -203,6 +206,9 @@ class Processor:
         if isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
         else:
+            if request.drop_turns and request.messages:
+                kept = shortened(request.messages, lambda some: self._fits(request, some, tools))
+                request = structs.replace(request, messages=kept)
             text, add_special = self._text(request, tools)
             ids = self.encode(text, add_special)
         if request.truncate is not None:
@@ -214,6 +220,14 @@ class Processor:
             raise RequestRefused(Refused("empty", text))
         self._check_length(len(ids), request.params.max_tokens or 0, must_fit=request.must_fit)
         return text, ids
+
+    def _fits(self, request: Generate, messages: Messages, tools: Sequence[dict[str, Any]]) -> bool:
+        """Whether the prompt of these `messages` does, with room for a token of the answer."""
+        text, add_special = self._text(structs.replace(request, messages=messages), tools)
+        try:
+            return len(self.encode(text, add_special)) < self._card.max_model_len
+        except RequestRefused:  # too many characters
+            return False
 
     def _text(
         self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None

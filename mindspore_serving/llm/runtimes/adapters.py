@@ -13,10 +13,10 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.lora import Adapter, LowRank, Matrix, read_adapter
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.layouts import normalises_head
+from mindspore_serving.llm.models.spec import ModelSpec
 
 TABLE, MATRIX = "table", "matrix"
-HEADS = ("lm_head.weight", "output.weight")  # what models call the head that may be the embedding
+NORMALISED = ("BaichuanForCausalLM",)  # architectures whose head may not have the rows of the file
 LINEAR = ".linear.weight"  # of matrices that are [in, out] in checkpoints
 
 Place: TypeAlias = tuple[str, str]  # TABLE or MATRIX, and the name of the tensor
@@ -28,9 +28,14 @@ class Base:
     """A model that is adapted: the shapes of what can be, [out, in], or [vocabulary, features] of
     a table; and what gives a tensor of it in float32."""
 
-    architecture: str
+    spec: ModelSpec
     shapes: Mapping[Place, tuple[int, ...]]
     read: Callable[[str], Matrix]
+
+    @property
+    def head(self) -> str:
+        """The head by its own name, also where it is the embedding."""
+        return f"{self.spec.form.names.head}.weight"
 
 
 def read_changes(config: EngineConfig, base: Base | None) -> dict[int, Changes]:
@@ -70,7 +75,7 @@ def _find(name: str, base: Base, where: str) -> Place:
             is_shared = use == MATRIX and (TABLE, other) in base.shapes
             if (use, other) in base.shapes and not is_shared:
                 return _checked((use, other), base, where)
-    if name in HEADS:
+    if name == base.head:
         for use, other in base.shapes:
             if use == MATRIX and (TABLE, other) in base.shapes:
                 return _checked((use, other), base, where)
@@ -86,7 +91,7 @@ def _names(name: str) -> Iterator[str]:
 
 
 def _checked(found: Place, base: Base, where: str) -> Place:
-    if found[1] in HEADS and normalises_head(base.architecture):
+    if found[1] == base.head and base.spec.architecture in NORMALISED:
         raise StartError(f"{where} changes {found[1]!r}, whose rows this architecture scales")
     return found
 

@@ -11,16 +11,15 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import Opened
-from mindspore_serving.llm.serving.engine_loop import EngineLoop
 
 Source: TypeAlias = tuple[str, int]  # a directory, and how often it was to be loaded anew
 Done: TypeAlias = Callable[[Mapping[str, ServingError]], None]
 
 
 class AdapterLoading:
-    """Has the engine of `loop` have the adapters that are wanted."""
+    """Has the engine of `loop`, which has a `post`, have the adapters that are wanted."""
 
-    def __init__(self, opened: Opened, loop: EngineLoop[Any]) -> None:
+    def __init__(self, opened: Opened, loop: Any) -> None:
         self._engine = opened.engine
         self._loop = loop
         self._thread = ThreadPoolExecutor(1, "adapters")
@@ -49,13 +48,17 @@ class AdapterLoading:
                     self._load(name, source, problems)
         except CancelledError:
             return  # the worker ends
+        except Exception as error:
+            log.error("changing adapters", exc_info=True)
+            failure = ServingError(f"adapters could not be changed: {error}")
+            problems = dict.fromkeys(wanted, failure)
         done(problems)
 
     def _load(self, name: str, source: Source, problems: dict[str, ServingError]) -> None:
         engine = self._engine
         try:
             if not isinstance(engine, Engine):
-                raise InvalidInputs("the model embeds texts, and has no adapters")
+                raise InvalidInputs("this model has no adapters that are loaded while it runs")
             changes = engine.adapters.read(name, source[0])
             self._run(lambda engine: engine.adapters.add(name, changes))
             self._loaded[name] = source

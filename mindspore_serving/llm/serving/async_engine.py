@@ -36,6 +36,7 @@ from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 from mindspore_serving.llm.serving.recording import Recorder
+from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.metrics.catalog import STEPS
@@ -113,7 +114,10 @@ class AsyncEngine:
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
         lane = None if steps is None else _Steps(steps, self._open)
-        self._loop = EngineLoop(opened.engine, self._put, self._put_stats, self._put_end, lane)
+        make: Any = EngineLoop if hasattr(opened.engine, "step") else TaskLoop
+        self._loop: EngineLoop[Any] | TaskLoop = make(
+            opened.engine, self._put, self._put_stats, self._put_end, lane
+        )
         self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = getattr(opened.engine, "encoder", None)
         self._loop.start()
@@ -164,6 +168,7 @@ class AsyncEngine:
     def encoder_runner(self) -> EncoderRunner:
         """The encoder, for another thread: what that runs is computed between two steps."""
         assert self._encoder is not None
+        assert isinstance(self._loop, EngineLoop)
         return LoopRunner(self._encoder, self._loop)
 
     def collect(self) -> None:

@@ -7,22 +7,15 @@ the runner computes and has let go of the interpreter's lock.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
 STATS_SECONDS = 0.25  # between two reports of numbers while there is work
-
-
-@dataclass(frozen=True, slots=True)
-class FirstStep:
-    """An output of the loop itself: the first step of a request began, by `time.monotonic`."""
-
-    at: float
 
 
 class Steps(Protocol):

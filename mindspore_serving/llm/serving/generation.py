@@ -20,12 +20,13 @@ from mindspore_serving.core.llm_messages import (
     Started,
 )
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.engine.engine import PROMPT, Engine
+from mindspore_serving.llm.engine.engine import PROMPT
+from mindspore_serving.llm.engine.stats import FirstStep
+from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Prompt, Prompts
-from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.serving.recording import Recorder, Timing
 from mindspore_serving.llm.serving.timeline import Timeline
 from mindspore_serving.llm.step import Vectors
@@ -72,7 +73,7 @@ class GenerateAnswer:
         ids, request_id = prepared.prompt_ids, self.request_ids[0]
         prompt = self._outputs.prompt(ids) if request.has_prompt_tokens else None
 
-        def add(engine: Engine) -> Any:
+        def add(engine: LanguageEngine) -> Any:
             prepared.add_to(engine, request_id)
             waited = time.monotonic() - self._timeline.ready
             return [(request_id, Started(len(ids), prepared.params.seed or 0, prompt, waited))]

@@ -3,15 +3,16 @@
 The contents of tensors are views of a request, and are not copied before an answer is joined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from mindspore_serving.errors import InvalidInputs, TooLarge
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
-from mindspore_serving.wire.ms_instance import from_varint, head, sized
+from mindspore_serving.wire.ms_instance import head, sized
+from mindspore_serving.wire.v2.contents import Contents, take_contents
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
     InferRequest,
@@ -24,11 +25,9 @@ from mindspore_serving.wire.v2.request import (
     region_parameters,
     to_version,
 )
-from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer, Form
+from mindspore_serving.wire.v2.tensors import Buffer, Form
 
-_RAW_INPUT, _RAW_OUTPUT = 0x3A, 0x32  # tags: field << 3 | 2
-_ID, _OUTPUT = 0x1A, 0x2A
-_MAX_FIELDS = 8 * MAX_INPUTS  # of a message: inputs, outputs, parameters, raw contents
+_ID, _OUTPUT, _RAW_OUTPUT = 0x1A, 0x2A, 0x32  # tags: field << 3 | 2
 _ERROR, _RESPONSE = 0x0A, 0x12  # of ModelStreamInferResponse
 
 
@@ -39,11 +38,11 @@ class Target(NamedTuple):
     version: int
 
 
-def read(body: bytes) -> tuple[pb.ModelInferRequest, list[memoryview]]:
-    """A ModelInferRequest without its raw contents, and those.  Raises InvalidInputs."""
+def read(body: bytes) -> tuple[pb.ModelInferRequest, Contents]:
+    """A ModelInferRequest without contents of tensors, and those.  Raises InvalidInputs."""
     try:
-        rest, raw = _take_raw(body)
-        return pb.ModelInferRequest.FromString(rest), raw
+        rest, contents = take_contents(body)
+        return pb.ModelInferRequest.FromString(rest), contents
     except (DecodeError, ValueError, IndexError):
         raise InvalidInputs("the request is no ModelInferRequest") from None
 
@@ -54,23 +53,24 @@ def target_of(message: pb.ModelInferRequest) -> Target:
 
 
 def parse(
-    message: pb.ModelInferRequest, raw: Sequence[memoryview], read_region: ReadRegion
+    message: pb.ModelInferRequest, contents: Contents, read_region: ReadRegion
 ) -> InferRequest:
     """Raises InvalidInputs naming what is wrong."""
-    inputs, left = [], iter(raw)
-    for one in message.inputs:
+    inputs, left = [], iter(contents.raw)
+    for one, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
         data: tuple[Form, Buffer]
         if region is not None:
             data = "raw", read_region(region)
-        elif raw:
-            data = "raw", _next(left, one)
+        elif contents.raw:
+            data = "raw", _next(left, one.name, typed)
         else:
-            data = "typed", one.contents.SerializeToString()
+            data = "typed", b"" if typed is None else typed
         inputs.append(make_input(one.name, one.datatype, one.shape, parameters, data))
     if next(left, None) is not None:
-        raise InvalidInputs(f"{len(raw)} raw_input_contents, more than there are inputs for them")
+        count = len(contents.raw)
+        raise InvalidInputs(f"{count} raw_input_contents, more than there are inputs for them")
     outputs = [
         make_output(one.name, to_parameters(one.parameters), is_binary=True)
         for one in message.outputs
@@ -118,39 +118,14 @@ def failure(text: str, request_id: str) -> bytes:
     return sized(_ERROR, clean) + sized(_RESPONSE, sized(_ID, request_id.encode()))
 
 
-def _take_raw(body: bytes) -> tuple[bytes, list[memoryview]]:
-    """`body` without its raw contents, and those.  Raises ValueError or IndexError."""
-    view, place, end = memoryview(body), 0, len(body)
-    rest: list[memoryview] = []
-    raw: list[memoryview] = []
-    for _ in range(_MAX_FIELDS):
-        if place == end:
-            return (b"".join(rest) if raw else body), raw
-        tag, start = from_varint(body, place)
-        if tag & 7 != 2:  # no field of the message: the library says so
-            return body, []
-        size, start = from_varint(body, start)
-        stop = start + size
-        if stop > end:
-            raise ValueError
-        if tag == _RAW_INPUT:
-            raw.append(view[start:stop])
-        else:
-            rest.append(view[place:stop])
-        if len(raw) > MAX_INPUTS:
-            raise TooLarge(f"over {MAX_INPUTS} raw_input_contents")
-        place = stop
-    raise TooLarge(f"a ModelInferRequest of over {_MAX_FIELDS} fields")
-
-
-def _next(left: Any, one: Any) -> memoryview:
-    if one.HasField("contents"):
+def _next(left: Iterator[memoryview], name: str, typed: "Buffer | None") -> memoryview:
+    if typed is not None:
         raise InvalidInputs(
-            f"input '{one.name[:64]}' has contents in a request with raw_input_contents"
+            f"input '{name[:64]}' has contents in a request with raw_input_contents"
         )
-    found: memoryview | None = next(left, None)
+    found = next(left, None)
     if found is None:
-        raise InvalidInputs(f"input '{one.name[:64]}' has none of the raw_input_contents")
+        raise InvalidInputs(f"input '{name[:64]}' has none of the raw_input_contents")
     return found
 
 

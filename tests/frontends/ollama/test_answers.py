@@ -96,6 +96,18 @@ def test_options_are_translated(web):
     assert chat(web, options={"mirostat": 0, "tfs_z": 1}).status == 200
 
 
+def test_what_is_too_long_is_shortened_only_if_it_is_asked_for(web):
+    for truncate, drops in ((None, False), (False, False), (True, True)):
+        assert chat(web, truncate=truncate).status == 200
+        assert web.sent.drop_turns is drops
+    room = web.control.card.max_model_len - 1
+    for truncate, most in ((None, None), (False, None), (True, room)):
+        assert generate(web, truncate=truncate, raw=True).status == 200
+        assert web.sent.truncate == most
+    answer = generate(web, truncate=True)
+    assert (answer.status, "only a raw prompt is cut" in answer.json["error"]) == (400, True)
+
+
 def test_what_changes_nothing_is_named(web):
     answer = chat(web, keep_alive="5m", options={"num_ctx": 4096, "shiny": 1}, glow=1)
     names = {"keep_alive", "options.num_ctx", "options.shiny", "glow"}

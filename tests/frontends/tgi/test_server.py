@@ -329,6 +329,16 @@ def test_hub_client_chats(client):
     assert pieces
 
 
+def test_feature_extraction_of_a_generator_is_an_error(client):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match="asks for a vector, and the"):
+        client.feature_extraction("Hi", normalize=True)
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError, match="inputs"):
+        client.feature_extraction(["Hi", "you"])
+    with pytest.raises(TypeError):  # it asks as for text, and gets some
+        client.feature_extraction("Hi")
+
+
 def test_hub_client_asks_how_the_server_is(client):
     assert client.health_check()
     assert client.get_endpoint_info()["max_total_tokens"] == CONTEXT

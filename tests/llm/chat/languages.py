@@ -11,7 +11,8 @@ from tests.llm.tokenizers_trained import byte_level
 
 MARKERS = ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|action_start|>", "<|plugin|>",
            "<|action_end|>", "<tool_call>", "</tool_call>", "<|python_tag|>",
-           "<think>", "</think>"]  # fmt: skip
+           "<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>",
+           "</arg_value>"]  # fmt: skip
 
 Language = tuple[Tokenizer, GrammarCompiler]
 

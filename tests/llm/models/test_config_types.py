@@ -69,7 +69,7 @@ JUNK = st.one_of(
         ("rope_scaling", {"rope_type": ["x"]}, "rope_scaling.rope_type ['x'], expected a text"),
         ("rope_parameters", {"full_attention": 5}, "full_attention 5, expected an object"),
         ("tie_word_embeddings", "no", "tie_word_embeddings 'no', expected true or false"),
-        ("architectures", [["LlamaForCausalLM"]], "expected one of"),
+        ("architectures", [["LlamaForCausalLM"]], "expected a"),
         ("text_config", {"rope_theta": []}, "rope_theta [], expected a number of 0 or more"),
     ],
 )  # fmt: skip

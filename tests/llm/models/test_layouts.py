@@ -1,6 +1,7 @@
 """Tensors as the definitions want them, where an architecture stores them otherwise."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.layouts import alibi_slopes, arranged
+from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.layouts import arranged
+from mindspore_serving.llm.models.positions import alibi_slopes
 from tests.llm import checkpoints
 
 pytestmark = pytest.mark.torch
@@ -68,7 +71,7 @@ def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path: Path) -> None:
 def test_fused_rows_of_another_count_are_refused(tmp_path: Path) -> None:
     config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    fused = {"layers.0.wqkv.weight": np.zeros((9, 4), np.float32)}
+    fused = {"layers.0.attention.wqkv.weight": np.zeros((9, 4), np.float32)}
     save_file(fused, tmp_path / "model.safetensors")
     with pytest.raises(StartError, match=r"wqkv.weight' has shape .* expected 12 rows"):
         opened(tmp_path)
@@ -104,20 +107,49 @@ def test_the_output_rows_of_the_first_baichuan_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefixes", [("language_model.model.", "language_model.lm_head."),
                                       ("model.language_model.", "lm_head.")])  # fmt: skip
-def test_the_text_part_of_gemma_3_is_found_below_its_pictures(
-    tmp_path: Path, prefixes: tuple[str, str]
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [("gemma3", "Gemma3"), ("ministral3", "Mistral3"), ("llama4", "Llama4")],
+)
+def test_the_text_part_is_found_below_the_pictures(
+    tmp_path: Path, name: str, architecture: str, prefixes: tuple[str, str]
 ) -> None:
-    path = checkpoints.build("gemma3", tmp_path)
+    path = checkpoints.build(name, tmp_path)
     expected = set(opened(path).names())
     config = json.loads((path / "config.json").read_text())
-    text = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": config}
+    alone, _ = load_definition(config)
+    text = {"architectures": [f"{architecture}ForConditionalGeneration"], "text_config": config}
+    found, _ = load_definition(text)
+    assert replace(found, architecture=alone.architecture) == alone
     (path / "config.json").write_text(json.dumps(text))
     renamed(path, {"model.": prefixes[0], "lm_head.": prefixes[1]})
     assert set(opened(path).names()) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("bloom", "transformer."), ("falcon", "transformer."), ("opt", "model.")]
+)
+def test_the_prefix_of_a_body_may_be_left_out(tmp_path: Path, name: str, prefix: str) -> None:
+    path = checkpoints.build(name, tmp_path)
+    expected = set(opened(path).names())
+    assert set(opened(renamed(path, {prefix: ""})).names()) == expected
+
+
+def test_a_first_checkpoint_of_gpt_neox_means_the_same(tmp_path: Path) -> None:
+    config = checkpoints.configuration("gpt-neox")
+    old = {key: value for key, value in config.items() if key != "rope_parameters"}
+    old |= {"rotary_pct": 0.25, "rotary_emb_base": 10000}
+    assert load_definition(old)[0] == load_definition(config)[0]
+
+
+def test_a_window_for_layers_in_turn_may_be_letters() -> None:
+    config = checkpoints.configuration("exaone4")
+    config |= {"layer_types": None, "num_hidden_layers": 6, "sliding_window_pattern": "LLLG"}
+    assert load_definition(config)[0].windows == (24, 24, 24, 0, 24, 24)
+
+
 def test_what_is_arranged_stays_when_it_is_arranged_again(tmp_path: Path) -> None:
-    for name in ("gpt2", "baichuan2-13b", "llama"):
+    for name in ("gpt2", "baichuan2-13b", "llama", "opt", "falcon-new", "gpt-oss"):
         once = opened(checkpoints.build(name, tmp_path))
         twice = arranged(once)
         assert twice.names() == once.names()

@@ -18,10 +18,10 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
 )
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
-from mindspore_serving.llm.serving.engine_loop import FirstStep
 from mindspore_serving.llm.serving.generation import GenerateAnswer
 from mindspore_serving.llm.serving.recording import Recorder
 from tests.llm import chatty

@@ -46,6 +46,25 @@ def test_contents_of_an_input_are_read():
     assert same(whole(parse(found).body), X)
 
 
+def test_contents_in_several_fields_are_one_message_as_protobuf_has_it():
+    found = pb.ModelInferRequest(model_name="m")
+    one = found.inputs.add(name="x", datatype="FP32", shape=[2, 2])
+    half = pb.ModelInferRequest.InferInputTensor()
+    half.contents.fp32_contents.extend([1.0, 2.0])
+    other = pb.ModelInferRequest.InferInputTensor()
+    other.contents.fp32_contents.extend([3.0, 4.0])
+    tensor = half.SerializeToString() + one.SerializeToString() + other.SerializeToString()
+    body = b"\x0a\x01m\x2a" + bytes([len(tensor)]) + tensor
+    assert pb.ModelInferRequest.FromString(body).inputs[0].contents.fp32_contents == [1, 2, 3, 4]
+    assert same(whole(parse(body).body), np.array([[1, 2], [3, 4]], "<f4"))
+
+
+def test_what_is_no_message_inside_of_an_input_is_refused():
+    for wrong in (b"\x2a\x05\x0a", b"\x2a\x02\x0b\x0c", b"\x2a\x01\xff"):
+        with pytest.raises(InvalidInputs, match="is no ModelInferRequest"):
+            parse(b"\x0a\x01m" + wrong)
+
+
 def test_what_a_request_is_for_is_read():
     rest, _ = messages.read(message().SerializeToString())
     assert messages.target_of(rest) == Target("m", 3)

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.llama import LLAMA, NAMES
-from mindspore_serving.llm.models.llama import decoder as llama_decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 
 F32 = npt.NDArray[np.float32]
@@ -21,8 +19,8 @@ F32 = npt.NDArray[np.float32]
 
 def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> ModelSpec:
     """The spec of config.json.  Raises StartError for a model that the graph cannot compute."""
-    spec, decoder = load_definition(config, max_model_len=max_model_len)
-    if decoder is not llama_decoder:
+    spec, _ = load_definition(config, max_model_len=max_model_len)
+    if not spec.is_llama_shaped:
         raise StartError(
             f"{spec.architecture} is not shaped like Llama, so it can neither be exported nor run "
             "in graph_mode; serve its checkpoint with the runtime openvino, torch or mindspore, "
@@ -41,7 +39,7 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
 
     "embedding", "norm", "head", and of layer i "i.qkv", "i.qkv_bias" and so on.
     """
-    names = NAMES.get(spec.architecture, LLAMA)
+    names = spec.form.names
     head = names.embedding if spec.tied_embeddings else names.head
     found: dict[str, tuple[str, ...]] = {
         "embedding": (f"{names.embedding}.weight",),
@@ -61,7 +59,7 @@ def sources(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
     biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
     for i in range(spec.num_layers):
-        layer = f"model.layers.{i}"
+        layer = f"{names.layers}.{i}"
         for role, stems in weights.items():
             found[f"{i}.{role}"] = tuple(f"{layer}.{stem}.weight" for stem in stems)
             if biased.get(role):

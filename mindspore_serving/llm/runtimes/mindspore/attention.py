@@ -78,11 +78,13 @@ def _bias(span: Span, spec: AttentionSpec) -> F32:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each."""
+    """Of one sequence, with its new tokens: keys and values, [length, kv_heads, head_dim] each.
+    `sinks` are scores, [heads], or None."""
 
     keys: F32
     values: F32
     mask: Tensor
+    sinks: Tensor | None = None
 
 
 def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
@@ -97,6 +99,12 @@ def attend(op: Operators, q: Tensor, past: Past, spec: AttentionSpec) -> Tensor:
     scores = op.matmul(q, tensor(past.keys.transpose(1, 2, 0))) * spec.scale
     if spec.softcap:
         scores = op.tanh(scores / spec.softcap) * spec.softcap
-    out = op.matmul(op.softmax(scores + past.mask), tensor(past.values.transpose(1, 0, 2)))
+    scores = scores + past.mask
+    if past.sinks is None:
+        shares = op.softmax(scores)
+    else:
+        sinks = np.repeat(past.sinks.asnumpy().reshape(kv_heads, num_groups), num_new, 1)
+        shares = op.softmax(op.cat([scores, tensor(sinks[..., None])], -1))[..., :-1]
+    out = op.matmul(shares, tensor(past.values.transpose(1, 0, 2)))
     out = out.reshape(kv_heads, num_groups, num_new, dim)
     return out.transpose(2, 0, 1, 3).reshape(num_new, -1)

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.llm.models.ops import AttentionSpec, Ops
-from mindspore_serving.llm.runtimes.mindspore.attention import PagedCache, Pass, Past, attend
+from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Ops, Routing
+from mindspore_serving.llm.runtimes.mindspore.attention import F32, PagedCache, Pass, Past, attend
+from mindspore_serving.llm.runtimes.mindspore.experts import clamped, route
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators, Weights, tensor
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -48,15 +49,31 @@ class MindSporeOps(Ops):
         return normed * (scale + 1.0 if plus_one else scale)
 
     def head_rms_norm(
-        self, x: Tensor, weight: str, num_heads: int, eps: float, *, plus_one: bool = False
+        self, x: Tensor, weight: str | None, num_heads: int, eps: float, *, plus_one: bool = False
     ) -> Tensor:
         heads = x.reshape(x.shape[0], num_heads, -1)
+        if weight is None:
+            normed = heads * self._op.rsqrt(self._op.mean(heads * heads) + eps)
+            return normed.reshape(x.shape)
         return self.rms_norm(heads, weight, eps, plus_one=plus_one).reshape(x.shape)
 
-    def layer_norm(self, x: Tensor, weight: str, bias: str, eps: float) -> Tensor:
+    def layer_norm(
+        self, x: Tensor, weight: str | None, bias: str | None, eps: float, *,
+        plus_one: bool = False,
+    ) -> Tensor:  # fmt: skip
+        y = self._centred(x, eps)
+        if weight is not None:
+            scale = self._weights.plain(weight)
+            y = y * (scale + 1.0 if plus_one else scale)
+        return y if bias is None else y + self._weights.plain(bias)
+
+    def head_layer_norm(self, x: Tensor, weight: str, num_heads: int, eps: float) -> Tensor:
+        heads = self._centred(x.reshape(x.shape[0], num_heads, -1), eps)
+        return (heads * self._weights.plain(weight)).reshape(x.shape)
+
+    def _centred(self, x: Tensor, eps: float) -> Tensor:
         centred = x - self._op.mean(x)
-        normed = centred * self._op.rsqrt(self._op.mean(centred * centred) + eps)
-        return normed * self._weights.plain(weight) + self._weights.plain(bias)
+        return centred * self._op.rsqrt(self._op.mean(centred * centred) + eps)
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
@@ -67,29 +84,66 @@ class MindSporeOps(Ops):
         factor = np.float32(scale)
         return tensor(np.cos(angles) * factor), tensor(np.sin(angles) * factor)
 
-    def rope(self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int) -> Tensor:
+    def rope(
+        self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int, *, pairs: bool = False
+    ) -> Tensor:
         cos, sin = tables
         half = cos.shape[-1]
         heads = x.reshape(x.shape[0], num_heads, -1)
         first, second = heads[..., :half], heads[..., half : 2 * half]
+        if pairs:
+            first, second = heads[..., : 2 * half : 2], heads[..., 1 : 2 * half : 2]
         turned = [first * cos - second * sin, second * cos + first * sin]
         if heads.shape[-1] > 2 * half:
             turned.append(heads[..., 2 * half :])
         return self._op.cat(turned, -1).reshape(x.shape)
+
+    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        whole = np.floor((positions.asnumpy().astype(np.float32)[:, None] + first) / length)
+        return tensor((1 + beta * np.log1p(whole)).astype(np.float32))
+
+    def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
+        heads, ends = x.reshape(x.shape[0], num_heads, -1), np.cumsum(sizes).tolist()
+        return [
+            heads[..., end - size : end].reshape(x.shape[0], -1)
+            for size, end in zip(sizes, ends, strict=True)
+        ]
+
+    def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
+        count = parts[0].shape[0]
+        heads = np.zeros((count, num_heads, width), np.float32)
+        begin = 0
+        for part in parts:
+            array = part.asnumpy().reshape(count, num_heads, -1)
+            heads[..., begin : begin + array.shape[-1]] = array
+            begin += array.shape[-1]
+        return tensor(heads.reshape(count, -1))
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        return self._op.cat([x] * num_heads, -1)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:
             raise RuntimeError("attention outside of a pass: begin() comes first")
         layout = self._pass.layout
         self._cache.write(layer, layout.slots, k.asnumpy(), v.asnumpy())
-        parts = []
+        parts, scores = [], self._weights.plain(spec.sinks) if spec.sinks else None
         for span in layout.spans:
-            past = Past(*self._cache.read(layer, span), self._pass.mask(span, spec))
+            past = Past(*self._cache.read(layer, span), self._pass.mask(span, spec), scores)
             parts.append(attend(self._op, q[span.begin : span.end], past, spec))
         return self._op.cat(parts, 0) if len(parts) > 1 else parts[0]
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         return self._op.silu(gate) * up
+
+    def silu(self, x: Tensor) -> Tensor:
+        return self._op.silu(x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return (x + abs(x)) * 0.5
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return (self._op.tanh(x * 0.5) + 1.0) * 0.5
 
     def gelu(self, x: Tensor, *, tanh: bool = True) -> Tensor:
         if tanh:
@@ -109,25 +163,35 @@ class MindSporeOps(Ops):
     def moe(
         self,
         x: Tensor,
-        router: str,
-        experts: Sequence[tuple[str, str, str]],
+        scores: Tensor,
+        experts: Sequence[Expert],
+        routing: Routing,
         *,
-        top_k: int,
-        normalize: bool,
+        correction: str | None = None,
+        clamp: Clamp | None = None,
     ) -> Tensor:
-        for names in experts:  # all of them at the first pass, not each when a token meets it
-            for name in names:
+        for own in experts:  # all of them at the first pass, not each when a token meets it
+            for name in (own.gate, own.up, own.down):
                 self._weights.transposed(name)
-        scores = self._op.softmax(self.linear(x, router)).asnumpy()
-        chosen = np.argpartition(-scores, top_k - 1, axis=-1)[:, :top_k]
-        shares = np.take_along_axis(scores, chosen, -1)
-        if normalize:
-            shares = shares / shares.sum(-1, keepdims=True)
+        added = None if correction is None else self._weights.plain(correction).asnumpy()
+        shares, chosen = route(scores.asnumpy(), routing, added)
         out = np.zeros(x.shape, np.float32)
         for index in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == index)
-            gate, up, down = experts[index]
+            share = shares[tokens, places, None]
             part = self._op.take(x, tensor(tokens.astype(np.int32)))
-            hidden = self.silu_mul(self.linear(part, gate), self.linear(part, up))
-            out[tokens] += self.linear(hidden, down).asnumpy() * shares[tokens, places, None]
+            if routing.scales_input:
+                out[tokens] += self._expert(part * tensor(share), experts[index], clamp)
+            else:
+                out[tokens] += self._expert(part, experts[index], clamp) * share
         return tensor(out)
+
+    def _expert(self, x: Tensor, own: Expert, clamp: Clamp | None) -> F32:
+        first, second, third = own.biases or (None, None, None)
+        gate, up = self.linear(x, own.gate, first), self.linear(x, own.up, second)
+        if clamp is None:
+            hidden = self.silu_mul(gate, up)
+        else:
+            hidden = tensor(clamped(gate.asnumpy(), up.asnumpy(), clamp))
+        result: F32 = self.linear(hidden, own.down, third).asnumpy()
+        return result

@@ -25,9 +25,10 @@ BLOCK_SIZE = 32  # tokens per cache block, fixed by the plugin
 
 def paged_attention(
     qkv: tuple[Node, Node, Node], cache: tuple[Node, Node], spec: AttentionSpec, *,
-    step: Mapping[str, Node],
+    step: Mapping[str, Node], sinks: Node | None = None,
 ) -> Node:  # fmt: skip
-    """[T, heads * head_dim] of the new tokens; writes their keys and values to `cache`.
+    """[T, heads * head_dim] of the new tokens; writes their keys and values to `cache`.  `sinks`
+    are [1, heads].
 
     `step` has the parameters past_lens, subsequence_begins, block_indices, block_indices_begins
     and max_context_len.  Raises StartError for what the operation cannot compute.
@@ -39,6 +40,8 @@ def paged_attention(
     from openvino.op import _PagedAttentionExtension  # private: another release may lack it
 
     alibi = np.asarray(spec.alibi or (), np.float32)
+    no_sinks = np.zeros((0, 0, 0, 0), np.float32)
+    scores = no_sinks if sinks is None else opset.reshape(sinks, np.array([1, -1, 1, 1]), False)
     inputs = [
         *qkv,
         *cache,
@@ -50,7 +53,7 @@ def paged_attention(
         np.int32(spec.window),
         alibi,
         step["max_context_len"],
-        *_unused(),
+        *_unused(scores),
     ]
     nodes = [x if hasattr(x, "get_type_name") else opset.constant(x) for x in inputs]
     node = _PagedAttentionExtension([x.output(0) for x in nodes])
@@ -62,15 +65,15 @@ def paged_attention(
     return opset.reshape(node.output(0), np.array([-1, width], np.int64), False)
 
 
-def _unused() -> list[Any]:
-    """The inputs after max_context_len, each switched off."""
+def _unused(sinks: Any) -> list[Any]:
+    """The inputs after max_context_len, each switched off but `sinks`."""
     none, nought = np.zeros(0, np.int32), np.int32(0)
     floats = np.zeros(0, np.float32)
     return [
         none,  # score_aggregation_window
         none, none, floats,  # rotated_block_indices, rotation_deltas, rotation_trig_lut
         floats, nought, nought,  # xattention: threshold, block size, stride
-        np.zeros((0, 0, 0, 0), np.float32),  # sinks
+        sinks,
         nought, none, none, none,  # adaptive eviction
         none,  # token_type_ids
         np.zeros(0, np.uint8), none,  # qq_bias, qq_bias_begins

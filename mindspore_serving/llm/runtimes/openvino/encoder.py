@@ -20,8 +20,9 @@ from mindspore_serving.llm.runtimes.encoding import (
     open_encoder_model,
 )
 from mindspore_serving.llm.runtimes.openvino.attention import Node
+from mindspore_serving.llm.runtimes.openvino.nodes import features
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph, within
-from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps, features
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Vectors

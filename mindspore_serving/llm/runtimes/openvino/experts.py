@@ -5,18 +5,20 @@ exactly this form and computes the chosen experts only; another form is correct,
 number of experts over the number chosen.
 """
 
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
-import numpy as np
 from openvino import opset13 as opset
 from openvino.utils.node_factory import NodeFactory
 
-Node: TypeAlias = Any
+from mindspore_serving.llm.models.ops import Clamp, Routing
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped
+
+Weights: TypeAlias = tuple[Node, ...]
+Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert numbers [T, k]
 
 
-def mixture(
-    x: Node, weights: tuple[Node, Node, Node], routing: tuple[Node, Node, Node]
-) -> Node:  # fmt: skip
+def mixture(x: Node, weights: Weights, routing: Routed) -> Node:
     """[T, H].
 
     Args:
@@ -26,18 +28,14 @@ def mixture(
     """
     gate, up, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    rows = _reshape(opset.unsqueeze(x, _i64(0)), -1, hidden)
-    each = _reshape(opset.tile(rows, _i64(count, 1)), count, -1, hidden)
+    each = _tiled(x, count, hidden)
     inner = opset.multiply(
         _swish(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
-    out = _reshape(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
-    scores, shares, chosen = routing
-    none = opset.multiply(scores, opset.constant(np.float32(0)))
-    spread = opset.scatter_elements_update(none, chosen, shares, _i64(1))  # [T, E]
-    spread = _reshape(opset.transpose(spread, _i64(1, 0)), count, 1, -1)
-    weighted = opset.multiply(out, opset.unsqueeze(spread, _i64(-1)))
-    return _reshape(opset.reduce_sum(weighted, _i64(0), keep_dims=False), -1, hidden)
+    out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
+    spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
+    weighted = opset.multiply(out, opset.unsqueeze(spread, i64(-1)))
+    return reshaped(opset.reduce_sum(weighted, i64(0), keep_dims=False), -1, hidden)
 
 
 def _swish(x: Node) -> Node:
@@ -45,9 +43,86 @@ def _swish(x: Node) -> Node:
     return NodeFactory("opset4").create("Swish", [x.output(0)], {})
 
 
-def _reshape(x: Node, *shape: int) -> Node:
-    return opset.reshape(x, _i64(*shape), False)
+def _tiled(x: Node, count: int, hidden: int) -> Node:
+    """[count, T, H]"""
+    rows = reshaped(opset.unsqueeze(x, i64(0)), -1, hidden)
+    return reshaped(opset.tile(rows, i64(count, 1)), count, -1, hidden)
 
 
-def _i64(*values: int) -> Any:
-    return opset.constant(np.array(values, np.int64))
+def _spread(routing: Routed) -> Node:
+    """[T, E]: each expert's share, 0 for those that are not chosen."""
+    scores, shares, chosen = routing
+    none = opset.multiply(scores, f32(0))
+    return opset.scatter_elements_update(none, chosen, shares, i64(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """What `dense_mixture` computes beside silu gates; `biases` of gate, up and down, [E, *]."""
+
+    clamp: Clamp | None
+    biases: Weights
+    scales_input: bool
+
+
+def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> Node:
+    """As `mixture`, in forms that the plugin does not recognise: every expert is computed."""
+    gate, up, down = weights
+    count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
+    shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
+    each = _tiled(x, count, hidden)
+    if form.scales_input:
+        each = opset.multiply(each, shares)
+    products = [opset.matmul(each, weight, False, True) for weight in (gate, up)]
+    if form.biases:
+        products = [
+            opset.add(product, opset.unsqueeze(bias, i64(1)))
+            for product, bias in zip(products, form.biases, strict=False)
+        ]
+    out = opset.matmul(_gated(products, form.clamp), down, False, True)
+    if form.biases:
+        out = opset.add(out, opset.unsqueeze(form.biases[2], i64(1)))
+    if not form.scales_input:
+        out = opset.multiply(out, shares)
+    return reshaped(opset.reduce_sum(out, i64(0), keep_dims=False), -1, hidden)
+
+
+def _gated(products: list[Node], clamp: Clamp | None) -> Node:
+    gate, up = products
+    if clamp is None:
+        return opset.multiply(opset.swish(gate), up)
+    gate = opset.minimum(gate, f32(clamp.limit))
+    up = opset.clamp(up, -clamp.limit, clamp.limit)
+    gate = opset.multiply(gate, opset.sigmoid(opset.multiply(gate, f32(clamp.alpha))))
+    return opset.multiply(opset.add(up, f32(1)), gate)
+
+
+def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
+    """The choice of `routing`; `scores` [T, E] are what the router gives."""
+    is_sigmoid = routing.scores == "sigmoid"
+    scores = opset.sigmoid(scores) if is_sigmoid else opset.softmax(scores, -1)
+    wanted = scores if correction is None else opset.add(scores, reshaped(correction, 1, -1))
+    if routing.top_groups < routing.groups:
+        wanted = _of_best_groups(wanted, routing)
+    best = opset.topk(wanted, i32(routing.top_k), -1, "max", "value")
+    shares, chosen = best.output(0), best.output(1)
+    if wanted is not scores:
+        shares = opset.gather_elements(scores, chosen, 1)
+    if routing.normalize:
+        shares = opset.divide(shares, opset.reduce_sum(shares, i64(-1), keep_dims=True))
+    if routing.scale != 1.0:
+        shares = opset.multiply(shares, f32(routing.scale))
+    return scores, shares, chosen
+
+
+def _of_best_groups(scores: Node, routing: Routing) -> Node:
+    """`scores` with those of other groups far below all."""
+    experts = int(scores.get_output_partial_shape(0)[1].get_length())
+    grouped = reshaped(scores, -1, routing.groups, experts // routing.groups)
+    pair = opset.topk(grouped, i32(2 if routing.by_pairs else 1), -1, "max", "value").output(0)
+    rating = opset.reduce_sum(pair, i64(-1), keep_dims=False)  # [T, groups]
+    best = opset.topk(rating, i32(routing.top_groups), -1, "max", "value").output(1)
+    kept = opset.multiply(opset.gather_elements(rating, best, 1), f32(0))
+    away = opset.add(opset.multiply(rating, f32(0)), f32(-1e9))
+    mask = opset.scatter_elements_update(away, best, kept, i64(1))
+    return reshaped(opset.add(grouped, opset.unsqueeze(mask, i64(-1))), -1, experts)

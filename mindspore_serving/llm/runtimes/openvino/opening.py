@@ -74,7 +74,7 @@ def open_runner(
     is_exact = weights.has_minimums or (is_gguf and config.dtype == "f32")
     found = options.properties(weights.group, is_exact=is_exact)
     compiled = compile_graph(model, {**found, **(properties or {})})
-    base = Base(spec.architecture, ops.ports.shapes, checkpoint.f32) if ops.ports else None
+    base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, spec, config, weights, base)
     for adapter, one in changes.items():

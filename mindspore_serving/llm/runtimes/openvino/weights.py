@@ -96,6 +96,11 @@ class Weights:
         form = replace(some[0], minimums=np.stack(minimums) if minimums else None)
         return self._unpacked(values, np.stack([p.scales for p in some]), form)
 
+    def rows(self, names: Sequence[str]) -> Node:
+        """[len(names), features] float32, of vectors that are equally long."""
+        rows = np.stack([self._checkpoint.f32(name) for name in names])
+        return self._constant(rows, rows.shape, ov.Type.f32)
+
     def _once(self, use: str, name: str, make: Callable[[], Node]) -> Node:
         if (use, name) not in self._made:
             self._made[use, name] = make()

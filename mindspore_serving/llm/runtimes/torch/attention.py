@@ -26,9 +26,11 @@ class Attention(Protocol):
     """Computes the attention of one step."""
 
     def attend(
-        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
-    ) -> torch.Tensor:
-        """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`."""
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
+        """`q` [T, heads * head_dim] over one layer's cache with the new tokens; shaped as `q`.
+        `sinks` are [heads]."""
         ...
 
 
@@ -156,12 +158,13 @@ class Gathered:
     groups: tuple[Group, ...]
 
     def attend(
-        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
-    ) -> torch.Tensor:
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         out = torch.empty_like(q)
         for group in self.groups:
             own = tuple(_gathered(stored, group, q.dtype) for stored in (keys, values))
-            out[group.tokens] = _attend(group, q[group.tokens], own, spec)
+            out[group.tokens] = _attend(group, q[group.tokens], own, spec, sinks)
         return out
 
 
@@ -197,8 +200,9 @@ def _gathered(stored: torch.Tensor, group: Group, dtype: torch.dtype) -> torch.T
 
 
 def _attend(
-    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec
-) -> torch.Tensor:
+    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """`q` [B * num_new, heads * head_dim] over [B, kv_heads, L, head_dim]; shaped as `q`.
 
     The heads that share a key are put side by side as if they were queries: no key is repeated.
@@ -209,8 +213,8 @@ def _attend(
     q = q.view(batch, group.num_new, spec.num_kv_heads, num_groups, spec.head_dim)
     q = q.permute(0, 2, 3, 1, 4).reshape(batch, spec.num_kv_heads, rows, spec.head_dim)
     mask = group.mask(spec.window, num_groups)
-    if spec.softcap or spec.alibi is not None:
-        out = _attend_by_hand(group, q, keys, values, spec)
+    if spec.softcap or spec.alibi is not None or sinks is not None:
+        out = _attend_by_hand(group, q, own, spec, sinks)
     else:
         attend = functional.scaled_dot_product_attention
         out = attend(q, keys, values, attn_mask=mask, scale=spec.scale)
@@ -219,9 +223,11 @@ def _attend(
 
 
 def _attend_by_hand(
-    group: Group, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, spec: AttentionSpec
-) -> torch.Tensor:
-    """What the fused kernels do not do, in float32: capped scores, ALiBi."""
+    group: Group, q: torch.Tensor, own: tuple[torch.Tensor, ...], spec: AttentionSpec,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """What the fused kernels do not do, in float32: capped scores, ALiBi, sinks."""
+    keys, values = own
     num_groups = spec.num_heads // spec.num_kv_heads
     scores = q.float() @ keys.float().transpose(2, 3) * spec.scale
     if spec.softcap:
@@ -231,4 +237,9 @@ def _attend_by_hand(
         bias = slopes * group.distances()[:, None, None]  # [B, kv_heads, groups, num_new, L]
         scores = scores - bias.flatten(2, 3)
     scores = scores.masked_fill(~group.mask(spec.window, num_groups), -torch.inf)
-    return scores.softmax(-1).to(values.dtype) @ values
+    if sinks is not None:
+        rows = sinks.float().view(spec.num_kv_heads, num_groups, 1).expand(-1, -1, group.num_new)
+        column = rows.flatten(1)[None, :, :, None].expand(len(scores), -1, -1, -1)
+        scores = torch.cat([scores, column], -1)
+    shares = scores.softmax(-1)[..., : keys.shape[2]]
+    return shares.to(values.dtype) @ values

@@ -142,7 +142,7 @@ def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec],
         return runner.attention_specs, None
     weights = model.weights
     shapes = model.adapters.settle(weights.names())
-    return runner.attention_specs, Base(model.spec.architecture, shapes, weights.f32)
+    return runner.attention_specs, Base(model.spec, shapes, weights.f32)
 
 
 def _warm_up(
@@ -161,7 +161,7 @@ def _warm_up(
         ) from error
     if not can_capture:
         return
-    if model.spec.num_experts:
+    if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")
         return
     try:
@@ -231,6 +231,9 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
     for spec in specs:
+        if spec.sinks:
+            log.warning("the attention kernel has no sinks, %s", GATHERED)
+            return None
         path = PagedPath.of(spec, setting.dtype, setting.block_size, processors)
         try:
             paths = (path, replace(path, num_processors=1))

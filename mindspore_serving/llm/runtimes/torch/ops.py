@@ -10,8 +10,9 @@ import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.ops import AttentionSpec, Ops
+from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Ops, Routing
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
+from mindspore_serving.llm.runtimes.torch.experts import expert, route
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
 
 Tensor: TypeAlias = torch.Tensor
@@ -109,8 +110,8 @@ class TorchOps(Ops):
             self._adapters.add_product(self._chosen, weight, x, y, of_rows=False)
         return y
 
-    def logits(self, x: Tensor, head: Tensor) -> Tensor:
-        y = functional.linear(x, head)
+    def logits(self, x: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = functional.linear(x, head, bias)
         if self._is_adapted:
             self._adapters.add_product(self._chosen, head, x, y, of_rows=True)
         return y
@@ -121,13 +122,25 @@ class TorchOps(Ops):
         return normed.to(x.dtype)
 
     def head_rms_norm(
-        self, x: Tensor, weight: Tensor, num_heads: int, eps: float, *, plus_one: bool = False
-    ) -> Tensor:
+        self, x: Tensor, weight: Tensor | None, num_heads: int, eps: float, *,
+        plus_one: bool = False,
+    ) -> Tensor:  # fmt: skip
         heads = x.unflatten(-1, (num_heads, -1))
+        if weight is None:
+            return functional.rms_norm(heads.float(), heads.shape[-1:], None, eps).to(x).flatten(1)
         return self.rms_norm(heads, weight, eps, plus_one=plus_one).flatten(1)
 
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    def layer_norm(
+        self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *,
+        plus_one: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if plus_one and weight is not None:
+            weight = weight + 1
         return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    def head_layer_norm(self, x: Tensor, weight: Tensor, num_heads: int, eps: float) -> Tensor:
+        heads = x.unflatten(-1, (num_heads, -1))
+        return (functional.layer_norm(heads, heads.shape[-1:], eps=eps) * weight).flatten(1)
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
@@ -141,13 +154,32 @@ class TorchOps(Ops):
         angles = (positions.float()[:, None] * frequencies)[:, None]
         return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 
-    def rope(self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int) -> Tensor:
+    def rope(
+        self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int, *, pairs: bool = False
+    ) -> Tensor:
         cos, sin = tables
         half = cos.shape[-1]
         heads = x.unflatten(-1, (num_heads, -1))
         first, second, rest = heads.split([half, half, heads.shape[-1] - 2 * half], -1)
+        if pairs:
+            first, second = heads[..., : 2 * half : 2], heads[..., 1 : 2 * half : 2]
         turned = [first * cos - second * sin, second * cos + first * sin, rest]
         return torch.cat(turned, -1).flatten(1)
+
+    def growth(self, positions: Tensor, beta: float, length: int, first: int) -> Tensor:
+        whole = torch.floor((positions.float()[:, None] + first) / length)
+        return (1 + beta * torch.log1p(whole)).to(self._dtype)
+
+    def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
+        heads = x.unflatten(-1, (num_heads, -1))
+        return [part.flatten(1) for part in heads.split(list(sizes), -1)]
+
+    def join_heads(self, parts: Sequence[Tensor], num_heads: int, width: int) -> Tensor:
+        joined = torch.cat([part.unflatten(-1, (num_heads, -1)) for part in parts], -1)
+        return functional.pad(joined, (0, width - joined.shape[-1])).flatten(1)
+
+    def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
+        return x.repeat(1, num_heads)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         if self._pass is None:
@@ -155,7 +187,17 @@ class TorchOps(Ops):
         self.specs.add(spec)
         shape = (len(k), spec.num_kv_heads, spec.head_dim)
         self._cache.write(layer, self._pass.slots, k.view(shape), v.view(shape))
-        return self._pass.attention.attend(*self._cache.layers[layer], q, spec)
+        sinks = self._weights[spec.sinks] if spec.sinks else None
+        return self._pass.attention.attend(*self._cache.layers[layer], q, spec, sinks)
+
+    def silu(self, x: Tensor) -> Tensor:
+        return functional.silu(x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return functional.relu(x)
+
+    def sigmoid(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor:
         return functional.silu(gate) * up
@@ -175,23 +217,23 @@ class TorchOps(Ops):
     def moe(
         self,
         x: Tensor,
-        router: Tensor,
-        experts: Sequence[tuple[Tensor, Tensor, Tensor]],
+        scores: Tensor,
+        experts: Sequence[Expert],
+        routing: Routing,
         *,
-        top_k: int,
-        normalize: bool,
+        correction: Tensor | None = None,
+        clamp: Clamp | None = None,
     ) -> Tensor:
-        shares, chosen = functional.linear(x, router).float().softmax(-1).topk(top_k, -1)
-        if normalize:
-            shares = shares / shares.sum(-1, keepdim=True)
+        shares, chosen = route(scores, routing, correction)
         shares = shares.to(x.dtype)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
             tokens, places = (chosen == index).nonzero(as_tuple=True)
-            gate, up, down = experts[index]
-            part = x[tokens]
-            hidden = functional.silu(functional.linear(part, gate)) * functional.linear(part, up)
-            result = functional.linear(hidden, down) * shares[tokens, places, None]
+            share = shares[tokens, places, None]
+            if routing.scales_input:
+                result = expert(x[tokens] * share, experts[index], clamp)
+            else:
+                result = expert(x[tokens], experts[index], clamp) * share
             out.index_add_(0, tokens, result)
         return out
 

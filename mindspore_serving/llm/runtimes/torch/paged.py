@@ -98,8 +98,9 @@ class Paged:
     parts: tuple[tuple[Tiles, int], ...]
 
     def attend(
-        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec
-    ) -> torch.Tensor:
+        self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:  # fmt: skip
         q = q.contiguous()
         out = torch.empty_like(q)
         slopes = None if spec.alibi is None else alibi_slopes(spec.alibi, q.device)

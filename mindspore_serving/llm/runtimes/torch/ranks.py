@@ -59,9 +59,9 @@ class RankOps(TorchOps):
     def all_reduce(self, x: Tensor) -> Tensor:
         return self._exchange.sum(x)
 
-    def logits(self, x: Tensor, head: Tensor) -> Tensor:
+    def logits(self, x: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
         """No rows on other ranks than 0."""
-        own, width = self.linear(x, head), max(one.count for one in self._rows)
+        own, width = self.linear(x, head, bias), max(one.count for one in self._rows)
         out = own.new_empty(len(own) if self._is_first else 0, self._rows[-1].end)
         most = PART_BYTES // (width * own.itemsize)
         for begin in range(0, len(own), most):

@@ -1,4 +1,4 @@
-"""The settings of the subcommands that write files."""
+"""The settings of subcommands that need no server."""
 
 from dataclasses import dataclass
 
@@ -24,3 +24,10 @@ class ConvertSettings:
 
     source: str = positional("a MindIR file that is not encrypted", metavar="FILE.mindir")
     target: str = positional("the file to make; weights go beside it", metavar="OUT.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorSettings:
+    """`mindspore-serving doctor`."""
+
+    probe: bool = option(False, "import each library to find its devices (takes seconds)")

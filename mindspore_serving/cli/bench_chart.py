@@ -1,0 +1,161 @@
+"""The results of `bench` as a page: charts of SVG, and the table.  Pure.
+
+It is one file without scripts, fonts or addresses of others, so it can be mailed and kept.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from math import ceil, log10
+from typing import Any, TypeAlias
+
+from mindspore_serving.cli.bench_summary import QUANTILES, short
+
+Rows: TypeAlias = Sequence[dict[str, Any]]
+Series: TypeAlias = dict[str, list[float | None]]  # a line each: its values by load
+
+_WIDTH, _HEIGHT = 420, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 404, 12, 200  # where the axes end
+_TICKS = 5  # at most, above 0
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b38600", "#3c8dbc")
+
+_LATENCIES = {
+    "Time to the first token, ms": "first_token_ms",
+    "Time between pieces, ms": "between_pieces_ms",
+    "Time of a whole answer, ms": "whole_ms",
+}
+_RATES = {
+    "Generated tokens per second": "tokens_per_second",
+    "Answers per second": "requests_per_second",
+}
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>mindspore-serving bench</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 14px system-ui, sans-serif; margin: 1.5rem; }}
+main {{ display: flex; flex-wrap: wrap; gap: 1.5rem; }}
+figure {{ margin: 0; width: min(28rem, 100%); }}
+figcaption {{ font-weight: 600; }}
+svg {{ width: 100%; font-size: 11px; fill: currentColor; }}
+ul {{ list-style: none; display: flex; flex-wrap: wrap; gap: 1rem; margin: 0; padding: 0; }}
+pre {{ overflow-x: auto; }}
+line {{ stroke: currentColor; opacity: 0.2; }}
+polyline {{ fill: none; stroke-width: 2; }}
+</style>
+<h1>mindspore-serving bench</h1>
+<main>
+{figures}
+</main>
+<pre>{report}</pre>
+</html>
+"""
+
+
+def page(rows: Rows, report: Sequence[str]) -> str:
+    """HTML of the `rows` of runs, and of the lines that `bench` prints of them.
+
+    Of two servers that were compared, rows are of A and of B in turn.
+    """
+    is_comparison = any(row["load"].endswith(", B") for row in rows)
+    servers = {"A ": rows[::2], "B ": rows[1::2]} if is_comparison else {"": rows}
+    loads = [row["load"].removesuffix(", A") for row in rows if not row["load"].endswith(", B")]
+    figures = [
+        *(_figure(title, loads, _quantiles(servers, name)) for title, name in _LATENCIES.items()),
+        *(_figure(title, loads, _values(servers, name)) for title, name in _RATES.items()),
+    ]
+    return _PAGE.format(figures="\n".join(figures), report=escape("\n".join(report)))
+
+
+def _quantiles(servers: dict[str, Rows], name: str) -> Series:
+    return {
+        f"{server}p{quantile}": [row[name][f"p{quantile}"] if row[name] else None for row in rows]
+        for server, rows in servers.items()
+        for quantile in QUANTILES
+    }
+
+
+def _values(servers: dict[str, Rows], name: str) -> Series:
+    return {server.strip(): [row[name] for row in rows] for server, rows in servers.items()}
+
+
+def _figure(title: str, loads: Sequence[str], series: Series) -> str:
+    """A chart with a place for each load on its axis; "" if all values are 0 or missing."""
+    highest = max((value or 0.0 for values in series.values() for value in values), default=0.0)
+    if not highest:
+        return ""
+    step = _step(highest)
+    top = step * ceil(highest / step)
+    marks = [*_grid(step, top), *_names(loads)]
+    for (name, values), colour in zip(series.items(), _COLOURS, strict=False):
+        texts = [
+            f"{name} {load}: {short(value or 0)}".strip()
+            for load, value in zip(loads, values, strict=True)
+        ]
+        marks += _line(values, texts, top, colour)
+    legend = "".join(
+        f'<li><span style="color: {colour}">&#9632;</span> {escape(name)}</li>'
+        for name, colour in zip(series, _COLOURS, strict=False)
+        if name
+    )
+    return "\n".join(
+        [
+            f"<figure><figcaption>{escape(title)}</figcaption>",
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
+            *marks,
+            f"</svg><ul>{legend}</ul></figure>",
+        ]
+    )
+
+
+def _step(highest: float) -> float:
+    """Between two ticks: 1, 2 or 5 by a power of ten."""
+    power: float = 10 ** (ceil(log10(highest / _TICKS)) - 1)
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit * _TICKS >= highest)
+
+
+def _grid(step: float, top: float) -> list[str]:
+    found = []
+    for number in range(round(top / step) + 1):
+        y = _y(number * step, top)
+        found.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        found.append(
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>'
+        )
+    return found
+
+
+def _names(loads: Sequence[str]) -> list[str]:
+    """Of the loads, below the axis; by turns in two lines, so that they do not touch."""
+    return [
+        f'<text x="{_x(at, len(loads)):.1f}" y="{_BOTTOM + 16 + 14 * (at % 2)}" '
+        f'text-anchor="middle">{escape(load)}</text>'
+        for at, load in enumerate(loads)
+    ]
+
+
+def _line(
+    values: Sequence[float | None], texts: Sequence[str], top: float, colour: str
+) -> list[str]:
+    """A line through the values there are, with a dot for each that says its text."""
+    places = [
+        (f"{_x(at, len(values)):.1f}", f"{_y(value, top):.1f}", texts[at])
+        for at, value in enumerate(values)
+        if value is not None
+    ]
+    line = " ".join(f"{x},{y}" for x, y, _ in places)
+    dots = [
+        f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(text)}</title></circle>'
+        for x, y, text in places
+    ]
+    return [f'<polyline points="{line}" stroke="{colour}"/>', *dots]
+
+
+def _x(at: int, count: int) -> float:
+    return _LEFT + (_RIGHT - _LEFT) * (at + 0.5) / count
+
+
+def _y(value: float, top: float) -> float:
+    return _BOTTOM - (_BOTTOM - _TOP) * value / top

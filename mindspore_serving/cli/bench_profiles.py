@@ -1,0 +1,90 @@
+"""The loads and the lengths of `bench`, by the names that guidellm has for them.  Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, repeat
+
+from mindspore_serving.cli.bench_load import Run, poisson
+from mindspore_serving.cli.bench_prompts import Mix
+from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.errors import InvalidInputs
+
+_CLIENTS = (1, 4, 16, 32)
+_LEAST = 8  # requests of a run, unless their number is given
+_PER_CLIENT = 4
+_PAIRS = 50  # of two servers; fewer show only large differences
+_SECONDS = 30  # of a rate
+_AT_ONCE = 64
+_BETWEEN = 5  # rates of a sweep
+
+_MIXES = {
+    "": Mix(256, 128),
+    "chat": Mix(512, 256, 0.25),
+    "rag": Mix(4096, 512, 0.125),
+    "prefill": Mix(2048, 128),
+    "generation": Mix(512, 2048, 0.25),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One run: `count` requests by `clients`, or, without clients, one at each of `arrivals`."""
+
+    label: str
+    count: int
+    clients: int = 0
+    arrivals: tuple[float, ...] = ()
+
+
+def mix(settings: BenchSettings) -> Mix:
+    """What prompts are like: what was given, else that of the scenario.  Raises InvalidInputs."""
+    own = _MIXES[settings.scenario]
+    input_tokens = settings.input_tokens or own.input_tokens
+    if not 0 <= settings.shared_prefix < input_tokens:
+        raise InvalidInputs(
+            f"--shared-prefix {settings.shared_prefix}: expected less than --input-tokens "
+            f"{input_tokens}"
+        )
+    output_tokens = settings.output_tokens or own.output_tokens
+    spread = own.spread if settings.spread is None else settings.spread
+    return Mix(input_tokens, output_tokens, spread, settings.shared_prefix)
+
+
+def loads(settings: BenchSettings) -> list[Load]:
+    """The runs of a profile; of a sweep its first two, behind which come those `between`."""
+    if settings.rate:
+        is_even = settings.profile == "constant"
+        return [_at_rate(rate, settings, is_even=is_even) for rate in settings.rate]
+    count = settings.requests or _AT_ONCE
+    at_once = Load(f"{count} at once", count, arrivals=(0.0,) * count)
+    return {
+        "synchronous": [_by_clients(1, settings)],
+        "throughput": [at_once],
+        "sweep": [_by_clients(1, settings), at_once],
+    }.get(settings.profile) or [
+        _by_clients(clients, settings) for clients in settings.concurrency or _CLIENTS
+    ]
+
+
+def between(runs: Sequence[Run], settings: BenchSettings) -> list[Load]:
+    """Even rates from that of one client, of the first run, to that of all at once, of the second,
+    which is the last of them; none if the second was not faster."""
+    slow, fast = (sum(o.answer is not None for o in run.outcomes) / run.seconds for run in runs)
+    if not slow < fast:
+        return []
+    steps = range(1, _BETWEEN + 1)
+    rates = [slow + (fast - slow) * step / _BETWEEN for step in steps]
+    return [_at_rate(rate, settings, is_even=True) for rate in rates]
+
+
+def _by_clients(clients: int, settings: BenchSettings) -> Load:
+    least = _PAIRS if settings.compare else _LEAST
+    count = settings.requests or max(least, _PER_CLIENT * clients)
+    return Load(f"{clients} client{'s' * (clients > 1)}", count, clients)
+
+
+def _at_rate(rate: float, settings: BenchSettings, *, is_even: bool) -> Load:
+    count = settings.requests or max(_LEAST, round(_SECONDS * rate))
+    even = list(accumulate(repeat(1 / rate, count - 1), initial=0.0))
+    arrivals = even if is_even else poisson(rate, count, settings.seed)
+    return Load(f"{rate:.3g} req/s", count, arrivals=tuple(arrivals))

@@ -1,0 +1,139 @@
+"""A conversation of `chat`: its messages, the request for the next answer, and files of it."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.cli import openai
+from mindspore_serving.cli.endpoint import Endpoint
+from mindspore_serving.errors import InvalidInputs
+
+_LEAST = 0.1  # seconds; pieces that came all at once have no speed
+_ROLES = ("system", "user", "assistant")
+
+
+@dataclass(slots=True)
+class Conversation:
+    """The messages so far, and the model.  `sampling` are fields of the request.
+
+    `file` is where it was saved, or loaded from.
+    """
+
+    endpoint: Endpoint
+    model: str
+    sampling: dict[str, Any]
+    timeout: float
+    system: str = ""
+    turns: list[dict[str, str]] = field(default_factory=list)
+    file: Path | None = None
+
+    def ask(self, text: str, say: Callable[[openai.Delta], None]) -> str:
+        """Give each piece of the answer to `say`; returns its times and counts as text.
+
+        A question without an answer is forgotten, a part of one is kept.  Raises ServingError.
+        """
+        asked = {"role": "user", "content": text}
+        answer: list[str] = []
+        times = _Times(time.monotonic())
+        try:
+            stream = openai.stream_chat(self.endpoint, self._request(asked), self.timeout)
+            with closing(stream) as deltas:
+                for delta in deltas:
+                    times.note(delta)
+                    answer.append(delta.text)
+                    say(delta)
+        finally:
+            if any(answer):
+                self.turns += [asked, {"role": "assistant", "content": "".join(answer)}]
+        return times.text()
+
+    def begin(self) -> None:
+        """Forget the messages, and the file."""
+        self.turns.clear()
+        self.file = None
+
+    def save(self, path: Path) -> None:
+        """Write the conversation as the body of a request, readable by its owner alone.
+
+        Raises InvalidInputs if it cannot, or if `path` is a file of something else.
+        """
+        new = 0 if path == self.file else os.O_EXCL
+        text = json.dumps(self._request(), indent=1, ensure_ascii=False) + "\n"
+        try:
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | new, 0o600)
+            with open(made, "w", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise InvalidInputs(f"{path} exists already: give another name") from None
+        except (OSError, UnicodeEncodeError) as error:
+            raise InvalidInputs(f"cannot write {path}: {error}") from error
+        self.file = path
+
+    def load(self, path: Path) -> None:
+        """Go on with the messages of a file, and with the present model.  Raises InvalidInputs."""
+        messages = _read(path)
+        is_system = messages[0]["role"] == "system"
+        self.system = messages.pop(0)["content"] if is_system else ""
+        self.turns, self.file = messages, path
+
+    def _request(self, *more: dict[str, str]) -> dict[str, Any]:
+        system = [{"role": "system", "content": self.system}] * bool(self.system)
+        return {"model": self.model, "messages": [*system, *self.turns, *more], **self.sampling}
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """The messages of a file, at least one.  Raises InvalidInputs."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        messages = [{"role": one["role"], "content": one["content"]} for one in found["messages"]]
+    except OSError as error:
+        raise InvalidInputs(f"cannot read {path}: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _no_conversation(path) from error
+    for one in messages:
+        if one["role"] not in _ROLES or not isinstance(one["content"], str):
+            raise _no_conversation(path)
+    if not messages:
+        raise _no_conversation(path)
+    return messages
+
+
+def _no_conversation(path: Path) -> InvalidInputs:
+    return InvalidInputs(
+        f'{path} is no conversation: expected a JSON object with "messages", each with a "role" '
+        f'({", ".join(_ROLES)}) and a text as "content"'
+    )
+
+
+@dataclass(slots=True)
+class _Times:
+    sent: float
+    first: float = 0.0
+    last: float = 0.0
+    usage: dict[str, Any] | None = None
+    finish_reason: str = ""
+
+    def note(self, delta: openai.Delta) -> None:
+        if delta.text or delta.thought:
+            self.last = time.monotonic()
+            self.first = self.first or self.last
+        self.usage = delta.usage or self.usage
+        self.finish_reason = delta.finish_reason or self.finish_reason
+
+    def text(self) -> str:
+        if not self.first:
+            return "the answer is empty"
+        found = [f"first word after {self.first - self.sent:.2f} s"]
+        if self.usage is not None:
+            count = int(self.usage["completion_tokens"])
+            found.insert(0, f"{count} tokens")
+            if count > 1 and self.last >= self.first + _LEAST:
+                found.append(f"{(count - 1) / (self.last - self.first):.1f} tokens/s")
+        if self.finish_reason == "length":
+            found.append("cut off: no more tokens allowed")
+        return ", ".join(found)

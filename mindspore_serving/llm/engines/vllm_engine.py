@@ -1,0 +1,270 @@
+"""vLLM behind our processing: token ids in, token ids out, by its asynchronous engine.
+
+Each answer is a request of vLLM's, so one that ends by a stop text is aborted there by itself.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from vllm.exceptions import VLLMClientError
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.sampling_params import SamplingParams as VllmParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from mindspore_serving import log
+from mindspore_serving.core.generation import (
+    FinishReason,
+    Generated,
+    SamplingParams,
+    TokenLogprob,
+    join,
+)
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.branch import PROMPT
+from mindspore_serving.llm.engine.request import ModelLimits, Request, check_place, make_request
+from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
+from mindspore_serving.llm.engines import vllm_sampling
+from mindspore_serving.llm.engines.answers import Answer
+from mindspore_serving.llm.engines.base import Model, Outputs
+from mindspore_serving.llm.engines.vllm_stats import StepStats
+from mindspore_serving.llm.grammar.compiler import CompiledGrammar
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+_FAILED = "the model failed; see the log"
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """A request that vLLM has."""
+
+    request: Request
+    place: dict[str, Any]  # how it is scheduled: priority, cache_salt and adapter
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    has_begun: bool = False
+    num_cached: int = 0
+
+
+class VllmEngine:
+    """See `base.TaskEngine`."""
+
+    can_generate = True
+    embedding_size = 0
+
+    def __init__(self, llm: AsyncLLM, model: Model, config: EngineConfig, stats: StepStats) -> None:
+        own = llm.vllm_config
+        self._llm = llm
+        self._config = config
+        self._stats = stats
+        self.max_model_len: int = own.model_config.max_model_len
+        self.vocab_size: int = own.model_config.get_vocab_size()
+        self.block_size: int = own.cache_config.block_size
+        self.num_blocks: int = own.cache_config.num_gpu_blocks or 0
+        self.on_step: Callable[[int], None] | None = None
+        self._limits = ModelLimits(
+            vocab_size=self.vocab_size,
+            max_model_len=self.max_model_len,
+            adapters=range(1, 1 + len(config.adapters)),
+            eos_ids=model.eos_ids,
+            tokenizer=model.tokenizer,
+        )
+        self._special_ids = _special_ids(model.tokenizer)
+        self.adapters = AdapterNames(config.adapters)
+        self._adapters = [
+            LoRARequest(name, place, str(path))
+            for place, (name, path) in enumerate(config.adapters.items(), 1)
+        ]
+        self._running: dict[str, _Running] = {}
+        self._deliver: Callable[[Outputs], None] = lambda _: None
+        self._fail: Callable[[BaseException], None] = lambda _: None
+
+    @property
+    def num_open(self) -> int:
+        return len(self._running)
+
+    def describe(self) -> str:
+        capacity = self.num_blocks * self.block_size
+        own = self._llm.vllm_config
+        return (
+            f"weights {self._config.quantization or 'as stored'}, {own.model_config.dtype}; cache "
+            f"of {capacity:,} tokens ({self.num_blocks:,} blocks of {self.block_size}); at most "
+            f"{own.scheduler_config.max_num_seqs} sequences and "
+            f"{own.scheduler_config.max_num_batched_tokens} tokens in a step"
+        )
+
+    def begin(
+        self, deliver: Callable[[Outputs], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        self._deliver, self._fail = deliver, fail
+        self._stats.on_step = self.on_step
+
+    def add(
+        self,
+        request_id: str,
+        prompt_ids: Iterable[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        adapter: int = 0,
+        grammar: CompiledGrammar | None = None,
+        continues: bool = False,
+        bad_words_ids: list[list[int]] | None = None,
+    ) -> None:
+        """See `base.LanguageEngine`."""
+        vllm_sampling.check(params)
+        request = make_request(
+            request_id, prompt_ids, params, self._limits, grammar=grammar, words=bad_words_ids
+        )
+        request.continues = continues
+        check_place(priority, cache_salt, adapter, self._limits)
+        self._check_room(len(request.prompt_ids))
+        lora = self._adapters[adapter - 1] if adapter else None
+        place = {"priority": priority, "lora_request": lora}
+        running = _Running(request, {"place": place, "cache_salt": cache_salt})
+        sampling = [self._to_vllm(request, index) for index in range(params.n)]
+        self._running[request_id] = running
+        self._stats.num_prompt_tokens += len(request.prompt_ids)
+        loop = asyncio.get_running_loop()
+        for index, one in enumerate(sampling):
+            running.tasks.append(loop.create_task(self._generate(running, index, one)))
+
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> NoReturn:
+        """Raises InvalidInputs: models that generate do not embed here."""
+        raise InvalidInputs("engine vllm does not embed")
+
+    def abort(self, request_id: str) -> bool:
+        running = self._running.pop(request_id, None)
+        for task in running.tasks if running else ():
+            task.cancel()
+        return running is not None
+
+    def stats(self) -> EngineStats:
+        return self._stats.read(self.num_blocks)
+
+    def close(self) -> None:
+        self._llm.shutdown()
+
+    def _check_room(self, num_tokens: int) -> None:
+        running = list(self._running.values())
+        waiting = running[self._config.max_num_seqs :]  # those that came last
+        held = sum(len(one.request.prompt_ids) for one in waiting)
+        check_room(self._config, "requests", len(waiting), held, num_tokens)
+
+    def _to_vllm(self, request: Request, index: int) -> VllmParams:
+        forms = vllm_sampling.structured(request, self._special_ids)
+        try:
+            return VllmParams(
+                **vllm_sampling.translate(request, index),
+                output_kind=RequestOutputKind.DELTA,
+                structured_outputs=None if forms is None else StructuredOutputsParams(**forms),
+            )
+        except (VLLMClientError, ValueError) as error:
+            raise InvalidInputs(f"engine vllm refuses the parameters: {error}") from None
+
+    async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
+        """One answer, to its end."""
+        request, answer = running.request, Answer(running.request, index)
+        prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_ids}
+        if running.place["cache_salt"]:
+            prompt["cache_salt"] = running.place["cache_salt"]
+        name = f"{request.request_id}/{index}"
+        outputs = self._llm.generate(prompt, params, name, **running.place["place"])
+        try:
+            async for output in outputs:
+                self._take(running, answer, output)
+                if answer.is_done:
+                    break
+            if not answer.is_done:
+                self._put(running, answer.end(FinishReason.ERROR, _FAILED))
+        except EngineDeadError as error:
+            self._fail(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._refuse(running, error)
+        finally:
+            await outputs.aclose()  # aborts what goes on
+
+    def _refuse(self, running: _Running, error: Exception) -> None:
+        """vLLM has ended the request by `error`."""
+        reason: ServingError = ServingError(_FAILED)
+        if isinstance(error, VLLMClientError | ValueError):
+            reason = InvalidInputs(f"engine vllm refuses the request: {error}")
+        else:
+            log.error("vLLM failed: %s", error, exc_info=True)
+        request_id = running.request.request_id
+        if self.abort(request_id):
+            self._deliver([(request_id, reason)])
+
+    def _take(self, running: _Running, answer: Answer, output: Any) -> None:
+        if not running.has_begun:
+            running.has_begun = True
+            at = getattr(output.metrics, "scheduled_ts", 0.0) or time.monotonic()
+            self._deliver([(running.request.request_id, FirstStep(at))])
+        running.num_cached = max(running.num_cached, output.num_cached_tokens or 0)
+        if output.prompt_logprobs and running.request.num_scored == 0:
+            self._score(running, output.prompt_logprobs)
+        (new,) = output.outputs
+        logprobs = None
+        if new.logprobs is not None:
+            logprobs = [_entry(*pair) for pair in zip(new.token_ids, new.logprobs, strict=True)]
+        written = answer.write(new.token_ids, logprobs)
+        self._stats.num_generated += len(new.token_ids)
+        if new.finish_reason is not None and not answer.is_done:
+            kind = FinishReason.ABORT if new.finish_reason == "abort" else FinishReason.ERROR
+            known = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+            kind = known.get(new.finish_reason, kind)
+            cause = _FAILED if kind is FinishReason.ERROR else None
+            last = answer.end(kind, cause)
+            written = last if written is None else join([written, last])
+        if written is not None:
+            self._put(running, written)
+
+    def _score(self, running: _Running, scored: list[Any]) -> None:
+        """Give the log-probabilities of the prompt, whose first token follows nothing."""
+        ids = running.request.prompt_ids
+        running.request.num_scored = len(ids)
+        pairs = zip(ids, scored, strict=True)
+        entries = tuple(() if one is None else _entry(token_id, one) for token_id, one in pairs)
+        piece = Generated(PROMPT, tuple(ids), "", entries)
+        self._deliver([(running.request.request_id, piece)])
+
+    def _put(self, running: _Running, generated: Generated) -> None:
+        request = running.request
+        if request.request_id not in self._running:
+            return  # aborted
+        if generated.finish_reason is not None:
+            generated = replace(generated, num_cached_tokens=running.num_cached)
+            request.open.discard(generated.index)
+            if not request.open:
+                del self._running[request.request_id]
+        self._deliver([(request.request_id, generated)])
+
+
+def _entry(token_id: int, found: Mapping[int, Any]) -> tuple[TokenLogprob, ...]:
+    """The token's own log-probability, then the likeliest; vLLM counts ranks from 1."""
+    own = TokenLogprob(token_id, found[token_id].logprob, found[token_id].rank - 1)
+    rows = sorted(found.items(), key=lambda pair: pair[1].rank)
+    # The own one is among vLLM's rows in any case, but among the likeliest only by its rank.
+    is_likely = own.rank < len(rows) - 1 or [*found][0] != token_id
+    others = [
+        TokenLogprob(other, one.logprob, one.rank - 1)
+        for other, one in rows
+        if other != token_id or is_likely
+    ]
+    return (own, *others)
+
+
+def _special_ids(tokenizer: Tokenizer | None) -> dict[str, int]:
+    """The special tokens by their texts."""
+    if tokenizer is None:
+        return {}
+    found = [one for one in range(tokenizer.vocab_size) if tokenizer.is_special(one)]
+    return {tokenizer.token_bytes(one).decode("utf-8", "replace"): one for one in found}

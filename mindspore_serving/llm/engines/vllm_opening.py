@@ -1,0 +1,87 @@
+"""Opens a model in vLLM: our options as vLLM's, and what went wrong in its processes."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+# Before vLLM is imported: its processes must not inherit our threads, and nothing calls home.
+for _name, _value in {
+    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}.items():
+    os.environ.setdefault(_name, _value)
+
+from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
+from vllm.platforms import current_platform  # noqa: E402
+from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
+
+from mindspore_serving.core.generation import MAX_LOGPROBS  # noqa: E402
+from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
+from mindspore_serving.llm.config import EngineConfig  # noqa: E402
+from mindspore_serving.llm.engines import check_options  # noqa: E402
+from mindspore_serving.llm.engines.base import Model  # noqa: E402
+from mindspore_serving.llm.engines.errors_of_children import last_errors  # noqa: E402
+from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
+from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
+
+_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_NAMES = {
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "kv_cache_memory": "kv_cache_memory_bytes",
+    "block_size": "block_size",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "quantization": "quantization",
+    "tensor_parallel": "tensor_parallel_size",
+    "enable_prefix_caching": "enable_prefix_caching",
+}
+_ALWAYS = ("max_num_seqs", "enable_prefix_caching")  # also where they are not given
+_DEFAULTS = EngineConfig()
+
+
+def open_engine(model: Model, config: EngineConfig, options: Mapping[str, Any]) -> VllmEngine:
+    """Raises StartError with the reason that vLLM gives."""
+    check_options("vllm", options, frozenset(one.name for one in fields(AsyncEngineArgs)))
+    stats = StepStats()
+    with last_errors() as errors:
+        try:
+            arguments = AsyncEngineArgs(**{**_arguments(model, config), **options})
+            llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[stats.logger])
+        except (Exception, SystemExit) as error:
+            said = [*errors.lines(), str(error).strip().split("\n")[0] or repr(error)]
+            raise StartError(f"engine vllm cannot open the model: {said[0]}") from error
+    return VllmEngine(llm, model, config, stats)
+
+
+def _arguments(model: Model, config: EngineConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": str(model.directory),
+        "skip_tokenizer_init": model.tokenizer is None,
+        "scheduling_policy": "priority",
+        "max_logprobs": MAX_LOGPROBS,
+        "generation_config": "vllm",  # ours are applied before
+        "structured_outputs_config": {"backend": "guidance"},
+        "disable_log_stats": True,
+    }
+    for name, theirs in _NAMES.items():
+        if name in _ALWAYS or getattr(config, name) != getattr(_DEFAULTS, name):
+            found[theirs] = getattr(config, name)
+    found["dtype"] = _DTYPES.get(config.dtype, config.dtype)
+    _check_device(config.device)
+    if config.adapters:
+        found |= {"enable_lora": True, "max_loras": len(config.adapters)}
+    return found
+
+
+def _check_device(device: str) -> None:
+    kind, _, number = device.partition(":")
+    if kind not in ("auto", current_platform.device_type):
+        raise InvalidInputs(
+            f"device is {device!r}, but this vllm is for {current_platform.device_type}"
+        )
+    if number:
+        os.environ["CUDA_VISIBLE_DEVICES"] = number

@@ -1,0 +1,69 @@
+"""What vLLM reports of its steps, summed up as our numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from mindspore_serving.llm.engine.stats import EngineStats
+
+
+class StepStats:
+    """Of one engine."""
+
+    def __init__(self) -> None:
+        self.on_step: Callable[[int], None] | None = None
+        self.num_prompt_tokens = self.num_generated = 0
+        self._num_running = self._num_waiting = self._num_steps = 0
+        self._queries = self._hits = self._preemptions = self._guesses = self._right = 0
+        self._usage = 0.0  # share of the cache
+
+    def logger(self, *_: Any) -> StatLoggerBase:
+        """What vLLM reports to."""
+        return _Logger(self)
+
+    def record(self, scheduler: Any, iteration: Any) -> None:
+        """A step."""
+        if scheduler is not None:
+            self._num_steps += 1
+            self._num_running = scheduler.num_running_reqs
+            self._num_waiting = scheduler.num_waiting_reqs
+            self._usage = scheduler.kv_cache_usage
+            self._queries += scheduler.prefix_cache_stats.queries
+            self._hits += scheduler.prefix_cache_stats.hits
+            guessed = scheduler.spec_decoding_stats
+            if guessed is not None:
+                self._guesses += guessed.num_draft_tokens
+                self._right += guessed.num_accepted_tokens
+            if self.on_step is not None and self._num_running:
+                self.on_step(self._num_running)
+        if iteration is not None:
+            self._preemptions += iteration.num_preempted_reqs
+
+    def read(self, num_blocks: int) -> EngineStats:
+        return EngineStats(
+            num_running=self._num_running,
+            num_waiting=self._num_waiting,
+            num_blocks=num_blocks,
+            num_free_blocks=round(num_blocks * (1 - self._usage)),
+            num_cached_blocks=0,  # vLLM does not report them
+            num_steps=self._num_steps,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_generated_tokens=self.num_generated,
+            num_cache_queries=self._queries,
+            num_cache_hits=self._hits,
+            num_preemptions=self._preemptions,
+            num_guesses=self._guesses,
+            num_right_guesses=self._right,
+        )
+
+
+class _Logger(StatLoggerBase):  # type: ignore[misc]  # a class of vLLM's, which is not typed here
+    def __init__(self, stats: StepStats) -> None:
+        self._stats = stats
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        self._stats.record(scheduler_stats, iteration_stats)
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""

@@ -1,0 +1,126 @@
+"""A layer's attention: projections, norms of queries and keys, positions.
+
+Latent attention (DeepSeek's MLA) is widened to whole keys and values before they reach the cache,
+which holds as many features of each head as with any other attention.
+"""
+
+from dataclasses import dataclass
+
+from mindspore_serving.llm.models.architecture import (
+    OF_ALL,
+    OF_EACH_HEAD,
+    PAIRS,
+    RMS_PLUS_ONE,
+    UNWEIGHTED,
+)
+from mindspore_serving.llm.models.layer import Layer
+from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
+from mindspore_serving.llm.models.positions import alibi_slopes
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.spec_parts import Latent
+
+LATENT_EPS = 1e-6  # of the norms within latent attention, which config.json does not have
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What layers need to know of the tokens' positions, computed once in a pass."""
+
+    tables: Tensor | None
+    local: Tensor | None  # of layers with a window
+    growth: Tensor | None
+    slopes: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, ops: Ops, spec: ModelSpec, inputs: Inputs) -> "Positions":
+        tables = local = growth = slopes = None
+        if any(spec.rotated):
+            tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
+            local = tables
+        if spec.local_rope is not None:
+            other = spec.local_rope
+            local = ops.rope_tables(inputs.positions, other.inv_freq, other.scale)
+        if spec.temperature:
+            t = spec.temperature
+            growth = ops.growth(inputs.positions, t.beta, t.length, t.first)
+        if spec.form.alibi:
+            scale = spec.attention_scale if spec.form.alibi_scaled else 1.0
+            slopes = tuple(slope * scale for slope in alibi_slopes(spec.num_heads))
+        return cls(tables, local, growth, slopes)
+
+
+def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
+    ops, spec, names, index = layer.ops, layer.spec, layer.form.names, layer.index
+    tables = positions.local if spec.windows[index] else positions.tables
+    if not spec.rotated[index]:
+        tables = None
+    if spec.latent:
+        q, k, v = _latent(layer, spec.latent, h, tables)
+    else:
+        q, k, v = _projected(layer, h, tables)
+    if spec.temperature and index in spec.temperature.layers:
+        q = ops.mul(q, positions.growth)
+    out = ops.attention(index, q, k, v, spec.attention(index, positions.slopes))
+    if spec.latent:
+        rest = spec.head_dim - spec.latent.value
+        out, *_ = ops.split_heads(out, spec.num_heads, (spec.latent.value, rest))
+    return ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
+
+
+def _projected(layer: Layer, h: Tensor, tables: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    ops, spec, form = layer.ops, layer.spec, layer.form
+    sizes = (spec.q_size, spec.kv_size, spec.kv_size)
+    q, k, v = layer.projected(h, form.names.qkv, sizes, spec.qkv_bias)
+    # Without a weight, only layers with positions have the norm (Llama 4).
+    is_normed = spec.qk_norm and (form.qk_norm != UNWEIGHTED or tables is not None)
+    if is_normed and not form.norm_after_rope:
+        q, k = _normed(layer, q, k)
+    if tables is not None:
+        pairs = form.rope == PAIRS
+        q = ops.rope(q, tables, spec.num_heads, pairs=pairs)
+        k = ops.rope(k, tables, spec.num_kv_heads, pairs=pairs)
+    if is_normed and form.norm_after_rope:
+        q, k = _normed(layer, q, k)
+    return q, k, v
+
+
+def _normed(layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    names, spec = layer.form.names, layer.spec
+    return (
+        _head_norm(layer, q, names.q_norm, spec.num_heads),
+        _head_norm(layer, k, names.k_norm, spec.num_kv_heads),
+    )
+
+
+def _head_norm(layer: Layer, x: Tensor, name: str, num_heads: int) -> Tensor:
+    ops, form, eps = layer.ops, layer.form, layer.spec.norm_eps
+    if form.qk_norm == OF_ALL:
+        return layer.norm(x, name)
+    if form.qk_norm == OF_EACH_HEAD:
+        return ops.head_layer_norm(x, layer.weight(name), num_heads, eps)
+    weight = None if form.qk_norm == UNWEIGHTED else layer.weight(name)
+    return ops.head_rms_norm(x, weight, num_heads, eps, plus_one=form.norm == RMS_PLUS_ONE)
+
+
+def _latent(
+    layer: Layer, latent: Latent, h: Tensor, tables: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    ops, spec, prefix = layer.ops, layer.spec, "self_attn."
+    heads, pairs, width = spec.num_heads, layer.form.rope == PAIRS, spec.head_dim
+    x = h
+    if latent.q_rank:
+        x = layer.linear(h, f"{prefix}q_a_proj", spec.qkv_bias)
+        x = ops.rms_norm(x, layer.weight(f"{prefix}q_a_layernorm"), LATENT_EPS)
+    q = layer.linear(x, f"{prefix}q_b_proj" if latent.q_rank else f"{prefix}q_proj", False)
+    plain, turned = ops.split_heads(q, heads, (latent.plain, latent.rotated))
+    turned = ops.rope(turned, tables, heads, pairs=pairs)
+    q = ops.join_heads((plain, turned), heads, width)
+
+    both = layer.linear(h, f"{prefix}kv_a_proj_with_mqa", spec.qkv_bias)
+    small, turned = ops.split(both, (latent.kv_rank, latent.rotated))
+    small = ops.rms_norm(small, layer.weight(f"{prefix}kv_a_layernorm"), LATENT_EPS)
+    wide = layer.linear(small, f"{prefix}kv_b_proj", False)
+    plain, values = ops.split_heads(wide, heads, (latent.plain, latent.value))
+    turned = ops.repeat_head(ops.rope(turned, tables, 1, pairs=pairs), heads)
+    k = ops.join_heads((plain, turned), heads, width)
+    return q, k, ops.join_heads((values,), heads, width)

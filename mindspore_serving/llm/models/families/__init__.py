@@ -1,0 +1,8 @@
+"""The descriptions of the architectures that generate: the first of config.json's `architectures`
+-> its `Architecture`.  Another one that differs by names, norms or scales is one more row.
+"""
+
+from mindspore_serving.llm.models.architecture import Architecture
+from mindspore_serving.llm.models.families import gpt, llama, mixtures
+
+FAMILIES: dict[str, Architecture] = {**llama.ROWS, **gpt.ROWS, **mixtures.ROWS}

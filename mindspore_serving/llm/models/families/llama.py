@@ -1,0 +1,220 @@
+"""Architectures near Llama: RMS norms, gated feed-forward blocks, rotary positions.
+
+A row says only what differs.  Knows no runtime.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.architecture import (
+    HALVES,
+    OF_ALL,
+    OF_HEAD,
+    PAIRS,
+    RMS_PLUS_ONE,
+    Architecture,
+    Config,
+    Names,
+)
+from mindspore_serving.llm.models.config_types import size
+
+# config.json's name -> what is accepted, of what no row computes otherwise.
+PLAIN = {"pretraining_tp": (1,), "use_bidirectional_attention": (False,), "clip_qkv": ()}
+ATTENTION_BIASED: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
+AFTER: dict[str, Any] = {  # norms behind the blocks
+    "after_attention": "post_attention_layernorm",
+    "after_mlp": "post_feedforward_layernorm",
+}
+POST_NORMS = Names(attention_norm="", mlp_norm="", **AFTER)
+SANDWICH = Names(mlp_norm="pre_feedforward_layernorm", **AFTER)
+FUSED_GATE = ("mlp.gate_up_proj",)
+
+LLAMA = Architecture(
+    qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", fixed=PLAIN,
+    cut=True,
+)  # fmt: skip
+MISTRAL = Architecture(fixed=PLAIN, cut=True)
+QWEN2 = Architecture(
+    qkv_bias=True, defaults={"use_sliding_window": False}, fixed=PLAIN, cut=True,
+)  # fmt: skip
+QWEN3 = Architecture(
+    qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=OF_HEAD,
+    defaults={"use_sliding_window": False}, fixed=PLAIN, cut=True,
+)  # fmt: skip
+INTERNLM2 = Architecture(
+    names=Names(
+        embedding="model.tok_embeddings", head="output", attention_norm="attention_norm",
+        fused="attention.wqkv", qkv=("attention.wq", "attention.wk", "attention.wv"),
+        output="attention.wo", mlp_norm="ffn_norm",
+        gate_up=("feed_forward.w1", "feed_forward.w3"), down="feed_forward.w2",
+    ),
+    qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True,
+)  # fmt: skip
+
+
+def _baichuan(form: Architecture, config: Config) -> Architecture:
+    """13B has ALiBi, and no limit of positions but that of its tokenizer."""
+    return replace(form, alibi="max_position_embeddings" not in config)
+
+
+def _gemma(config: Config) -> Config:
+    hidden = size(config, "hidden_size")
+    act = config.get("hidden_activation") or config.get("hidden_act")
+    tanh = "gelu_pytorch_tanh"  # what the first Gemma's "gelu" means
+    return {
+        "embedding_multiplier": hidden**0.5,
+        "hidden_activation": tanh if act in (None, "gelu") else act,
+    }
+
+
+GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
+GEMMA = Architecture(
+    norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
+    cut=True,
+)  # fmt: skip
+GEMMA2 = replace(
+    GEMMA,
+    names=SANDWICH,
+    defaults={
+        **GEMMA_DEFAULTS,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+    },
+)
+GEMMA3 = replace(
+    GEMMA,
+    names=SANDWICH,
+    qk_norm=OF_HEAD,
+    defaults={
+        **GEMMA_DEFAULTS,
+        "query_pre_attn_scalar": 256,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
+)
+
+
+def _olmo3(config: Config) -> Config:
+    """Layers with a window have positions without any scaling, if config.json has one for all."""
+    return {"rope_local_base_freq": config.get("rope_theta") or 10000.0}
+
+
+OLMO2 = Architecture(
+    names=POST_NORMS, qk_norm=OF_ALL, **ATTENTION_BIASED, fixed=PLAIN,
+)  # fmt: skip
+OLMO3 = replace(OLMO2, read=_olmo3, defaults={"sliding_window": 4096, "sliding_window_pattern": 4})
+EXAONE4 = Architecture(
+    names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, cut=True,
+    defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+)  # fmt: skip
+
+
+def _granite4(config: Config) -> Config:
+    """The dense models of the fourth generation, whose class is one of models with Mamba layers."""
+    for kind in config.get("layer_types") or ():
+        if kind not in ("attention", "full_attention"):
+            raise StartError(
+                f"config.json has layers of {kind!r} in layer_types, expected attention: the state "
+                "of Mamba layers is no keys and values"
+            )
+    return {"intermediate_size": config.get("shared_intermediate_size"), "layer_types": None}
+
+
+def _granite4_positions(form: Architecture, config: Config) -> Architecture:
+    kind = config.get("position_embedding_type")
+    if kind not in (None, "nope", "rope"):
+        raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
+    return replace(form, rope=HALVES if kind == "rope" else "")
+
+
+def _minicpm3(config: Config) -> Config:
+    hidden, layers = size(config, "hidden_size"), size(config, "num_hidden_layers")
+    return {
+        "embedding_multiplier": config.get("scale_emb") or 1.0,
+        "residual_multiplier": (config.get("scale_depth") or layers**0.5) / layers**0.5,
+        "logits_scaling": hidden / size(config, "dim_model_base", default=hidden),
+    }
+
+
+ROWS: dict[str, Architecture] = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": MISTRAL,
+    "MinistralForCausalLM": MISTRAL,
+    "Ministral3ForCausalLM": MISTRAL,
+    "Mistral3ForConditionalGeneration": MISTRAL,
+    "Qwen2ForCausalLM": QWEN2,
+    "Qwen3ForCausalLM": QWEN3,
+    "SmolLM3ForCausalLM": replace(
+        LLAMA,
+        defaults={
+            "tie_word_embeddings": True, "rope_theta": 2_000_000.0, "use_sliding_window": False,
+            "no_rope_layer_interval": 4,
+        },
+    ),
+    "SeedOssForCausalLM": replace(
+        LLAMA, output_bias="attention_out_bias",
+        defaults={"attention_bias": True, "head_dim": 128},
+    ),
+    "InternLMForCausalLM": Architecture(
+        qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True
+    ),
+    "InternLM2ForCausalLM": INTERNLM2,
+    "InternLM3ForCausalLM": Architecture(
+        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN, cut=True
+    ),
+    "BaichuanForCausalLM": Architecture(
+        names=Names(qkv=("self_attn.W_pack",)), variant=_baichuan, fixed=PLAIN
+    ),
+    "Phi3ForCausalLM": Architecture(
+        names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), fixed=PLAIN, cut=True
+    ),
+    "GemmaForCausalLM": GEMMA,
+    "Gemma2ForCausalLM": GEMMA2,
+    "Gemma3ForCausalLM": GEMMA3,
+    "Gemma3ForConditionalGeneration": GEMMA3,
+    "GraniteForCausalLM": replace(LLAMA, defaults={"attention_multiplier": 1.0}),
+    "GraniteMoeHybridForCausalLM": replace(
+        LLAMA, names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
+        mlp_bias=False, read=_granite4, variant=_granite4_positions,
+        defaults={"attention_multiplier": 1.0, "num_local_experts": 8},
+        fixed={**PLAIN, "num_local_experts": (0,)},
+    ),
+    "Olmo2ForCausalLM": OLMO2,
+    "Olmo3ForCausalLM": OLMO3,
+    "Exaone4ForCausalLM": EXAONE4,
+    "Ernie4_5ForCausalLM": Architecture(
+        rope=PAIRS, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", fixed=PLAIN,
+        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0}, cut=True,
+    ),
+    "HunYuanDenseV1ForCausalLM": Architecture(
+        names=Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, fixed=PLAIN, cut=True,
+    ),
+    "GlmForCausalLM": Architecture(
+        names=Names(gate_up=FUSED_GATE), rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN,
+        defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128}, cut=True,
+    ),
+    "Glm4ForCausalLM": Architecture(
+        names=Names(
+            gate_up=FUSED_GATE, after_attention="post_self_attn_layernorm",
+            after_mlp="post_mlp_layernorm",
+        ),
+        rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN, cut=True,
+        defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
+    ),
+    "MiniCPM3ForCausalLM": Architecture(
+        read=_minicpm3, **ATTENTION_BIASED, mlp_bias="mlp_bias", fixed=PLAIN,
+        defaults={"tie_word_embeddings": True, "scale_emb": 12, "scale_depth": 1.4,
+                  "dim_model_base": 256},
+    ),
+}  # fmt: skip

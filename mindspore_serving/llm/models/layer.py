@@ -1,0 +1,96 @@
+"""One layer's weights, norms, projections and dense feed-forward block, as its description says."""
+
+from dataclasses import dataclass
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.architecture import (
+    LAYER_PLAIN,
+    LAYER_PLUS_ONE,
+    RMS,
+    RMS_PLUS_ONE,
+    Architecture,
+)
+from mindspore_serving.llm.models.ops import Ops, Tensor, Weight
+from mindspore_serving.llm.models.spec import ModelSpec
+
+SILU = ("silu", "swish")
+GELU = {"gelu_new": True, "gelu_pytorch_tanh": True, "gelu_fast": True, "gelu": False}  # by tanh
+ACTIVATIONS = (*SILU, *GELU, "relu", "relu2")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Layer `index`."""
+
+    ops: Ops
+    spec: ModelSpec
+    index: int
+
+    @property
+    def form(self) -> Architecture:
+        return self.spec.form
+
+    def weight(self, name: str, kind: str = "weight") -> Weight:
+        return self.ops.weight(f"{self.form.names.layers}.{self.index}.{name}.{kind}")
+
+    def linear(self, x: Tensor, name: str, bias: bool) -> Tensor:
+        weight = self.weight(name, self.form.names.matrix)
+        return self.ops.linear(x, weight, self.weight(name, "bias") if bias else None)
+
+    def projected(
+        self, h: Tensor, names: tuple[str, ...], sizes: tuple[int, ...], bias: bool
+    ) -> list[Tensor]:
+        if len(names) == 1 and len(sizes) > 1:
+            return self.ops.split(self.linear(h, names[0], bias), sizes)
+        return [self.linear(h, name, bias) for name in names]
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        """`x` itself without a name: the architecture has no norm there."""
+        return norm(self.ops, self.spec, x, f"{self._prefix}{name}") if name else x
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.form.names.layers}.{self.index}."
+
+    def mlp(self, h: Tensor, prefix: str = "") -> Tensor:
+        """The dense block, whose result is summed over ranks by the caller.  With `prefix` the
+        matrices of a shared expert."""
+        ops, spec, names = self.ops, self.spec, self.form.names
+        gate_up, down = names.gate_up, names.down
+        if prefix:
+            gate_up, down = (f"{prefix}.gate_proj", f"{prefix}.up_proj"), f"{prefix}.down_proj"
+        if not self.form.gated:
+            (name,) = gate_up
+            h = activated(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
+            return self.linear(h, down, spec.mlp_bias)
+        sizes = (spec.intermediate_size, spec.intermediate_size)
+        gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
+        if spec.activation in SILU:
+            h = ops.silu_mul(gate, up)
+        else:
+            h = ops.mul(activated(ops, gate, spec.activation), up)
+        return self.linear(h, down, spec.mlp_bias)
+
+
+def activated(ops: Ops, x: Tensor, name: str) -> Tensor:
+    """Raises StartError for an activation that is not known."""
+    if name in SILU:
+        return ops.silu(x)
+    if name in GELU:
+        return ops.gelu(x, tanh=GELU[name])
+    if name not in ACTIVATIONS:
+        raise StartError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}")
+    x = ops.relu(x)
+    return ops.mul(x, x) if name == "relu2" else x
+
+
+def norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
+    """The architecture's norm with the weight `name`."""
+    kind = spec.form.norm
+    if kind == LAYER_PLAIN:
+        return ops.layer_norm(x, None, None, spec.norm_eps)
+    weight = ops.weight(f"{name}.weight")
+    if kind in (RMS, RMS_PLUS_ONE):
+        return ops.rms_norm(x, weight, spec.norm_eps, plus_one=kind == RMS_PLUS_ONE)
+    bias = ops.weight(f"{name}.bias") if spec.form.norm_bias else None
+    return ops.layer_norm(x, weight, bias, spec.norm_eps, plus_one=kind == LAYER_PLUS_ONE)

@@ -1,0 +1,72 @@
+"""What config.json says of each layer: its window, whether it has positions, experts.
+
+Plain decisions; knows no tensor.
+"""
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.architecture import Architecture, Config
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def windows(config: Config, num_layers: int) -> tuple[int, ...]:
+    """How many tokens each layer attends to, 0 for all."""
+    window = config.get("sliding_window") or 0
+    if not config.get("use_sliding_window", True):
+        window = 0
+    kinds = config.get("layer_types")
+    pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
+    first = (config.get("max_window_layers") or 0) if "use_sliding_window" in config else 0
+    if kinds is not None:
+        _check_kinds(kinds, num_layers)
+        return tuple(window if kind == SLIDING else 0 for kind in kinds)
+    if isinstance(pattern, str):  # of layers in turn, L with a window and G without (EXAONE)
+        letters = pattern * (num_layers // max(len(pattern), 1) + 1)
+        return tuple(window if letter == "L" else 0 for letter in letters[:num_layers])
+    if pattern:
+        return tuple(window if (i + 1) % pattern else 0 for i in range(num_layers))
+    return tuple(window if i >= first else 0 for i in range(num_layers))
+
+
+def _check_kinds(kinds: list[str], num_layers: int) -> None:
+    if len(kinds) != num_layers:
+        raise StartError(
+            f"config.json has {len(kinds)} layer_types, expected {num_layers}, one per layer"
+        )
+    for kind in kinds:
+        if kind not in (FULL, SLIDING):
+            raise StartError(
+                f"config.json has layers of {kind!r} in layer_types, expected {FULL} or {SLIDING}"
+            )
+
+
+def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:
+    """Whether each layer turns queries and keys; `sizes` are the windows."""
+    if not form.rope or form.alibi:
+        return (False,) * len(sizes)
+    flags = config.get("no_rope_layers")  # 1 is a layer that turns them, whatever the name says
+    if flags:
+        if len(flags) != len(sizes):
+            raise StartError(
+                f"config.json has {len(flags)} no_rope_layers, expected {len(sizes)}, one per layer"
+            )
+        return tuple(map(bool, flags))
+    step = config.get("no_rope_layer_interval")
+    if step:
+        return tuple((i + 1) % step != 0 for i in range(len(sizes)))
+    if form.rotated_windows and any(sizes):
+        return tuple(map(bool, sizes))
+    return (True,) * len(sizes)
+
+
+def sparse(config: Config, num_layers: int) -> frozenset[int]:
+    """The layers that are mixtures of experts."""
+    layers = config.get("moe_layers")
+    if layers is not None:
+        return frozenset(layers)
+    step = config.get("decoder_sparse_step") or 1
+    dense = set(config.get("mlp_only_layers") or ())
+    first = config.get("first_k_dense_replace") or 0
+    last = config.get("moe_layer_end_index")
+    end = num_layers if last is None or last == -1 else last + 1
+    return frozenset(i for i in range(first, end) if i not in dense and (i + 1) % step == 0)

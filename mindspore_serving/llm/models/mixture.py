@@ -1,0 +1,45 @@
+"""A feed-forward block of experts, of which a router chooses some for each token."""
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.architecture import Experts
+from mindspore_serving.llm.models.layer import SILU, Layer
+from mindspore_serving.llm.models.ops import Expert, Tensor
+from mindspore_serving.llm.models.spec_parts import Mixture
+
+
+def feed_forward(layer: Layer, h: Tensor) -> Tensor:
+    """The block of `layer`, of experts or dense, summed over ranks."""
+    mixture, names = layer.spec.mixture, layer.form.experts
+    if mixture and names and layer.index in mixture.layers:
+        return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
+    return layer.ops.all_reduce(layer.mlp(h))
+
+
+def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tensor:
+    ops, spec = layer.ops, layer.spec
+    if spec.activation not in SILU:
+        raise StartError(f"experts have the activation {spec.activation!r}, expected silu")
+    scores = layer.linear(h, names.router, names.router_bias)
+    correction = None
+    if names.correction:
+        correction = ops.weight(f"{layer.form.names.layers}.{layer.index}.{names.correction}")
+    experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
+    out = ops.moe(h, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
+
+
+def _expert(layer: Layer, names: Experts, index: int) -> Expert:
+    stems = [f"{names.prefix}.{index}.{leaf}" for leaf in (names.gate, names.up, names.down)]
+    gate, up, down = (layer.weight(stem) for stem in stems)
+    if not names.bias:
+        return Expert(gate, up, down)
+    first, second, third = (layer.weight(stem, "bias") for stem in stems)
+    return Expert(gate, up, down, (first, second, third))
+
+
+def _shared(layer: Layer, names: Experts, h: Tensor) -> Tensor:
+    ops = layer.ops
+    out = layer.mlp(h, names.shared)
+    if not names.shared_gate:
+        return out
+    return ops.mul(out, ops.sigmoid(layer.linear(h, names.shared_gate, bias=False)))

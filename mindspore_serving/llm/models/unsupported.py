@@ -1,0 +1,51 @@
+"""What an architecture has that no decoder here computes, and which ones near it are.
+
+For the message of a model that is refused.  Decides nothing else.
+"""
+
+import re
+from collections.abc import Collection
+from difflib import get_close_matches
+
+_STATE = "whose state is no keys and values, and for which there is no cache yet"
+# What the name begins with -> why; the first that matches counts.
+REASONS: tuple[tuple[str, str], ...] = (
+    (r"(Qwen3Next|Qwen3_5|KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
+     f"it has layers of linear attention, {_STATE}"),
+    (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|Plamo)",
+     f"it has Mamba layers, {_STATE}"),
+    (r"Lfm2", f"it has short convolutions, {_STATE}"),
+    (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
+    (r"Gemma(3n|4)", "its layers share keys and have embeddings of their own, which are not "
+     "computed"),
+    (r"(ChatGLM|GLMModel)", "it is the first form of GLM; GlmForCausalLM and Glm4ForCausalLM are "
+     "the same models as transformers has them"),
+    (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",
+     "it has an encoder and a decoder"),
+    (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",
+     "it is for pictures or sounds"),
+    (r"DeepseekV32", "it chooses keys by an index, which is not computed"),
+)  # fmt: skip
+_HEAD = re.compile(r"(ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)$")
+_VERSION = re.compile(r"[\d_.]*(Moe|MoE|Next|H)?$")
+
+
+def explained(name: str, known: Collection[str]) -> str:
+    """Why `name` is refused, and which of `known` are near it."""
+    reason = next((why for start, why in REASONS if re.match(start, name)), "")
+    near = nearest(name, known)
+    words = [reason or "it is not served"]
+    if near:
+        words.append(f"near it are {' and '.join(near)}")
+    return "; ".join(words)
+
+
+def nearest(name: str, known: Collection[str]) -> list[str]:
+    """At most three of `known` that are of the same family, or named alike."""
+    stem = _HEAD.sub("", name)
+    stems = {_HEAD.sub("", one): one for one in known}
+    family = _VERSION.sub("", stem).lower()
+    same = [one for own, one in stems.items() if family and own.lower().startswith(family)]
+    alike = [stems[own] for own in get_close_matches(stem, stems, 3, 0.7)]
+    alike += get_close_matches(name, known, 1, 0.9)  # a slip of the pen
+    return list(dict.fromkeys([*(one for one in alike if one in same), *same, *alike]))[:3]

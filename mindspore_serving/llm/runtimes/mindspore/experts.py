@@ -1,0 +1,53 @@
+"""A mixture of experts: which experts a token has, in numpy.  Knows no MindSpore."""
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.models.ops import Clamp, Routing
+
+F32 = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+
+
+def route(scores: F32, routing: Routing, correction: F32 | None) -> tuple[F32, Indices]:
+    """Shares and expert numbers, [T, top_k], of what the router gives, [T, experts]."""
+    if routing.scores == "sigmoid":
+        scores = _sigmoid(scores)
+    else:
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores = scores / scores.sum(-1, keepdims=True)
+    wanted = scores if correction is None else scores + correction.reshape(1, -1)
+    if routing.top_groups < routing.groups:
+        wanted = _of_best_groups(wanted, routing)
+    chosen = _largest(wanted, routing.top_k)
+    shares = np.take_along_axis(scores, chosen, -1)
+    if routing.normalize:
+        shares = shares / shares.sum(-1, keepdims=True)
+    return shares * np.float32(routing.scale), chosen
+
+
+def clamped(gate: F32, up: F32, clamp: Clamp) -> F32:
+    gate = np.minimum(gate, np.float32(clamp.limit))
+    up = np.clip(up, -clamp.limit, clamp.limit)
+    result: F32 = gate * _sigmoid(gate * np.float32(clamp.alpha)) * (up + 1)
+    return result
+
+
+def _sigmoid(x: F32) -> F32:
+    result: F32 = (np.tanh(x * np.float32(0.5)) + 1) * np.float32(0.5)
+    return result
+
+
+def _largest(x: F32, count: int) -> Indices:
+    return np.argpartition(-x, count - 1, axis=-1)[..., :count]
+
+
+def _of_best_groups(scores: F32, routing: Routing) -> F32:
+    """`scores` with those of other groups below all."""
+    grouped = scores.reshape(len(scores), routing.groups, -1)
+    count = 2 if routing.by_pairs else 1
+    rating = np.sort(grouped, -1)[..., -count:].sum(-1)
+    kept = np.full(rating.shape, -np.inf, np.float32)
+    np.put_along_axis(kept, _largest(rating, routing.top_groups), 0, -1)
+    masked: F32 = (grouped + kept[..., None]).reshape(scores.shape)
+    return masked

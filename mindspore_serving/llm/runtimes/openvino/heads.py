@@ -1,0 +1,117 @@
+"""What graphs compute head by head: norms, rotary positions, features cut and joined.
+
+A tensor is [tokens, heads * features] outside, and [tokens, 1, heads, features] within.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from openvino import opset13 as opset
+
+from mindspore_serving.llm.runtimes.openvino.nodes import (
+    TO_END,
+    Node,
+    expect,
+    f32,
+    features,
+    head_width,
+    i64,
+    name_of,
+    named,
+    reshaped,
+    sliced,
+)
+
+Tables: TypeAlias = tuple[Node, Node, int]  # cos and sin, and how many features they are for
+
+
+def rms(x: Node, gain: Node | None, eps: float) -> Node:
+    mean = opset.reduce_mean(opset.power(x, f32(2)), i64(-1), keep_dims=True)
+    inverse = opset.divide(f32(1), opset.sqrt(opset.add(mean, f32(eps))))
+    y = opset.multiply(x, inverse)
+    return y if gain is None else opset.multiply(gain, y)
+
+
+def rms_norm(x: Node, gain: Node | None, num_heads: int, eps: float) -> Node:
+    width = features(x)
+    heads = _heads(x, num_heads)
+    gain = None if gain is None else reshaped(gain, 1, 1, 1, -1)
+    return reshaped(rms(heads, gain, eps), -1, width)
+
+
+def layer_norm(x: Node, gain: Node, num_heads: int, eps: float) -> Node:
+    """`gain` has a row for each head."""
+    y = opset.mvn(_heads(x, num_heads), i64(-1), True, eps, "INSIDE_SQRT")
+    y = opset.multiply(y, reshaped(gain, 1, 1, num_heads, -1))
+    return reshaped(y, -1, features(x))
+
+
+def rope_tables(positions: Node, inv_freq: Sequence[float], scale: float) -> Tables:
+    frequencies = opset.constant(np.array([inv_freq], np.float32))
+    column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
+    angles = opset.multiply(column, frequencies)
+    both = opset.concat([angles, angles], -1)
+    width = 2 * len(inv_freq)
+    cos, sin = (
+        reshaped(table if scale == 1.0 else opset.multiply(table, f32(scale)), -1, 1, 1, width)
+        for table in (opset.cos(both), opset.sin(both))
+    )
+    return cos, sin, width
+
+
+def rope(x: Node, tables: Tables, num_heads: int, *, pairs: bool) -> Node:
+    cos, sin, rotated = tables
+    width, head_dim = features(x), head_width(x, num_heads, least=rotated)
+    heads = _heads(x, num_heads)
+    turned = heads if rotated == head_dim else sliced(heads, 0, rotated)
+    if pairs:  # to halves: what a score sums up may be in any order
+        turned = opset.concat([sliced(turned, 0, TO_END, 2), sliced(turned, 1, TO_END, 2)], -1)
+    first, second = sliced(turned, 0, rotated // 2), sliced(turned, rotated // 2, TO_END)
+    halves = opset.concat([opset.multiply(second, f32(-1)), first], -1)
+    y = opset.add(opset.multiply(turned, cos), opset.multiply(halves, sin))
+    if rotated != head_dim:
+        y = opset.concat([y, sliced(heads, rotated, TO_END)], -1)
+    return named(reshaped(y, -1, width), name_of(x))
+
+
+def growth(positions: Node, beta: float, length: int, first: int) -> Node:
+    """[T, 1], as `Ops.growth`."""
+    column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
+    whole = opset.floor(opset.divide(opset.add(column, f32(first)), f32(length)))
+    return opset.add(opset.multiply(opset.log(opset.add(whole, f32(1))), f32(beta)), f32(1))
+
+
+def split(x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
+    expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
+    heads, ends = _heads(x, num_heads), np.cumsum(sizes).tolist()
+    return [
+        reshaped(sliced(heads, end - size, end), -1, num_heads * size)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+
+
+def join(parts: Sequence[Node], num_heads: int, width: int) -> Node:
+    """As `Ops.join_heads`."""
+    joined = [_heads(part, num_heads) for part in parts]
+    rest = width - sum(map(features, joined))
+    if rest:
+        shape = opset.concat([_count(parts[0]), i64(1, num_heads, rest)], 0)
+        joined.append(opset.broadcast(f32(0), shape))
+    y = opset.concat(joined, -1) if len(joined) > 1 else joined[0]
+    return named(reshaped(y, -1, num_heads * width), name_of(parts[0]))
+
+
+def repeat(x: Node, num_heads: int) -> Node:
+    shape = opset.concat([_count(x), i64(num_heads, features(x))], 0)
+    y = opset.broadcast(opset.unsqueeze(x, i64(1)), shape)
+    return named(reshaped(y, -1, num_heads * features(x)), name_of(x))
+
+
+def _count(x: Node) -> Node:
+    """How many tokens there are, [1]."""
+    return opset.slice(opset.shape_of(x), i64(0), i64(1), i64(1), i64(0))
+
+
+def _heads(x: Node, num_heads: int) -> Node:
+    return reshaped(x, -1, 1, num_heads, head_width(x, num_heads))

@@ -1,0 +1,47 @@
+"""A mixture of experts in PyTorch: which experts a token has, and what one computes."""
+
+from typing import TypeAlias
+
+import torch
+from torch.nn import functional
+
+from mindspore_serving.llm.models.ops import Clamp, Expert, Routing
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def route(scores: Tensor, routing: Routing, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Shares and expert numbers, [T, top_k], of what the router gives, [T, experts]."""
+    scores = scores.float()
+    scores = scores.sigmoid() if routing.scores == "sigmoid" else scores.softmax(-1)
+    wanted = scores if correction is None else scores + correction.float().view(1, -1)
+    if routing.top_groups < routing.groups:
+        wanted = _of_best_groups(wanted, routing)
+    chosen = wanted.topk(routing.top_k, -1).indices
+    shares = scores.gather(1, chosen)
+    if routing.normalize:
+        shares = shares / shares.sum(-1, keepdim=True)
+    return shares * routing.scale, chosen
+
+
+def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
+    """`scores` with those of other groups below all."""
+    grouped = scores.unflatten(-1, (routing.groups, -1))
+    rating = grouped.topk(2 if routing.by_pairs else 1, -1).values.sum(-1)
+    best = rating.topk(routing.top_groups, -1).indices
+    is_other = torch.ones_like(rating, dtype=torch.bool).scatter(1, best, False)
+    return grouped.masked_fill(is_other[..., None], -torch.inf).flatten(1)
+
+
+def expert(x: Tensor, weights: Expert, clamp: Clamp | None) -> Tensor:
+    """What one expert makes of its tokens."""
+    first, second, third = weights.biases or (None, None, None)
+    gate = functional.linear(x, weights.gate, first)
+    up = functional.linear(x, weights.up, second)
+    if clamp is None:
+        hidden = functional.silu(gate) * up
+    else:
+        gate = gate.clamp(max=clamp.limit)
+        up = up.clamp(-clamp.limit, clamp.limit)
+        hidden = gate * torch.sigmoid(gate * clamp.alpha) * (up + 1)
+    return functional.linear(hidden, weights.down, third)

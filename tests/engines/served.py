@@ -1,0 +1,90 @@
+"""A model behind each engine, in the interpreter of its environment.
+
+`scripts/engine-environments DIRECTORY` makes the environments, and ENGINE_ENVIRONMENTS=DIRECTORY
+names them.  Our own engine needs none.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mindspore_serving.cluster.interpreter import CACHE
+from mindspore_serving.server import ServableStartConfig
+from tests.e2e.harness import Calls, config, serving
+from tests.llm import chatty, checkpoints
+from tests.llm.real_model import real_model
+
+NAME = "chatty"
+ENVIRONMENTS = "ENGINE_ENVIRONMENTS"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How an engine is tested: `llm_options` with what it needs to be small and quick, and whether
+    its model is the real one, in a GGUF file."""
+
+    engine: str
+    llm_options: dict[str, Any]
+    is_real: bool = False
+    engine_options: dict[str, Any] = field(default_factory=dict)
+
+
+SMALL = {"dtype": "f32", "kv_cache_memory": 64 << 20, "max_num_seqs": 8}
+KINDS = [
+    Kind("ours", SMALL),
+    Kind("vllm", SMALL, engine_options={"enforce_eager": True}),
+    Kind(
+        "llama.cpp",
+        {"kv_cache_memory": 128 << 20, "max_num_seqs": 8, "max_model_len": 512},
+        is_real=True,
+        engine_options={"use_extra_bufts": False},  # which some builds cannot do on AMX
+    ),
+]
+
+
+def environment(kind: Kind) -> str:
+    """The interpreter; "" is ours.  Skips the test if there is none."""
+    if kind.engine == "ours":
+        return ""
+    python = Path(os.environ.get(ENVIRONMENTS, "/")) / kind.engine / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no {python}: scripts/engine-environments makes it, {ENVIRONMENTS} names it")
+    return str(python)
+
+
+def model(kind: Kind, directory: Path) -> Path:
+    """Its model, made in `directory` unless it is there."""
+    if kind.is_real:
+        return real_model()
+    made = directory / NAME
+    if not made.exists():
+        with pytest.MonkeyPatch.context() as patch:  # vLLM has no smaller heads on CPUs
+            sizes = {**checkpoints.SIZES, "hidden_size": 128, "head_dim": 32}
+            patch.setattr(checkpoints, "SIZES", sizes)
+            chatty.build(directory)
+    return made
+
+
+def start_config(kind: Kind, directory: Path, **engine_options: Any) -> ServableStartConfig:
+    """The servable NAME, with more `engine_options`."""
+    path, options = model(kind, directory), dict(kind.llm_options)
+    if kind.engine != "ours":
+        own = {**kind.engine_options, **engine_options}
+        options |= {"engine": kind.engine, "engine_options": own}
+    python = environment(kind)
+    return config(path.parent, path.name, alias=NAME, llm_options=options, python=python)
+
+
+@contextmanager
+def served(kind: Kind, directory: Path) -> Iterator[Calls]:
+    """The server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE, str(directory / "cache"))
+        patch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes a minute
+        with serving(directory, start_config(kind, directory)) as calls:
+            yield calls

@@ -1,0 +1,143 @@
+"""Tiny random checkpoints of the architectures that `checkpoints` does not have, two layers each:
+what a configuration of transformers has beyond `checkpoints.SIZES`.
+
+A row is what a newcomer is tested with.  Windows, scales and groups are set so that they matter
+within a hundred tokens.
+"""
+
+from typing import Any
+
+WINDOWED = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
+NEOX_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+HALF_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+MINISTRAL_ROPE = {
+    "type": "yarn",
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
+}
+OLMO3_ROPE = {
+    "full_attention": {
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+}  # fmt: skip
+MLA = {
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+}
+MLA_YARN = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 1.0,
+    "mscale_all_dim": 0.8, "original_max_position_embeddings": 32,
+}  # fmt: skip
+GROUPED = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.8,
+}
+# name -> (class of transformers, what its config has beyond SIZES)
+TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
+    "gemma": ("Gemma", {"tie_word_embeddings": True}),
+    "olmo": ("Olmo", {}),
+    "olmo2": ("Olmo2", {"attention_bias": True}),
+    "olmo3": ("Olmo3", {**WINDOWED, "rope_parameters": OLMO3_ROPE}),
+    "granite": (
+        "Granite",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2,
+         "logits_scaling": 2.5},
+    ),
+    "granite4": (
+        "GraniteMoeHybrid",
+        {"num_local_experts": 0, "shared_intermediate_size": 96, "position_embedding_type": "rope",
+         "layer_types": ["attention"] * 2, "attention_multiplier": 0.3},
+    ),
+    "granite-moe": (
+        "GraniteMoe",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "attention_multiplier": 0.3,
+         "residual_multiplier": 0.7},
+    ),
+    "cohere": ("Cohere", {"logit_scale": 0.5, "layer_norm_eps": 1e-6}),
+    "cohere-normed": ("Cohere", {"use_qk_norm": True}),
+    "cohere2": ("Cohere2", WINDOWED),
+    "exaone4": ("Exaone4", WINDOWED),
+    "exaone4-full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
+    "ernie4_5": ("Ernie4_5", {"use_bias": True}),
+    "ernie4_5-moe": (
+        "Ernie4_5_Moe",
+        {"moe_num_experts": 8, "moe_k": 3, "moe_intermediate_size": 32,
+         "moe_num_shared_experts": 2, "moe_layer_start_index": 1, "moe_layer_end_index": -1},
+    ),
+    "hunyuan": (
+        "HunYuanDenseV1",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0,
+                             "factor": 1.0}},
+    ),
+    "seed-oss": ("SeedOss", {"attention_out_bias": True, "mlp_bias": True}),
+    "ministral": ("Ministral", WINDOWED),
+    "ministral3": ("Ministral3", {"rope_parameters": MINISTRAL_ROPE}),
+    "glm": ("Glm", {}),
+    "glm4": ("Glm4", {}),
+    "glm4-moe": ("Glm4Moe", {**GROUPED, "use_qk_norm": True, "attention_bias": True}),
+    "dots1": ("Dots1", {**GROUPED, "norm_topk_prob": True}),
+    "qwen2-moe": (
+        "Qwen2Moe",
+        {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "shared_expert_intermediate_size": 48},
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3, "intermediate_size": 32}),
+    "phi": ("Phi", {"rope_parameters": HALF_ROPE}),
+    "falcon": ("Falcon", {"multi_query": True}),
+    "falcon-new": (
+        "Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+    ),
+    "falcon-alibi": (
+        "Falcon",
+        {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True},
+    ),
+    "gpt-neox": ("GPTNeoX", {"rope_parameters": NEOX_ROPE}),
+    "gpt-neox-serial": (
+        "GPTNeoX", {"use_parallel_residual": False, "attention_bias": False}
+    ),
+    "stablelm": ("StableLm", {"use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLm", {"use_parallel_residual": True}),
+    "starcoder2": ("Starcoder2", {"sliding_window": 24}),
+    "opt": ("OPT", {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+    "bloom": ("Bloom", {}),
+    "gptj": ("GPTJ", {"rotary_dim": 8}),
+    "nemotron": ("Nemotron", {"mlp_bias": True}),
+    "arcee": ("Arcee", {}),
+    "llama4": (
+        "Llama4",
+        {"num_local_experts": 4, "intermediate_size_mlp": 80, "no_rope_layers": [1, 0],
+         "moe_layers": [1], "attention_chunk_size": 512, "floor_scale": 16, "attn_scale": 0.5},
+    ),
+    "gpt-oss": ("GptOss", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24,
+                           "swiglu_limit": 1.5}),
+    "deepseek-v2": ("DeepseekV2", {**MLA, **GROUPED, "topk_method": "group_limited_greedy"}),
+    "deepseek-v2-lite": (
+        "DeepseekV2",
+        {**MLA, **GROUPED, "q_lora_rank": None, "topk_method": "greedy",
+         "rope_parameters": MLA_YARN},
+    ),
+    "deepseek-v3": ("DeepseekV3", {**MLA, **GROUPED}),
+    "minicpm3": (
+        "MiniCPM3", {**MLA, "scale_emb": 3, "scale_depth": 1.1, "dim_model_base": 16}
+    ),
+}  # fmt: skip
+ALL = tuple(TRANSFORMERS)

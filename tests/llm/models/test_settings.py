@@ -1,0 +1,118 @@
+"""Every setting of config.json that changes what is computed is read, or refused.
+
+Each setting of each architecture is changed: the model's description changes with it, or the
+configuration is refused; what may change neither is listed here, with its reason.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models import load_definition
+from tests.llm import architectures, checkpoints
+
+pytestmark = pytest.mark.torch
+INERT = {
+    *("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id"),  # checked, ids
+    *("initializer_range", "init_std", "use_cache", "is_decoder", "num_nextn_predict_layers"),
+    *("attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "hidden_dropout", "dropout"),
+    *("residual_dropout", "embedding_dropout", "classifier_dropout", "layerdrop"),  # of training
+    *("output_router_logits", "router_aux_loss_coef", "router_jitter_noise"),  # of training
+    *("reorder_and_upcast_attn", "slow_but_exact", "moe_norm_min"),  # the same sum in another order
+    # Sizes that the tensors have themselves, and what another setting decides.
+    *("moe_intermediate_size", "shared_expert_intermediate_size", "n_shared_experts"),
+    *("moe_num_shared_experts", "qk_head_dim", "rope_parameters.type"),
+}
+SUMMARY = {f"summary_{kind}" for kind in
+           ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}  # fmt: skip
+MAMBA = {f"mamba_{size}" for size in
+         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "chunk_size",
+          "conv_bias", "proj_bias")}  # fmt: skip
+LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
+WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
+LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
+# What an architecture has in common with others, and does not use as it is here.
+OF_ONE = {
+    "smollm3": LAYERS | {"no_rope_layer_interval"},
+    "exaone4": WITH_PATTERN,
+    "exaone4-full": LAYERS | WITH_PATTERN,
+    "gemma3": WITH_PATTERN,
+    **dict.fromkeys(("dots1", "qwen2-moe", "qwen2", "qwen3", "qwen3-moe"), LAYERS),
+    "ernie4_5-moe": {"moe_layer_end_index"},  # beyond the last layer
+    "hunyuan": {"rope_parameters.factor"},  # `alpha` decides
+    **dict.fromkeys(("falcon", "falcon-alibi"), {"num_ln_in_parallel_attn", "num_kv_heads"}),
+    "falcon-new": {"multi_query", "parallel_attn"},
+    "bloom": {"pretraining_tp"},  # without `slow_but_exact`, which is the same sum
+    "llama4": {"intermediate_size", "max_position_embeddings", "interleave_moe_layer_step",
+               "no_rope_layer_interval", "attention_chunk_size"},  # lists, and the least limit
+    **dict.fromkeys(("deepseek-v2", "deepseek-v3", "minicpm3"), LATENT),
+    "deepseek-v2-lite": LATENT | {"n_group", "topk_group"},  # by "greedy"
+    "phi3": {"original_max_position_embeddings"},  # without a rope scaling
+    "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
+    "gpt2": SUMMARY,
+}  # fmt: skip
+
+
+def changed(key: str, value: Any) -> Any:
+    """Another value, and one that matters if the setting does."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return 2 * value + 1
+    if isinstance(value, float):
+        return value * 1.5 or 0.5
+    if isinstance(value, list):
+        return [changed(key, one) for one in value] or [0]
+    if value is None:
+        return 7
+    return "relu" if "act" in key and value != "relu" else "gelu" if "act" in key else "other"
+
+
+def changes(config: dict[str, Any], place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """(setting, configuration with another value of it) of each setting."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            for inner, other in changes(value, f"{place}{key}."):
+                yield inner, {**config, key: other}
+        else:
+            yield f"{place}{key}", {**config, key: changed(key, value)}
+
+
+@pytest.mark.parametrize("name", [*architectures.ALL, *checkpoints.TRANSFORMERS])
+def test_every_setting_is_read_or_refused(name: str) -> None:
+    config = checkpoints.configuration(name)
+    architecture = {"architectures": config.pop("architectures")}
+    spec, _ = load_definition(config | architecture)
+    ignored = set()
+    for key, other in changes(config):
+        try:
+            if load_definition(other | architecture)[0] == spec:
+                ignored.add(key)
+        except StartError:
+            continue
+    assert ignored - INERT == OF_ONE.get(name, set()) & ignored
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "says"),
+    [
+        ("GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx True"),
+        ("OlmoForCausalLM", {"clip_qkv": 8.0}, "clip_qkv 8.0"),
+        ("OPTForCausalLM", {"do_layer_norm_before": False}, "do_layer_norm_before False"),
+        ("OPTForCausalLM", {"word_embed_proj_dim": 32}, "word_embed_proj_dim 32"),
+        ("PhiForCausalLM", {"qk_layernorm": True}, "qk_layernorm True"),
+        ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "bidirectional_attention True"),
+        ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
+        ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
+    ],
+)
+def test_a_setting_that_is_not_computed_is_refused_by_name(
+    architecture: str, settings: dict[str, Any], says: str
+) -> None:
+    config = {**checkpoints.SIZES, "num_hidden_layers": 2, "layer_norm_eps": 1e-5, **settings}
+    with pytest.raises(StartError, match=says):
+        load_definition({**config, "architectures": [architecture]})
