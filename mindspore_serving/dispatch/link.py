@@ -41,7 +41,6 @@ from mindspore_serving.ipc.messages import (
     to_fault,
     to_faults,
 )
-from mindspore_serving.ipc.status import Running
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -74,7 +73,7 @@ class Link:
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
-        self.overdue: Running | None = None  # if we did because that took too long
+        self.overdue: status.Running | None = None  # if we did because that took too long
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Ready] = self._loop.create_future()
@@ -84,8 +83,7 @@ class Link:
         self._stream = launched.stream
         self._stream.setblocking(False)
         self._frames: Frames[ToMaster] = Frames(ToMaster)
-        self._buffer = bytearray(_READ_SIZE)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(_READ_SIZE))
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
         self.adapter_calls = AdapterCalls(self._send)
         self._outbox = Outbox(self._stream, self._on_full)
@@ -138,13 +136,13 @@ class Link:
     def ask_to_exit(self) -> None:
         self._send(Exit())
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[status.Running]:
         """What it runs now; once the link is closed, what it ran then."""
         return list(status.read(self.status))
 
     # --- its end ------------------------------------------------------------------------------
 
-    def end(self, reason: str, overdue: Running | None = None) -> None:
+    def end(self, reason: str, overdue: status.Running | None = None) -> None:
         """Kill the process, for `reason`; because `overdue` took too long, if it is given."""
         log.error("worker %s: %s; ending it", self.name, reason)
         self.why_ended, self.overdue = reason, overdue
@@ -208,7 +206,7 @@ class Link:
 
     def _on_readable(self) -> None:
         try:
-            count = self._stream.recv_into(self._buffer)
+            count = self._stream.recv_into(self._view)
         except BlockingIOError:
             return
         except OSError:

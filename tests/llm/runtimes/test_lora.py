@@ -331,16 +331,27 @@ def test_tensors_that_do_not_fit_are_refused(
         opened(llama, {"a": path})
 
 
-def test_a_matrix_that_the_runtime_cannot_adapt_is_refused(tmp_path: Path) -> None:
-    """A router: its product is not computed for all tokens by the operation that adapts."""
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_routers_are_adapted_and_experts_are_refused(runtime: str, tmp_path: Path) -> None:
     model = checkpoints.build("qwen3-moe", tmp_path)
-    tensors = {
-        f"{LAYER}.mlp.gate.lora_A.weight": torch.ones(RANK, 64),
-        f"{LAYER}.mlp.gate.lora_B.weight": torch.ones(8, RANK),
-    }
-    path = write(tmp_path / "a", tensors)
-    with pytest.raises(StartError, match=r"changes 'model.layers.0.mlp.gate.weight', which cannot"):
-        opened(model, {"a": path})
+
+    def pair(module: str, out: int) -> dict[str, torch.Tensor]:
+        random = torch.Generator().manual_seed(0)
+        ends = {"A": (RANK, 64), "B": (out, RANK)}
+        return {
+            f"{LAYER}.{module}.lora_{end}.weight": torch.randn(shape, generator=random) * 0.3
+            for end, shape in ends.items()
+        }
+
+    router = pair("mlp.gate", 8)
+    runner = opened(model, {"a": write(tmp_path / "router", router)}, runtime)
+    prompt = checkpoints.prompts(1)[0]
+    (own,) = logits(runner, [(prompt, 1)])
+    expected = checkpoints.logits(merged(model, router, tmp_path / "merged"), prompt)
+    np.testing.assert_allclose(own, expected, atol=2e-3)
+    path = write(tmp_path / "expert", pair("mlp.experts.0.gate_proj", 32))
+    with pytest.raises(StartError, match=r"mlp.experts.0.gate_proj.weight', which cannot be adap"):
+        opened(model, {"a": path}, runtime)
 
 
 def test_what_is_asked_of_adapters_is_checked(
