@@ -16,6 +16,7 @@ from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.node_settings import (
     LoadLoraSettings,
     LoadSettings,
+    LogLevelSettings,
     ModelsSettings,
     PredictSettings,
     StatusSettings,
@@ -125,6 +126,13 @@ The servables, and this version of this package, have to be on this machine too.
 is gone its workers here end, and this machine joins again when it is back.  With SIGTERM workers
 finish what they have, and the server places them elsewhere.
 """
+_LOG_LEVEL = """\
+Show or change what a running server and its workers log: debug, info, warning or error.
+
+  mindspore-serving log-level debug
+
+SIGUSR1 to the server's process does it too, one level more each time, and SIGUSR2 one less.
+"""
 
 
 _MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one module
@@ -174,9 +182,8 @@ def _run(command: str, settings: object) -> int:
         sizes = [directory_size(Path(one)) >> 20 for one in (settings.source, settings.target)]
         print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
-    module, function = (
-        ("models", command.replace("-", "_")) if command in _MODELS else (command, "run")
-    )
+    name = command.replace("-", "_")
+    module, function = ("models", name) if command in _MODELS else (name, "run")
     status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
     return status
 
@@ -214,6 +221,7 @@ def _parser() -> argparse.ArgumentParser:
             LoadLoraSettings,
         ),
         ("unload-lora", "have such a server unload an adapter", "", UnloadLoraSettings),
+        ("log-level", "show or change what a server logs", _LOG_LEVEL, LogLevelSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):
         command = commands.add_parser(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.cli.options import ids, option, pairs, positional
 from mindspore_serving.cli.settings import HTTP_PORT, Access
+from mindspore_serving.log.settings import NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +127,19 @@ class PredictSettings(Access):
     servable_version: int = option(0, "version of the servable; 0 is the newest")
     timeout: float = option(60.0, "seconds to wait for the reply")
     tls: bool = option(False, "gRPC over TLS")
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevelSettings(Access):
+    """`mindspore-serving log-level`."""
+
+    level: str = positional(
+        "the level from now on; without it the present one is printed",
+        metavar="LEVEL",
+        nargs="?",
+        default="",
+        choices=("", *NAMES),
+    )
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )

@@ -28,12 +28,10 @@ from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_saf
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
 from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
 
 MODES = {"int8": 8, "int4": 4, "float16": 16}  # bits
-# Embeddings: rows are looked up, not multiplied -> what the output matrix is called beside them.
-TABLES = {"embed_tokens.weight": "lm_head.weight", "tok_embeddings.weight": "output.weight"}
-TABLES |= {"wte.weight": "lm_head.weight", "wpe.weight": ""}
 
 
 def quantize(source: str | Path, target: str | Path, mode: str) -> None:
@@ -52,7 +50,7 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     spec, _ = load_definition(checkpoint.config)
     is_float = MODES[mode] == 16
-    plan = _plan(checkpoint, tied=spec.tied_embeddings, with_tables=is_float)
+    plan = _plan(checkpoint, spec, with_tables=is_float)
     config = _config(checkpoint.config, mode)
     if is_float:  # the new dtype, under each name that config.json has for it
         names = [name for name in ("dtype", "torch_dtype") if name in checkpoint.config]
@@ -67,13 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(quantize, arguments, MODES)
 
 
-def _plan(checkpoint: Checkpoint, *, tied: bool, with_tables: bool) -> dict[str, tuple[str, bool]]:
+def _plan(
+    checkpoint: Checkpoint, spec: ModelSpec, *, with_tables: bool
+) -> dict[str, tuple[str, bool]]:
     """Written name -> (read name, whether it is rounded); `with_tables` the embeddings as well,
     and a tied one stays tied."""
-    plan = {}
+    plan, names, tied = {}, spec.form.names, spec.tied_embeddings
+    # Rows are looked up, not multiplied -> what the output matrix is called beside them.
+    tables = {f"{names.embedding}.weight": f"{names.head}.weight", f"{names.positions}.weight": ""}
+    norms = (f"{names.q_norm}.weight", f"{names.k_norm}.weight")
     for name in checkpoint.names():
-        head = next((head for table, head in TABLES.items() if name.endswith(table)), None)
+        head = tables.get(name)
         is_matrix = len(checkpoint.shape(name)) == 2 and name.endswith(".weight")
+        is_matrix = is_matrix and not name.endswith(norms)
         is_rounded = is_matrix and (head is None or with_tables) and not is_router(name)
         plan[name] = (name, is_rounded)
         if tied and head and not with_tables:

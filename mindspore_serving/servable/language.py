@@ -58,7 +58,7 @@ def declare_llm(
         runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
         params: sampling parameters that a request does not give; `SamplingParams()` if None.
         engine: what schedules and computes: "ours", or one that is installed in the worker's
-            environment: "vllm".  See docs/engines.md.
+            environment: "vllm", "llama.cpp", "genai".  See docs/engines.md.
         engine_options: those of that engine, by its names.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.

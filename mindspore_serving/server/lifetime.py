@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from mindspore_serving.server import level_signals
+
 REPEAT = 1.0  # seconds in which a signal that comes twice, to us and to our group, counts once
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,7 +21,8 @@ class Lifetime:
     """Between `begin` and `over` the process stays alive, also when the user's script has ended.
 
     SIGINT and SIGTERM shut down in the background; then the process exits with status 0, or raises
-    KeyboardInterrupt in a script that still runs.  A second signal ends it at once.
+    KeyboardInterrupt in a script that still runs.  A second signal ends it at once.  SIGUSR1 and
+    SIGUSR2 change the log level.
     """
 
     def __init__(self, shut_down: Callable[[], None]) -> None:
@@ -79,11 +82,13 @@ class Lifetime:
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread may; an embedding program has its own way to end
-        for number in _SIGNALS:
+        reactions = dict.fromkeys(_SIGNALS, self._on_signal)
+        reactions |= dict.fromkeys(level_signals.SIGNALS, level_signals.on_signal)
+        for number, react in reactions.items():
             current = signal.getsignal(number)
             if current in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[number] = current
-                signal.signal(number, self._on_signal)
+                signal.signal(number, react)
 
     def _restore(self) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -44,6 +44,11 @@ KINDS = [
         is_real=True,
         engine_options={"use_extra_bufts": False},  # which some builds cannot do on AMX
     ),
+    Kind(
+        "genai",
+        {"dtype": "f32", "kv_cache_memory": 128 << 20, "max_num_seqs": 8, "max_model_len": 512},
+        is_real=True,
+    ),
 ]
 
 
@@ -66,7 +71,7 @@ def model(kind: Kind, directory: Path) -> Path:
         with pytest.MonkeyPatch.context() as patch:  # vLLM has no smaller heads on CPUs
             sizes = {**checkpoints.SIZES, "hidden_size": 128, "head_dim": 32}
             patch.setattr(checkpoints, "SIZES", sizes)
-            chatty.build(directory)
+            chatty.build(directory, context=16_384)
     return made
 
 

@@ -139,19 +139,23 @@ def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.
     model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
 
 
+def architecture(name: str) -> str:
+    """What config.json calls one that transformers has."""
+    family, _ = (architectures.TRANSFORMERS | TRANSFORMERS)[name]
+    return family + ("LMHeadModel" if family == "GPT2" else "ForCausalLM")
+
+
 def configuration(name: str) -> dict[str, Any]:
     """config.json of one that transformers has, without the settings that all models have."""
-    config, family = _config(name)
-    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    config, _ = _config(name)
     own = {key: value for key, value in config.to_dict().items() if key not in COMMON_SETTINGS}
-    return {**own, "architectures": [family + head]}
+    return {**own, "architectures": [architecture(name)]}
 
 
 def _model(name: str) -> tuple[Any, str]:
     """A model with any weights, and its family."""
     config, family = _config(name)
-    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
-    return getattr(transformers, family + head)(config), family
+    return getattr(transformers, architecture(name))(config), family
 
 
 def _config(name: str) -> tuple[Any, str]:

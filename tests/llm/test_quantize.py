@@ -29,6 +29,7 @@ OPTIONS = {
 }
 EXACT = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}  # floats times integers, no rounding of activations
 NAMES = ["llama", "llama3-tied", "internlm2", "gpt2", "gemma3", "mixtral", "qwen3-moe"]
+NAMES += ["gpt-neox", "cohere-normed", "glm4-moe"]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,10 @@ from mindspore_serving.errors import StartError
 GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
 SMALLEST_GROUP = 32
 CHUNK = 2**22  # weights that are rounded at a time
+ROUTERS = (
+    *("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight"),
+    "shared_expert_gate.weight",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def packed_tensor(name: str, values: npt.NDArray[Any], scales: npt.NDArray[np.fl
 
 def is_router(name: str) -> bool:
     """Whether a matrix chooses experts: it is small, and rounding would change the choice."""
-    return name.endswith(("mlp.gate.weight", "block_sparse_moe.gate.weight"))
+    return name.endswith(ROUTERS)
 
 
 def packed_form(inputs: int, bits: int) -> tuple[int, int]:

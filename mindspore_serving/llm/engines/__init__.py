@@ -16,6 +16,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
 
 OURS = "ours"
+GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,13 @@ class EngineRow:
         opens: "module:function" below this package.
         takes: the options of `EngineConfig` that it translates; those in ANY are ours.
         library: the module that it needs.
-        is_gguf: whether it reads GGUF files; else directories of Hugging Face's format.
+        reads: what models are in.
     """
 
     opens: str
     takes: frozenset[str]
     library: str
-    is_gguf: bool = False
+    reads: tuple[str, ...]
 
 
 ANY = frozenset({
@@ -50,6 +51,7 @@ ENGINES: dict[str, EngineRow] = {
             "max_num_seqs", "quantization", "tensor_parallel",
         }),
         "vllm",
+        (DIRECTORY,),
     ),
     "llama.cpp": EngineRow(
         "llamacpp:open_engine",
@@ -58,7 +60,16 @@ ENGINES: dict[str, EngineRow] = {
             "max_num_seqs", "min_ngram", "num_speculative_tokens", "num_threads",
         }),
         "llama_cpp",
-        is_gguf=True,
+        (GGUF,),
+    ),
+    "genai": EngineRow(
+        "genai:open_engine",
+        frozenset({
+            "dtype", "enable_prefix_caching", "kv_cache_memory", "max_model_len",
+            "max_num_batched_tokens", "max_num_seqs", "num_threads",
+        }),
+        "openvino_genai",
+        (GGUF, DIRECTORY),
     ),
 }  # fmt: skip
 NAMES = (OURS, *ENGINES)
@@ -81,9 +92,10 @@ def open_engine(
         if is_given and option not in row.takes | ANY:
             accepted = ", ".join(sorted(row.takes | ANY))
             raise StartError(f"engine {name!r} has no option {option}, expected some of {accepted}")
-    if is_gguf(model.directory) != row.is_gguf:
-        reads = "GGUF files" if row.is_gguf else "directories with config.json and *.safetensors"
-        raise StartError(f"engine {name!r} reads {reads}, not {str(model.directory)!r}")
+    if (GGUF if is_gguf(model.directory) else DIRECTORY) not in row.reads:
+        raise StartError(
+            f"engine {name!r} reads {' or '.join(row.reads)}, and {str(model.directory)!r} is none"
+        )
     module, _, function = row.opens.partition(":")
     try:
         opener = getattr(import_module(f"{__name__}.{module}"), function)

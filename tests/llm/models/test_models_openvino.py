@@ -144,11 +144,14 @@ def test_capped_attention_is_refused_with_a_way_out(root):
         open_runner(built(root, "gemma2"), "openvino", CONFIG)
 
 
-def test_experts_that_are_not_chosen_are_not_computed(root):
+@pytest.mark.parametrize(
+    ("name", "layers"), [("mixtral", checkpoints.LAYERS), ("glm4-moe", 1), ("deepseek-v2", 1)]
+)
+def test_experts_that_are_not_chosen_are_not_computed(root, name, layers):
     """The plugin recognises how the mixture is written; otherwise it would be dense."""
     from mindspore_serving.llm.runtimes.openvino import opening as openvino
 
-    runner = openvino.open_runner(built(root, "mixtral"), CONFIG)
+    runner = openvino.open_runner(built(root, name), CONFIG)
     nodes = runner._request.get_compiled_model().get_runtime_model().get_ops()
     kinds = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
-    assert kinds.count("GatherMatmul") == 3 * checkpoints.LAYERS
+    assert kinds.count("GatherMatmul") == 3 * layers

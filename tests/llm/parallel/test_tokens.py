@@ -24,7 +24,7 @@ CUT = [
     "llama", "llama3-tied", "llama-biased", "llama-yarn", "qwen2", "qwen3", "mistral", "phi3",
     "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
     "smollm3", "gemma", "granite", "exaone4", "ernie4_5", "hunyuan", "seed-oss", "ministral3",
-    "glm4",
+    "glm", "glm4", "ministral", "granite4",
 ]  # fmt: skip
 
 

@@ -1,0 +1,34 @@
+"""`mindspore-serving log-level`: what a running server and its workers log, by protocol v2."""
+
+from typing import Any
+
+from mindspore_serving.cli.node_settings import LogLevelSettings
+from mindspore_serving.cli.v2_calls import call
+from mindspore_serving.errors import ServingError
+
+_VERBOSE = "log_verbose_level"
+_FLAGS = {"info": "log_info", "warning": "log_warning", "error": "log_error"}  # from low to high
+
+
+def run(settings: LogLevelSettings) -> int:
+    """Change the level, if one is given, and print it.  Raises ServingError."""
+    changes = _to_settings(settings.level) if settings.level else None
+    found = call(settings, settings.http, "/logging", changes)
+    print(_to_level(found))
+    return 0
+
+
+def _to_settings(level: str) -> dict[str, Any]:
+    """Who logs a level logs all above it."""
+    levels = ["debug", *_FLAGS]
+    shown = levels[levels.index(level) :]
+    return {_VERBOSE: int(level == "debug"), **{one: name in shown for name, one in _FLAGS.items()}}
+
+
+def _to_level(found: dict[str, Any]) -> str:
+    try:
+        if found[_VERBOSE]:
+            return "debug"
+        return next((name for name, flag in _FLAGS.items() if found[flag]), "none")
+    except (KeyError, TypeError) as error:
+        raise ServingError(f"the server has no logging settings of protocol v2: {error}") from error

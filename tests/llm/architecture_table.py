@@ -1,0 +1,59 @@
+"""The table of architectures in docs/llm.md, of what tests compare with transformers.
+
+`python -m tests.llm.architecture_table` writes it anew.
+"""
+
+from pathlib import Path
+
+from mindspore_serving.llm.models.families import FAMILIES
+from tests.llm import architectures, checkpoints
+from tests.llm.models.test_models_openvino import NAMES as OPENVINO
+from tests.llm.parallel.test_tokens import CUT
+from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "llm.md"
+MARK = "<!-- architectures -->\n"
+OTHERS = {
+    "internlm": "InternLMForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
+    "baichuan2-7b": "BaichuanForCausalLM",
+    "baichuan2-13b": "BaichuanForCausalLM",
+}
+# The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
+TEXT_PARTS = {
+    "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+    "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
+    "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
+}
+COMPARED = {
+    "openvino": {*OPENVINO, *architectures.ALL},
+    "torch": {*checkpoints.ALL, *architectures.ALL},
+    "mindspore": {*checkpoints.ALL, *MINDSPORE},
+    "tensor_parallel": set(CUT),
+}
+
+
+def class_of(name: str) -> str:
+    """What config.json of a tiny checkpoint calls its architecture."""
+    return OTHERS.get(name) or checkpoints.architecture(name)
+
+
+def table() -> str:
+    compared = {column: {class_of(name) for name in names} for column, names in COMPARED.items()}
+    lines = ["| `architectures` | " + " | ".join(f"`{column}`" for column in compared) + " |"]
+    lines.append("|---" * (len(compared) + 1) + "|")
+    for name in sorted(FAMILIES, key=str.lower):
+        own = TEXT_PARTS.get(name, name)
+        cells = ["yes" if own in found else "" for found in compared.values()]
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def written() -> str:
+    """The table as it stands in the document."""
+    return DOCUMENT.read_text().split(MARK)[1]
+
+
+if __name__ == "__main__":
+    before, _, after = DOCUMENT.read_text().split(MARK)
+    DOCUMENT.write_text(before + MARK + table() + MARK + after)
