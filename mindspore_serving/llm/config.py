@@ -31,8 +31,13 @@ class EngineConfig:
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
-        num_speculative_tokens: tokens guessed from earlier text and verified in one step; 0 none.
-        max_ngram, min_ngram: how many last tokens are looked up for a guess, longest first.
+        num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
+            verified in one step; 0 none; None: 16, but 0 with `graph_mode`, which would compile
+            graphs for them.
+        adaptive_speculation: guess only as many as raise tokens per second, by what was measured;
+            without it as many as there are.
+        max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
+            compared to find the longest match.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
         max_loras: adapters that there may be at once; 0: as many as `adapters` has.
         max_lora_rank: highest rank of a matrix of an adapter.
@@ -42,6 +47,11 @@ class EngineConfig:
             default of OpenAI's routes and of the offline interface; "ignore" does not.
         embeddings: a served model that generates embeds texts as well.  Without it only those that
             are made for it do: encoders, and directories with a modules.json.
+        ranking: a served model that generates judges documents, as Qwen3-Reranker does, by the
+            logits of "yes" and "no" (or of `classifier_from_token` in config.json); a classifier of
+            a family that generates has the words of that model around query and document.
+        matryoshka: requests may have the first numbers of vectors alone, though config.json does
+            not say that the model was trained for it.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
 
@@ -63,9 +73,10 @@ class EngineConfig:
     tensor_parallel: int = 1
     graph_mode: bool = False
     enable_prefix_caching: bool = True
-    num_speculative_tokens: int = 0
-    max_ngram: int = 4
-    min_ngram: int = 2
+    num_speculative_tokens: int | None = None
+    adaptive_speculation: bool = True
+    max_ngram: int = 32
+    min_ngram: int = 3
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
     max_loras: int = 0
     max_lora_rank: int = 256
@@ -73,6 +84,8 @@ class EngineConfig:
     preparation_memory: int = 512 << 20
     generation_config: str = "auto"
     embeddings: bool = False
+    ranking: bool = False
+    matryoshka: bool = False
     generic_tools: bool = True
 
     @property
@@ -106,6 +119,13 @@ class EngineConfig:
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
+    @property
+    def most_guesses(self) -> int:
+        """Of a sequence in a step."""
+        if self.num_speculative_tokens is None:
+            return 0 if self.graph_mode else _MOST_GUESSES
+        return self.num_speculative_tokens
+
 
 def _check_counts(config: EngineConfig) -> None:
     for name, (low, high) in _COUNTS.items():
@@ -128,12 +148,13 @@ def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int)
         raise Overloaded(f"{noun} with {held} tokens wait already, at most {most} may; try again")
 
 
+_MOST_GUESSES = 16
 _DEFAULTS = {option.name: option.default for option in fields(EngineConfig)}
 _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_seqs": (1, 4096),
     "max_num_batched_tokens": (1, None),
     "block_size": (1, 4096),
-    "num_speculative_tokens": (0, 16),
+    "num_speculative_tokens": (0, 64),
     "max_ngram": (1, 32),
     "min_ngram": (1, 32),
     "max_loras": (0, 256),

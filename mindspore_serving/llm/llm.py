@@ -133,9 +133,10 @@ class LLM:
         engine, ids = self._any_engine(), []
         embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
         given = list_prompts(prompts)
+        encode, texts = self._processor.encode, self._processor.texts
         for index, prompt in enumerate(given):
             with naming(f"prompts[{index}]", len(given)):
-                ids.append(embedder.check(self._processor.encode(prompt)))
+                ids.append(embedder.check(encode(texts.instructed(prompt))))
         return embedder.embed(ids)
 
     def load_adapter(self, name: str, path: str | Path) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.fields import EMBED

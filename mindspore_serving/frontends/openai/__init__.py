@@ -1,4 +1,4 @@
-"""OpenAI's protocol: chats, completions, responses, embeddings, models, tokens.
+"""OpenAI's protocol: chats, completions, responses, embeddings, scores, models, tokens.
 
 Each route reads a body into a struct of `requests`, makes a request of `core.llm_messages` of it,
 and writes the events that answer it as OpenAI's JSON.  Nothing here knows workers or engines.
@@ -13,6 +13,7 @@ from mindspore_serving.frontends.openai import (
     embeddings,
     models,
     responses,
+    scores,
     tokens,
 )
 from mindspore_serving.frontends.openai.endpoint import post
@@ -34,6 +35,7 @@ def routes(site: Site) -> list[BaseRoute]:
         ),
         *responses.routes(site),
         *embeddings.routes(site),
+        *scores.routes(site),
         *models.routes(site),
         *adapters.routes(site),
         *tokens.routes(site),

@@ -65,6 +65,18 @@ def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> dict[s
         "completion_tokens": num_generated,
         "total_tokens": num_prompt + num_generated,
         "prompt_tokens_details": {"cached_tokens": num_cached},
+        "completion_tokens_details": _to_details(finished if has_answer else ()),
+    }
+
+
+def _to_details(finished: Sequence[Finished]) -> dict[str, int]:
+    """Predictions are tokens that the engine guessed; the rejected ones are not generated."""
+    num_guesses = sum(one.num_guesses for one in finished)
+    num_right = sum(one.num_right_guesses for one in finished)
+    return {
+        "reasoning_tokens": sum(one.num_reasoning_tokens for one in finished),
+        "accepted_prediction_tokens": num_right,
+        "rejected_prediction_tokens": num_guesses - num_right,
     }
 
 

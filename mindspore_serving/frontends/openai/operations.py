@@ -14,6 +14,12 @@ from mindspore_serving.frontends.openai.requests import (
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.scores import (
+    ClassifyAnswer,
+    ClassifyRequest,
+    ScoreAnswer,
+    ScoreRequest,
+)
 from mindspore_serving.frontends.openai.stored_responses import BASE, COUNT
 from mindspore_serving.frontends.operation import (
     EVENT,
@@ -46,6 +52,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
 
 
 class Answer(msgspec.Struct):
@@ -229,6 +236,7 @@ def _others(model: str) -> tuple[Operation, ...]:
                 EmbeddingRequest, {EmbeddingRequest: EMBEDDINGS}, {"model": model, "input": "Hello"}
             ),
         ),
+        *_scoring(),
         Operation("GET", "/v1/models", "The language models", {JSON: Models}),
         Operation(
             "GET",
@@ -252,4 +260,15 @@ def _others(model: str) -> tuple[Operation, ...]:
             {JSON: Prompt},
             Body(DetokenizeRequest, example={"model": model, "tokens": [1, 2]}),
         ),
+    )
+
+
+def _scoring() -> tuple[Operation, ...]:
+    rates, labels = {JSON: ScoreAnswer}, {JSON: ClassifyAnswer}
+    what = ("How well texts fit a query, by a reranker", "The labels of texts, by a classifier")
+    return (
+        Operation("POST", "/v1/score", what[0], rates, Body(ScoreRequest)),
+        Operation("POST", "/score", what[0], rates, Body(ScoreRequest)),
+        Operation("POST", "/v1/classify", what[1], labels, Body(ClassifyRequest)),
+        Operation("POST", "/classify", what[1], labels, Body(ClassifyRequest)),
     )

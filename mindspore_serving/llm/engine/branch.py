@@ -1,11 +1,12 @@
 """One answer to a request: from a step's logits to tokens to outputs.  Knows no cache."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.generation import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
-from mindspore_serving.llm.engine.speculation import Drafter
+from mindspore_serving.llm.engine.speculation import Guesser
 from mindspore_serving.llm.grammar.state import Constrained, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
@@ -14,19 +15,19 @@ from mindspore_serving.llm.tokenization.stopping import Detokenizer, Emitted, St
 
 
 class Branch:
-    """An unfinished answer.  `drafter` None guesses nothing, `grammar` None allows any text."""
+    """An unfinished answer.  `guesser` None guesses nothing, `grammar` None allows any text."""
 
     __slots__ = (
-        "_checker", "_row", "grammar", "index", "drafter", "output_ids", "request", "sequence"
+        "_checker", "_row", "grammar", "guesser", "index", "output_ids", "request", "sequence"
     )  # fmt: skip
 
     def __init__(
-        self, request: Request, index: int, sequence: Sequence, drafter: Drafter | None
+        self, request: Request, index: int, sequence: Sequence, guesser: Guesser | None
     ) -> None:
         self.request = request
         self.index = index
         self.sequence = sequence
-        self.drafter = drafter
+        self.guesser = guesser
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
         self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
         self.output_ids: list[int] = []
@@ -40,8 +41,8 @@ class Branch:
 
     def guess_rows(self, guesses: list[int]) -> list[SampleRow]:
         """The rows to sample the token after each of `guesses` from, if all up to it are right."""
-        counts = range(1, len(guesses) + 1)
-        return [self._sample_row([*self.output_ids, *guesses[:count]]) for count in counts]
+        row = self.row()
+        return [row.after(guesses[:count]) for count in range(1, len(guesses) + 1)]
 
     def write(self, token: Sampled) -> Generated:
         """Take the next token; if none is allowed, a grammar may be complete."""
@@ -65,28 +66,29 @@ class Branch:
             blames_request=emitted.finish_reason is FinishReason.ERROR,
         )
 
-    def write_guessed(self, sampled: list[Sampled], guesses: list[int]) -> Generated:
-        """Take the next token and those after right `guesses`, up to the end of the text."""
+    def write_guessed(self, sampled: list[Sampled], guesses: Iterable[int]) -> Generated:
+        """Take the first of `sampled` and those after right `guesses`, up to the text's end."""
         parts = [self.write(sampled[0])]
-        for guess, token in zip(guesses, sampled[1:], strict=True):
+        for guess, token in zip(guesses, sampled[1:], strict=False):
             last = parts[-1]
             if last.finish_reason is not None or last.token_ids != (guess,):
                 break
             parts.append(self.write(token))
         return join(parts)
 
+    def counted(self, last: Generated) -> Generated:
+        """The last output, with the numbers that it has."""
+        guesser = self.guesser
+        return replace(
+            last,
+            num_cached_tokens=max(0, self.sequence.num_cached),
+            num_guesses=guesser.num_guesses if guesser else 0,
+            num_right_guesses=guesser.num_right if guesser else 0,
+        )
+
     def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
         """The last output of this answer, for a reason that is not in its text."""
         return Generated(self.index, (), self._checker.finish(), None, reason, cause)
-
-    def guess(self, new_tokens: tuple[int, ...], most: int) -> None:
-        """Give the sequence a draft of what follows, if there is one."""
-        if self.drafter is not None:
-            self.drafter.extend(new_tokens)
-            draft = self.drafter.propose(most)
-            if self.grammar is not None:
-                draft = self.grammar.forced(most) or self.grammar.possible(draft)
-            self.sequence.draft = draft
 
     def _follow(self, grammar: GrammarState, token_id: int, emitted: Emitted) -> Emitted:
         """Advance the grammar, which may end the answer, also with the last token that fits."""

@@ -1,12 +1,11 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step schedules, runs the model, samples and hands out the tokens.  It has no thread, clock or
-socket: its owner calls `step` as long as there is work, always from one thread.
+A step guesses, schedules, runs the model, samples and hands out the tokens.  It has no thread and
+no socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from mindspore_serving import log
@@ -20,7 +19,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, NgramIndex
+from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -42,10 +41,10 @@ class Engine:
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: makes what guesses tokens; None looks for n-grams.
+        make_drafter: makes what guesses tokens; None looks at texts that began alike.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
-    called with the requests that a step is about to compute.
+    called with the requests that a step is about to compute; `clock` gives seconds.
     """
 
     can_generate = True
@@ -58,16 +57,15 @@ class Engine:
         eos_ids: Iterable[int] = (),
         *,
         make_drafter: MakeDrafter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self.max_model_len = min(longest, config.max_model_len or longest)
         self.config = config
-        self.runner = runner
-        self.vocab_size = runner.vocab_size
+        self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._table = RequestTable(
-            config, make_drafter or partial(NgramIndex, config.max_ngram, config.min_ngram)
-        )
+        self._speculation, self._clock = Speculation(config, make_drafter), clock
+        self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
@@ -79,12 +77,11 @@ class Engine:
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
-        self._num_guesses = self._num_right_guesses = 0
 
     @property
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
-        return self.runner.hidden_size
+        return self.embedder.size
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
@@ -147,9 +144,9 @@ class Engine:
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
-        self.embedder.add(request_id, prompt_ids)
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
+        self.embedder.add(request_id, prompt_ids, **options)
 
     def abort(self, request_id: str) -> bool:
         """End a request: the next step frees its blocks and gives ABORT for each unfinished
@@ -177,9 +174,11 @@ class Engine:
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
         outputs += self.embedder.step()
+        began = self._clock()
         self._scheduler.num_reserved = self.embedder.num_lacking
-        scheduled = self._scheduler.schedule()
         branches = self._table.branches
+        self._speculation.guess(self._scheduler.running, branches)
+        scheduled = self._scheduler.schedule()
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
             return outputs
@@ -195,7 +194,9 @@ class Engine:
             raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
             return outputs + self._fail(scheduled, error)
-        return outputs + self._write(scheduled, readout.counts, sampled, forks)
+        outputs += self._write(scheduled, readout.counts, sampled, forks)
+        self._speculation.observe(scheduled.step, self._clock() - began)
+        return outputs
 
     def stats(self) -> EngineStats:
         scheduler = self._scheduler
@@ -211,8 +212,8 @@ class Engine:
             num_cache_queries=scheduler.num_cache_queries,
             num_cache_hits=scheduler.num_cache_hits,
             num_preemptions=scheduler.num_preemptions,
-            num_guesses=self._num_guesses,
-            num_right_guesses=self._num_right_guesses,
+            num_guesses=self._speculation.num_guesses,
+            num_right_guesses=self._speculation.num_right,
         )
 
     def close(self) -> None:
@@ -249,12 +250,10 @@ class Engine:
                 tokens.append([])
                 continue
             branch = self._table.branches[sequence]
-            num_guesses = row.start + len(row.tokens) - len(sequence.tokens)
-            if num_guesses:
-                own = sampled[place : place + 1 + num_guesses]
-                generated = branch.write_guessed(own, list(row.tokens[-num_guesses:]))
-                self._num_guesses += num_guesses
-                self._num_right_guesses += max(0, len(generated.token_ids) - 1)
+            guesses = row.tokens[len(sequence.tokens) - row.start :]
+            if guesses:
+                generated = branch.write_guessed(sampled[place:], guesses)
+                self._speculation.count(branch, len(guesses), len(generated.token_ids) - 1)
             else:
                 generated = branch.write(sampled[place])
             tokens.append(list(generated.token_ids))
@@ -277,10 +276,10 @@ class Engine:
     def _output(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
         self._num_generated += len(generated.token_ids)
         if generated.finish_reason is not None:
-            generated = replace(generated, num_cached_tokens=max(0, branch.sequence.num_cached))
+            generated = branch.counted(generated)
             self._close(branch)
-        elif branch.drafter is not None:
-            branch.guess(generated.token_ids, self.config.num_speculative_tokens)
+        elif branch.guesser is not None:
+            branch.guesser.extend(generated.token_ids)
         return branch.request.request_id, generated
 
     def _fail(self, scheduled: Scheduled, error: Exception) -> Outputs:
@@ -295,6 +294,7 @@ class Engine:
         return outputs
 
     def _close(self, branch: Branch) -> None:
+        self._speculation.end(branch.sequence.scope, branch.output_ids)
         sequence = self._table.remove(branch)
         if sequence is not None:
             self._scheduler.finish(sequence)

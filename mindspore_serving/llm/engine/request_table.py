@@ -5,21 +5,19 @@ prompt is computed; then each is forked from the first.  It neither schedules no
 """
 
 from mindspore_serving.core.generation import FinishReason, Generated
-from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.branch import Branch
 from mindspore_serving.llm.engine.request import Request
 from mindspore_serving.llm.engine.sequence import Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter
+from mindspore_serving.llm.engine.speculation import Speculation
 
 
 class RequestTable:
     """Requests by id, branches by sequence."""
 
-    def __init__(self, config: EngineConfig, make_drafter: MakeDrafter) -> None:
+    def __init__(self, speculation: Speculation) -> None:
         self.branches: dict[Sequence, Branch] = {}  # those that are not finished
         self._requests: dict[str, Request] = {}
-        self._config = config
-        self._make_drafter = make_drafter
+        self._speculation = speculation
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._requests
@@ -27,7 +25,8 @@ class RequestTable:
     def add(self, request: Request, sequence: Sequence) -> None:
         """Add a request with its first branch; the others are pending."""
         self._requests[request.request_id] = request
-        self.branches[sequence] = self._branch(request, 0, sequence)
+        guesser = self._speculation.begin(request.prompt_ids, sequence.scope)
+        self.branches[sequence] = Branch(request, 0, sequence, guesser)
 
     def find(self, request_id: str) -> tuple[Request, list[Branch]] | None:
         """A request and its unfinished branches; None if it is not open."""
@@ -60,7 +59,7 @@ class RequestTable:
         """The pending branches beside the `first` one, ready for their first tokens."""
         request = first.request
         return [
-            self._branch(request, index, first.sequence)
+            Branch(request, index, first.sequence, first.guesser and first.guesser.fork())
             for index in range(1, 1 + request.num_to_fork)
         ]
 
@@ -80,9 +79,3 @@ class RequestTable:
         request.open.difference_update(indices)
         ends = [Generated(index, (), "", None, reason, cause) for index in indices]
         return [(request.request_id, end) for end in ends]
-
-    def _branch(self, request: Request, index: int, sequence: Sequence) -> Branch:
-        drafter = None
-        if self._config.num_speculative_tokens:
-            drafter = self._make_drafter(request.prompt_ids)
-        return Branch(request, index, sequence, drafter)

@@ -125,7 +125,7 @@ class Scheduler:
             sequence = running[position]
             position += 1
             start = sequence.num_computed
-            if len(sequence.tokens) - start != 1:
+            if not sequence.is_decoding:
                 continue
             blocks, index = sequence.blocks, start // block_size
             has_room = index < len(blocks) and users[blocks[index]] == 1
@@ -205,7 +205,7 @@ class Scheduler:
     def _room_for_guesses(self, sequence: Sequence, most: int) -> list[int]:
         """The guesses that fit the step, the sequence and the free blocks."""
         length = len(sequence.tokens)
-        count = max(0, min(len(sequence.draft), most, sequence.max_len - length - 1))
+        count = max(0, min(len(sequence.draft), most, sequence.room))
         blocks = sequence.blocks
         missing = self._blocks_for(length + count) - len(blocks)
         while missing > 0 and self.pool.num_free:

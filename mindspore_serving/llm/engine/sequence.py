@@ -48,6 +48,21 @@ class Sequence:
             self.wanted_from = len(self.tokens) - 1
 
     @property
+    def scope(self) -> tuple[str, int]:
+        """Only sequences with the same may share what they have computed and answered."""
+        return self.salt, self.adapter
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only its last token is not computed."""
+        return len(self.tokens) - self.num_computed == 1
+
+    @property
+    def room(self) -> int:
+        """Tokens that may follow beside the next one."""
+        return self.max_len - len(self.tokens) - 1
+
+    @property
     def is_scored(self) -> bool:
         """Whether logits of tokens before the last are still wanted (prompt log-probabilities)."""
         return self.wanted_from < len(self.tokens) - 1
@@ -56,7 +71,7 @@ class Sequence:
         """The chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(self.salt, self.adapter)
+            previous = hashes[-1] if hashes else hash_root(*self.scope)
             start = index * block_size
             hashes.append(hash_block(previous, self.tokens[start : start + block_size]))
         return hashes[:count]

@@ -135,7 +135,7 @@ class VllmEngine:
         for index, one in enumerate(sampling):
             running.tasks.append(loop.create_task(self._generate(running, index, one)))
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> NoReturn:
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> NoReturn:
         """Raises InvalidInputs: models that generate do not embed here."""
         raise InvalidInputs("engine vllm does not embed")
 

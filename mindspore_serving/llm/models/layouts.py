@@ -20,11 +20,13 @@ from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.models.architecture import Architecture, Experts
+from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
 from mindspore_serving.llm.models.config_types import size
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
+BARE = "embed_tokens.weight"  # of a body that was saved alone
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
 
 
@@ -35,6 +37,7 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the tensors that its description names; itself if it has them."""
+    checkpoint = _completed(checkpoint)
     architecture = str((checkpoint.config.get("architectures") or [""])[0])
     form = FAMILIES.get(architecture)
     if form is None:
@@ -46,6 +49,16 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
     for step in steps:
         tensors = step(checkpoint, tensors)
     return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
+
+
+def _completed(checkpoint: Checkpoint) -> Checkpoint:
+    """A body of a model that generates, under the names and with the configuration of one."""
+    names, config = checkpoint.names(), checkpoint.config
+    if not generator_of(config) and BARE not in names:
+        return checkpoint
+    tensors = {whole_name(name): StoredTensor(*checkpoint.raw(name)) for name in names}
+    config = with_generator(config, has_head="lm_head.weight" in tensors)
+    return Checkpoint(checkpoint.directory, config, tensors)
 
 
 def _form(checkpoint: Checkpoint) -> Architecture:

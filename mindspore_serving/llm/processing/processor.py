@@ -23,13 +23,19 @@ from mindspore_serving.core.llm_messages import (
     Tokenized,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.shortening import Messages, shortened
-from mindspore_serving.llm.processing.work import Prompt, is_small
+from mindspore_serving.llm.processing.text_reader import (
+    TextReader,
+    check_extent,
+    with_tokenizer,
+)
+from mindspore_serving.llm.processing.work import Prompt, Prompts, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -86,6 +92,7 @@ class Processor:
         special_tokens = tokenizer.special_tokens if tokenizer else {}
         self._chat = ChatPrompt(chat_template, special_tokens, card.tool_format)
         self._card = card
+        self.texts = TextReader(tokenizer, card)
         self._compiler: GrammarCompiler | None = None  # made when the first grammar comes
         self._lock = threading.Lock()
 
@@ -133,26 +140,14 @@ class Processor:
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
 
-    def embed_ids(self, prompt: str | list[int]) -> list[int]:
-        """The tokens of a text to embed."""
-        if not self._card.can_embed:
-            raise InvalidInputs(
-                "the model generates, and embeds only with the option embeddings=true, on the "
-                "runtimes openvino and torch"
-            )
-        ids = self.encode(prompt)
-        if not ids:
-            raise RequestRefused(Refused("empty", "a prompt is empty, expected at least one token"))
-        most = self._card.max_model_len
-        if len(ids) > most:
-            text = f"a prompt has {len(ids)} tokens, the model takes at most {most}"
-            raise RequestRefused(Refused("context", text, len(ids), 0, most))
-        return ids
+    def read_texts(self, request: Embed | Score) -> Prompts:
+        """The tokens of texts to embed or to score."""
+        return self.texts.read(request)
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         tools = None if request.tool_choice.mode == "none" else request.tools
         text, add_special = self._text(request, tools)
-        self._check_extent(text)
+        check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
 
@@ -169,7 +164,7 @@ class Processor:
         """The tokens of a prompt; token ids are left as they are."""
         if isinstance(prompt, list):
             return prompt
-        self._check_extent(prompt)
+        check_extent(prompt, self._card)
         return self._with_tokenizer().encode(prompt, add_special)
 
     def grammar(self, grammar: Grammar | None) -> "CompiledGrammar | None":
@@ -241,13 +236,6 @@ class Processor:
             raise InvalidInputs("both a prompt and messages were given, expected one")
         return self._chat.text(request, tools), False  # the template has written them
 
-    def _check_extent(self, text: str) -> None:
-        most = 64 * self._card.max_model_len  # no token is as long; limits before work
-        if len(text) > most:
-            problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
-            refused = Refused("context", problem, len(text) // 64, 0, self._card.max_model_len)
-            raise RequestRefused(refused)
-
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
         most = self._card.max_model_len
         if count >= most or (must_fit and count + max_tokens > most):
@@ -258,6 +246,4 @@ class Processor:
             raise RequestRefused(Refused("context", text, count, max_tokens, most))
 
     def _with_tokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
-            raise InvalidInputs("the model has no tokenizer.json: give lists of token ids")
-        return self._tokenizer
+        return with_tokenizer(self._tokenizer)

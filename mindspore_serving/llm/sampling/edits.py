@@ -4,7 +4,7 @@ Changes are made in place, to the tokens concerned only.  Knows no probabilities
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,18 @@ class SampleRow:
     seed: int
     mask: Mask | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
-    _seen: "_Seen | None" = field(default=None, init=False, repr=False, compare=False)
+    _seen: "_Seen" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seen = _Seen(self.prompt_ids)
+
+    def after(self, guesses: Sequence[int]) -> "SampleRow":
+        """The row to sample from if `guesses` are right; it shares what was counted."""
+        position = self.position + len(guesses)
+        row = replace(self, output_ids=[*self.output_ids, *guesses], position=position, mask=None)
+        row._seen, row._allowed = self._seen, self._allowed
+        return row
 
     def has_edits(self) -> bool:
         params = self.params
@@ -75,13 +85,11 @@ class SampleRow:
             logits[~_unpack(self.mask, len(logits))] = -np.inf
 
     def _penalise(self, logits: Logits) -> None:
-        if self._seen is None:
-            self._seen = _Seen(np.unique(_inside(self.prompt_ids, len(logits))))
         ids, counts = self._seen.count(self.output_ids, len(logits))
         params = self.params
         if params.repetition_penalty != 1.0:
             # A token of both is written twice with the same value.
-            both = np.concatenate((self._seen.prompt, ids))
+            both = np.concatenate((self._seen.prompt(len(logits)), ids))
             values = logits[both]
             penalty = np.float32(params.repetition_penalty)
             logits[both] = np.where(values > 0, values / penalty, values * penalty)
@@ -99,12 +107,19 @@ class SampleRow:
 class _Seen:
     """The tokens of a prompt, and how often each is in its answer."""
 
-    __slots__ = ("_counted", "_counts", "prompt")
+    __slots__ = ("_counted", "_counts", "_prompt", "_prompt_ids")
 
-    def __init__(self, prompt: Ids) -> None:
-        self.prompt = prompt
+    def __init__(self, prompt_ids: Sequence[int]) -> None:
+        self._prompt_ids = prompt_ids
+        self._prompt: Ids | None = None
         self._counted: list[int] = []
         self._counts: dict[int, int] = {}
+
+    def prompt(self, vocab_size: int) -> Ids:
+        """The tokens of the prompt, each once."""
+        if self._prompt is None:
+            self._prompt = np.unique(_inside(self._prompt_ids, vocab_size))
+        return self._prompt
 
     def count(self, output_ids: Sequence[int], vocab_size: int) -> tuple[Ids, Logits]:
         """The tokens of the answer, each once, and how often it is there."""

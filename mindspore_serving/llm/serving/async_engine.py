@@ -17,13 +17,13 @@ from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
-    Embed,
     Event,
     Generate,
     LLMRequest,
     Tokenize,
     to_refused,
 )
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
@@ -32,7 +32,7 @@ from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
-from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
+from mindspore_serving.llm.serving.generation import GenerateAnswer, ReadAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 from mindspore_serving.llm.serving.recording import Recorder
@@ -142,8 +142,8 @@ class AsyncEngine:
         answer: Any = None
         if isinstance(request, Generate):
             answer = GenerateAnswer(request_id, request, self._outputs, self._recorder, timeline)
-        elif isinstance(request, Embed):
-            answer = EmbedAnswer(request_id, len(request.prompts))
+        elif isinstance(request, Embed | Score):
+            answer = ReadAnswer(request_id, request, self.card)
         self._open[request_id] = _Open(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(

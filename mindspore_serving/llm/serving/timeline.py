@@ -15,6 +15,8 @@ class Timeline:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
     num_generated_tokens: int = 0  # of all answers
+    num_guesses: int = 0  # of tokens, and how many were right
+    num_right_guesses: int = 0
     finish_reasons: list[str] = field(default_factory=list)  # of those that have ended
 
     @property

@@ -115,16 +115,17 @@ class Tokenizer:
         return encoding.ids, encoding.offsets
 
     def encode_whole(
-        self, text: str, pair: str | None = None, most: int | None = None
+        self, text: str, pair: str | None = None, most: int | None = None, side: str = "right"
     ) -> TokenizedInput:
         """All that an encoder needs of one text or of two, with special tokens; of at most `most`
-        tokens, cut from the end of the longer text.  Of a tokenizer that one thread uses."""
+        tokens, cut at their `side` from the longer text."""
+        texts = [text] if pair is None else [text, pair]
+        cut = self._inner.encode_batch(texts, add_special_tokens=False)
         if most is not None:
-            self._inner.enable_truncation(most)
-        try:
-            (found,) = self._inner.encode_batch([text if pair is None else (text, pair)])
-        finally:
-            self._inner.no_truncation()
+            room = max(most - self._inner.num_special_tokens_to_add(pair is not None), 0)
+            for one, count in zip(cut, _shares([len(one.ids) for one in cut], room), strict=True):
+                one.truncate(count, direction=side)
+        found = self._inner.post_process(*cut)
         special = [bool(flag) for flag in found.special_tokens_mask]
         return TokenizedInput(found.ids, found.type_ids, found.offsets, special)
 
@@ -168,6 +169,17 @@ class Tokenizer:
             return byte_level_bytes(token)
         byte = fallback_byte(token) if "ByteFallback" in kinds else None
         return self.token_text(token_id).encode() if byte is None else byte
+
+
+def _shares(counts: Sequence[int], room: int) -> list[int]:
+    """How many tokens of each of one or two texts have room: the longer one is cut first."""
+    if sum(counts) <= room:
+        return list(counts)
+    if len(counts) == 1:
+        return [room]
+    shorter = min(*counts, room // 2)
+    is_first = counts[0] <= counts[1]
+    return [shorter, room - shorter] if is_first else [room - shorter, shorter]
 
 
 def has_tokenizer(directory: Path) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.llm_messages import Chunk, Embedded, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused
+from mindspore_serving.core.reading_messages import Embedded
 from tests.frontends.openai.serving import MAX_BODY, spoken
 
 HELLO = [{"role": "user", "content": "hello"}]

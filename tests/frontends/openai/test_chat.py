@@ -33,6 +33,11 @@ def test_an_answer_is_an_object_with_message_usage_and_identity(web):
             "completion_tokens": 3,
             "total_tokens": 8,
             "prompt_tokens_details": {"cached_tokens": 1},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
         },
     }
     assert not web.sent.is_stream

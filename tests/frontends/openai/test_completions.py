@@ -25,7 +25,22 @@ def test_an_answer_is_an_object_with_text_and_usage(web):
             "completion_tokens": 3,
             "total_tokens": 8,
             "prompt_tokens_details": {"cached_tokens": 1},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
         },
+    }
+
+
+def test_tokens_that_the_engine_guessed_are_predictions(web):
+    ended = Finished(3, 0, 9, num_guesses=7, num_right_guesses=5)
+    web.inference.script = lambda request: [Started(3, 7), piece("z"), ended]
+    assert web.complete().json["usage"]["completion_tokens_details"] == {
+        "reasoning_tokens": 0,
+        "accepted_prediction_tokens": 5,
+        "rejected_prediction_tokens": 2,
     }
 
 
@@ -39,7 +54,8 @@ def test_a_stream_is_these_bytes(web):
     )
     usage = (
         '"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,'
-        '"prompt_tokens_details":{"cached_tokens":1}}}'
+        '"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":'
+        '{"reasoning_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}'
     )
     rest = [
         '{"index":0,"text":"d","logprobs":null,"finish_reason":null}],"usage":null}',

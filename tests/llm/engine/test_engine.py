@@ -34,10 +34,17 @@ def letters():
     return Tokenizer(inner)
 
 
+OPTIONS = {
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 16,
+    "block_size": 4,
+    "num_speculative_tokens": 0,
+    "adaptive_speculation": False,  # what a test guesses does not depend on how long steps take
+}
+
+
 def make(tokenizer=None, eos_ids=(), num_blocks=64, runner=None, **options):
-    config = EngineConfig(
-        **{"max_num_seqs": 8, "max_num_batched_tokens": 16, "block_size": 4, **options}
-    )
+    config = EngineConfig(**{**OPTIONS, **options})
     return Engine(runner or ToyRunner(num_blocks, 4), tokenizer, config, eos_ids)
 
 
@@ -274,7 +281,7 @@ class Repeating(ToyRunner):
 
 def test_right_guesses_save_steps_and_change_nothing():
     plain = make(runner=Repeating(64, 4))
-    guessing = make(runner=Repeating(64, 4), num_speculative_tokens=4)
+    guessing = make(runner=Repeating(64, 4), num_speculative_tokens=4, min_ngram=2)
     for engine in (plain, guessing):
         engine.add("a", [1, 2, 3], greedy(max_tokens=60, logprobs=1))
     expected, said = run(plain)["a", 0], run(guessing)["a", 0]

@@ -127,6 +127,7 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
         max_num_seqs=24,
         max_num_batched_tokens=64,
         num_speculative_tokens=num_speculative_tokens,
+        adaptive_speculation=False,
         min_ngram=1,
     )
     engine = Engine(ToyRunner(48, 4, VOCAB), None, config, [EOS])

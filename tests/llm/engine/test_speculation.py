@@ -1,50 +1,178 @@
-from mindspore_serving.llm.engine.speculation import NgramIndex
+"""Guesses change how many steps an answer takes and nothing else, and are made when it pays."""
+
+from collections import defaultdict
+
+import pytest
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine import speculation
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.speculation import RecentAnswers
+from mindspore_serving.llm.runtimes.toy import ToyRunner
 
 
-def test_a_run_that_came_before_is_continued_as_it_was():
-    index = NgramIndex(3, 2, [1, 2, 3, 4, 5, 9, 2, 3])
-    assert index.propose(3) == [4, 5, 9]
-    assert index.propose(1) == [4]
+class Rounds(ToyRunner):
+    """Goes on with 1, 2, ... `length`, 1, 2, ... whatever came before.  A step takes a second for
+    its first row, and `row_cost` for each other."""
+
+    def __init__(self, length=9, row_cost=0.1):
+        super().__init__(256, 4)
+        self.length, self.row_cost, self.now = length, row_cost, 0.0
+        self.num_rows = []
+
+    def run(self, step):
+        self.num_rows.append(step.num_tokens)
+        self.now += 1 + self.row_cost * (step.num_tokens - 1)
+        return super().run(step)
+
+    def _likeliest(self, row):
+        last = row.tokens[len(row.tokens) - row.num_logits :]
+        return [token % self.length + 1 for token in last]
 
 
-def test_the_longest_run_wins_over_a_later_shorter_one():
-    index = NgramIndex(3, 2, [1, 2, 3, 7, 5, 2, 3, 8, 1, 2, 3])
-    assert index.propose(1) == [7]
+def make(runner=None, **options):
+    runner = runner or ToyRunner(256, 4)
+    config = EngineConfig(**{"block_size": 4, "max_num_seqs": 8, **options})
+    return Engine(runner, None, config, clock=lambda: getattr(runner, "now", 0.0))
 
 
-def test_of_equal_runs_the_latest_wins():
-    index = NgramIndex(2, 2, [2, 3, 7, 2, 3, 8, 2, 3])
-    assert index.propose(1) == [8]
+def params(**options):
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": 60, "ignore_eos": True, **options})
 
 
-def test_a_run_never_finds_itself():
-    assert NgramIndex(3, 1, [1, 2, 3]).propose(4) == []
+def run(engine):
+    """Steps to the end: tokens, log-probabilities and the last output, by request and index."""
+    said, logprobs, last = defaultdict(list), defaultdict(list), {}
+    while engine.has_work:
+        for request_id, generated in engine.step():
+            key = request_id, generated.index
+            said[key] += generated.token_ids
+            logprobs[key] += generated.logprobs or ()
+            last[key] = generated
+    return said, logprobs, last
 
 
-def test_a_repetition_is_continued_up_to_the_end_of_the_text():
-    assert NgramIndex(2, 1, [5, 5]).propose(4) == [5]
-    assert NgramIndex(2, 2, [1, 2, 1, 2]).propose(4) == [1, 2]
+def steps(engine, prompt, salt="", **options):
+    """How many an answer takes."""
+    before = engine.stats().num_steps
+    engine.add("a", prompt, params(**options), cache_salt=salt)
+    run(engine)
+    return engine.stats().num_steps - before
 
 
-def test_nothing_is_proposed_without_text():
-    assert NgramIndex(3, 2).propose(4) == []
-    assert NgramIndex(3, 2, [1]).propose(4) == []
+def test_by_default_a_text_that_repeats_takes_few_steps_and_one_that_does_not_all_of_them():
+    assert steps(make(Rounds(9)), [1, 2, 3]) < 20
+    engine = make(Rounds(100))
+    assert steps(engine, [1, 2, 3]) == 60
+    assert engine.stats().num_guesses == 0
 
 
-def test_tokens_added_one_by_one_give_the_same_as_all_at_once():
-    tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]
-    one_by_one = NgramIndex(4, 2)
-    for end in range(len(tokens)):
-        one_by_one.extend([tokens[end]])
-        known = tokens[: end + 1]
-        assert one_by_one.propose(3) == NgramIndex(4, 2, known).propose(3) == look_up(known)
-    assert one_by_one.propose(3) == [4, 1, 2]
+def test_no_more_guesses_are_made_than_is_allowed():
+    runner = Rounds(row_cost=0.01)
+    steps(make(runner, num_speculative_tokens=3), [1, 2, 3], max_tokens=100)
+    assert max(runner.num_rows[1:]) == 4
+    engine = make(Rounds(), num_speculative_tokens=0)
+    assert steps(engine, [1, 2, 3]) == 60
 
 
-def look_up(tokens, most=3):
-    """The same by plain search: runs of 4 to 2, each from its latest earlier place."""
-    for size in (4, 3, 2):
-        for start in range(len(tokens) - size - 1, -1, -1):
-            if len(tokens) > size and tokens[start : start + size] == tokens[-size:]:
-                return tokens[start + size : start + size + most]
-    return []
+def test_guesses_that_cost_more_than_they_gain_are_given_up():
+    """What a row costs is not known at first."""
+    runner = Rounds(row_cost=1.1)
+    engine = make(runner)
+    steps(engine, [1, 2, 3], max_tokens=240)
+    steps(engine, [1, 2, 3], max_tokens=240)
+    assert sum(runner.num_rows[-200:]) < 260
+
+
+def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():
+    """One repeats; the other looks as if it did, and never does."""
+
+    class Mixed(Rounds):
+        def _likeliest(self, row):
+            if row.adapter == 0:
+                return super()._likeliest(row)
+            places = range(row.start + len(row.tokens) - row.num_logits + 1, 1000)
+            return [
+                50 + place // 4 % 70 if place % 4 == 0 else place % 4
+                for place, _ in zip(places, range(row.num_logits), strict=False)
+            ]
+
+    runner = Mixed()
+    runner.adapters = range(1, 2)
+    engine = make(runner)
+    engine.add("repeats", [1, 2, 3], params(max_tokens=100))
+    engine.add("does not", [1, 2, 3], params(max_tokens=100), adapter=1)
+    _, _, last = run(engine)
+    repeats, other = last["repeats", 0], last["does not", 0]
+    assert repeats.num_right_guesses > 70
+    assert other.num_guesses - other.num_right_guesses < 40
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.7},
+        {"temperature": 1.0, "top_k": 4, "top_p": 0.9, "min_p": 0.01},
+        {"temperature": 0.9, "repetition_penalty": 1.1, "frequency_penalty": 0.2},
+        {"temperature": 0.9, "logit_bias": {3: 2.0}, "min_tokens": 20, "stop_token_ids": [5]},
+        {"temperature": 0.8, "n": 3, "logprobs": 2},
+    ],
+)
+@pytest.mark.parametrize("runner", [Rounds, lambda: ToyRunner(256, 4)])
+def test_an_answer_is_the_same_with_guesses_and_without(runner, options):
+    """Sampled ones as well: a token depends on its logits, seed and place, guessed or not."""
+    plain = make(runner(), num_speculative_tokens=0)
+    guessing = make(
+        runner(), num_speculative_tokens=5, adaptive_speculation=False, min_ngram=1, max_ngram=2
+    )
+    for engine in (plain, guessing):
+        for seed in range(4):
+            engine.add(str(seed), [1, 2, 3, 1], params(seed=seed, **options))
+    (expected, logprobs, _), (said, others, _) = run(plain), run(guessing)
+    assert said == expected
+    assert others == logprobs
+    assert guessing.stats().num_guesses > 0
+
+
+def test_an_answer_counts_its_guesses():
+    engine = make(Rounds())
+    engine.add("a", [1, 2, 3], params())
+    _, _, last = run(engine)
+    stats, ended = engine.stats(), last["a", 0]
+    assert (ended.num_guesses, ended.num_right_guesses) == (
+        stats.num_guesses,
+        stats.num_right_guesses,
+    )
+    assert 60 - stats.num_steps <= ended.num_right_guesses <= ended.num_guesses
+
+
+def test_an_answer_goes_on_as_a_recent_one_did():
+    engine = make(Rounds(100))
+    assert steps(engine, [1, 2, 3]) == 60
+    assert steps(engine, [1, 2, 3]) < 20
+
+
+def test_recent_answers_are_known_only_to_requests_that_share_cached_prompts():
+    engine = make(Rounds(100))
+    assert steps(engine, [1, 2, 3], salt="one") == 60
+    assert steps(engine, [1, 2, 3], salt="two") == 60
+    assert steps(engine, [1, 2, 3]) == 60
+    alone = make(Rounds(100), enable_prefix_caching=False)
+    assert [steps(alone, [1, 2, 3]) for _ in range(2)] == [60, 60]
+
+
+def test_recent_answers_take_a_bounded_number_of_tokens(monkeypatch):
+    monkeypatch.setattr(speculation, "MAX_SHARED_TOKENS", 100)
+    monkeypatch.setattr(speculation, "MAX_SCOPES", 2)
+    recent = RecentAnswers(EngineConfig())
+    for number in range(50):
+        recent.add(("", 0), [number] * 30)
+        assert sum(len(index.tokens) for index in recent.of(("", 0))) <= 202
+    assert recent.of(("", 0))[0].find([49] * 5)[0] == 5
+    assert all(index.find([0] * 5) == (0, []) for index in recent.of(("", 0)))
+    recent.add(("", 1), [7] * 300)
+    assert len(recent.of(("", 1))[0].tokens) == 101
+    recent.add(("", 2), [8] * 5)
+    assert recent.of(("", 0))[0].tokens == []

@@ -35,7 +35,8 @@ def directory(tmp_path_factory):
 def llm(request, directory):
     pytest.importorskip(request.param)
     options = {"max_model_len": 320, "block_size": 32, "kv_cache_memory": 2**22, "dtype": "f32"}
-    with LLM(directory, request.param, num_speculative_tokens=2, **options) as llm:
+    options |= {"num_speculative_tokens": 2, "adaptive_speculation": False}
+    with LLM(directory, request.param, **options) as llm:
         yield llm
 
 

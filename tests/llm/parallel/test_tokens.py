@@ -122,6 +122,7 @@ def test_an_engine_over_ranks_answers_a_crowd_as_the_reference_does(llama):
         "max_model_len": 160,
         "kv_cache_memory": 10 * 32 * 3 * 2 * 2 * 16 * 4,  # 10 blocks of 3 layers of 2 heads of 16
         "num_speculative_tokens": 3,
+        "adaptive_speculation": False,
         "min_ngram": 1,
     }
     params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True, n=2)

@@ -45,6 +45,7 @@ def test_a_crowd_is_answered_as_the_reference_answers_each_alone(
         "block_size": 32,
         "kv_cache_memory": 10 * 32 * 3 * 2 * 2 * 16 * 4,  # 10 blocks of 3 layers of 2 heads of 16
         "num_speculative_tokens": num_speculative_tokens,
+        "adaptive_speculation": False,
         "min_ngram": 1,
     }
     params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW, ignore_eos=True, n=2)

@@ -1,6 +1,7 @@
 """The real model computes what transformers computes of the same file, dequantised to float32."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(real_model(), dtype="f32", kv_cache_dtype="f32", kv_cache_memory=128 << 20) as found:
+    exact = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 128 << 20}
+    with LLM(real_model(), num_speculative_tokens=0, **exact) as found:
         yield found
 
 
@@ -90,3 +92,21 @@ def test_log_probabilities_and_so_perplexity_are_equal(llm: LLM, reference: Any)
     found = [own[0].logprob for own in answer.prompt_logprobs[1:]]
     np.testing.assert_allclose(found, expected, atol=1e-3)
     assert 5 < np.exp(-expected.mean()) < 50, "this is a text, for this model"
+
+
+def test_a_text_is_the_same_with_guesses_and_without(llm: LLM) -> None:
+    """Many are right where it repeats, and many wrong where it is a story."""
+    prompts = [f"{TEXT}\n\nOnce more:\n\n{TEXT[:40]}", PROMPTS[0], "[[1, 2, 3], [1, 2, 3], [1,"]
+    greedy = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
+    params = [*[greedy] * 3, *[replace(greedy, temperature=0.8, seed=seed) for seed in range(3)]]
+    expected = llm.generate(prompts * 2, params, use_tqdm=False)
+    exact = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 128 << 20}
+    guesses = {"num_speculative_tokens": 7, "adaptive_speculation": False, "min_ngram": 1}
+    with LLM(real_model(), **exact, **guesses) as guessing:
+        found = guessing.generate(prompts * 2, params, use_tqdm=False)
+        stats = guessing.stats()
+    assert [one.outputs[0].token_ids for one in found] == [
+        one.outputs[0].token_ids for one in expected
+    ]
+    assert stats.num_right_guesses > 20
+    assert stats.num_guesses > stats.num_right_guesses + 20

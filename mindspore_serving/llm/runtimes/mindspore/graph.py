@@ -80,7 +80,7 @@ def buckets(config: EngineConfig, max_model_len: int) -> Buckets:
     longest = min(config.max_num_batched_tokens, max_model_len)
     batches: dict[int, tuple[int, ...]] = dict.fromkeys(_powers(NARROWEST, longest), (1,))
     decoding = tuple(_powers(1, config.max_num_seqs))
-    batches |= {1: decoding, _powers(1, 1 + config.num_speculative_tokens)[-1]: decoding}
+    batches |= {1: decoding, _powers(1, 1 + (config.num_speculative_tokens or 0))[-1]: decoding}
     return Buckets(dict(sorted(batches.items())))
 
 

@@ -1,7 +1,7 @@
 """What stands behind an encoder: the layers from hidden states to logits, computed by numpy.
 
-They are a thousandth of the encoder's work.  A head takes the states of one text, [tokens, hidden
-size].  Checkpoints of the families differ by the names of tensors and by a layer.
+They are a thousandth of the encoder's work.  A head takes states, [any number, hidden size].
+Checkpoints of the families differ by the names of tensors and by a layer.
 """
 
 import math
@@ -14,8 +14,9 @@ import numpy as np
 from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.bert import BERT, DISTILBERT, FAMILIES, WORDS, EncoderSpec
+from mindspore_serving.llm.models.bert import BERT, DISTILBERT, FAMILIES, WORDS, from_config
 from mindspore_serving.llm.models.layer import GELU
+from mindspore_serving.llm.models.modernbert import WORDS as MODERN_WORDS
 from mindspore_serving.llm.step import Vectors
 
 Layer = Callable[[Vectors], Vectors]
@@ -54,8 +55,12 @@ class Head:
 
 
 def sequence_head(checkpoint: Checkpoint) -> Head:
-    """Of the first token's state [1, hidden size].  Raises StartError for a wrong tensor."""
-    names, read = _family(checkpoint), _Reader(checkpoint)
+    """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
+    read = _Reader(checkpoint)
+    if _is_modern(checkpoint):
+        last = read.linear("classifier")
+        return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
+    names = _family(checkpoint)
     if names is BERT:
         prefix = "bert." if checkpoint.has("bert.pooler.dense.weight") else ""
         first, last = read.linear(f"{prefix}pooler.dense"), read.linear("classifier")
@@ -69,11 +74,46 @@ def sequence_head(checkpoint: Checkpoint) -> Head:
 
 def token_head(checkpoint: Checkpoint) -> Head:
     """Of every state [tokens, hidden size]."""
-    return _Reader(checkpoint).linear("classifier")
+    last = _Reader(checkpoint).linear("classifier")
+    if not _is_modern(checkpoint):
+        return last
+    return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
 
 
-def masked_head(checkpoint: Checkpoint, spec: EncoderSpec) -> Head:
+def open_linear(checkpoint: Checkpoint, name: str) -> Head:
+    """A single matrix, with its bias if there is one.  Raises StartError."""
+    return _Reader(checkpoint).matrix(f"{name}.weight", _bias_of(checkpoint, name))
+
+
+def _bias_of(checkpoint: Checkpoint, name: str) -> str | None:
+    return f"{name}.bias" if checkpoint.has(f"{name}.bias") else None
+
+
+def _is_modern(checkpoint: Checkpoint) -> bool:
+    return str(checkpoint.config["architectures"][0]).startswith("ModernBert")
+
+
+def _modern_layers(checkpoint: Checkpoint) -> tuple[Layer, ...]:
+    """What ModernBERT has before the last matrix of every head."""
+    config, dense = checkpoint.config, open_linear(checkpoint, "head.dense")
+    activation = gelu(str(config.get("classifier_activation") or "gelu"))
+    norm = _Reader(checkpoint).norm("head.norm", float(config.get("norm_eps") or 1e-5))
+    return dense.apply, activation, norm
+
+
+def _modern_masked_head(checkpoint: Checkpoint) -> Head:
+    matrix = "decoder.weight"
+    if not checkpoint.has(matrix):
+        matrix = f"model.{MODERN_WORDS}"
+    last = _Reader(checkpoint).matrix(matrix, _bias_of(checkpoint, "decoder"))
+    return Head(_chain(*_modern_layers(checkpoint), last.apply), last.num_outputs)
+
+
+def masked_head(checkpoint: Checkpoint) -> Head:
     """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary."""
+    if _is_modern(checkpoint):
+        return _modern_masked_head(checkpoint)
+    spec = from_config(checkpoint.config)
     names, read = _family(checkpoint), _Reader(checkpoint)
     kind = "Bert" if names is BERT else "DistilBert" if names is DISTILBERT else "Roberta"
     dense, norm, matrix, biases = MASKED[kind]
@@ -123,8 +163,12 @@ class _Reader:
     def linear(self, name: str) -> Head:
         return self.matrix(f"{name}.weight", f"{name}.bias")
 
-    def matrix(self, weight_name: str, bias_name: str) -> Head:
-        weight, bias = self._checkpoint.f32(weight_name), self._checkpoint.f32(bias_name)
+    def matrix(self, weight_name: str, bias_name: str | None) -> Head:
+        """Without a bias if `bias_name` is None."""
+        weight = self._checkpoint.f32(weight_name)
+        bias = np.zeros(weight.shape[:1], np.float32)
+        if bias_name is not None:
+            bias = self._checkpoint.f32(bias_name)
         if weight.ndim != 2 or bias.shape != weight.shape[:1]:
             raise StartError(
                 f"tensor {weight_name!r} is {list(weight.shape)} and {bias_name!r} "
@@ -133,10 +177,14 @@ class _Reader:
         return Head(lambda x: x @ weight.T + bias, len(weight))
 
     def norm(self, name: str, eps: float) -> Layer:
-        """Checkpoints from TensorFlow call the two tensors gamma and beta."""
-        is_old = self._checkpoint.has(f"{name}.gamma")
+        """Checkpoints from TensorFlow call the two tensors gamma and beta.  ModernBERT has no
+        bias."""
+        has, read = self._checkpoint.has, self._checkpoint.f32
+        is_old = has(f"{name}.gamma")
         gain, shift = ("gamma", "beta") if is_old else ("weight", "bias")
-        weight, bias = (self._checkpoint.f32(f"{name}.{one}") for one in (gain, shift))
+        weight = read(f"{name}.{gain}")
+        is_biased = has(f"{name}.{shift}") or not _is_modern(self._checkpoint)
+        bias = read(f"{name}.{shift}") if is_biased else np.zeros_like(weight)
 
         def apply(x: Vectors) -> Vectors:
             centred = x - x.mean(-1, keepdims=True)

@@ -39,6 +39,22 @@ class Labels:
         return names[0], scores[best[0]], json.dumps(names, ensure_ascii=False), scores[best]
 
 
+def read_score_problem(config: Mapping[str, Any], labels: Labels) -> str:
+    """What scores are made of the logits of a cross-encoder: as `labels` say, unless config.json
+    names sentence-transformers' Identity."""
+    own = config.get("sentence_transformers")
+    given = own.get("activation_fn") if isinstance(own, dict) else None
+    given = given or config.get("sbert_ce_default_activation_function")
+    if given is None:
+        return labels.problem
+    name = str(given).rpartition(".")[2]
+    if name == "Identity":
+        return PROBLEMS[0]
+    if name == "Sigmoid":
+        return PROBLEMS[2]
+    raise StartError(f"config.json has activation_fn {given!r}, expected Identity or Sigmoid")
+
+
 def softmax(logits: Vectors) -> Vectors:
     """Over the last axis."""
     powers: Any = np.exp(logits - logits.max(-1, keepdims=True))
@@ -50,6 +66,14 @@ def likeliest(scores: Vectors, top_k: int) -> list[int]:
     """The places of the `top_k` largest of `scores` [n], 0 for all; the first of equals first."""
     found: list[int] = np.argsort(-scores, kind="stable")[: top_k or None].tolist()
     return found
+
+
+def count_labels(config: Mapping[str, Any]) -> int:
+    """How many config.json says that there are: 2 where it says nothing, as in the library that
+    wrote it."""
+    given = config.get("id2label")
+    found = len(given) if isinstance(given, dict) else config.get("num_labels")
+    return found if isinstance(found, int) else 2
 
 
 def read_labels(config: Mapping[str, Any], count: int) -> Labels:

@@ -1,0 +1,151 @@
+"""How many guesses are made: numbers in, numbers out."""
+
+import pytest
+
+from mindspore_serving.llm.engine.acceptance import Acceptance, worthwhile
+from mindspore_serving.llm.engine.step_cost import StepCost
+from mindspore_serving.llm.engine.suffix_index import Draft
+
+
+def linear(each):
+    return lambda rows: 1 + each * (rows - 1)
+
+
+def test_sure_guesses_are_made_as_long_as_a_row_costs_less_than_a_token_gains():
+    assert worthwhile([[1.0] * 8], 1, linear(0.1)) == [8]
+    assert worthwhile([[1.0] * 8], 1, linear(1.0)) == [0]
+
+
+def test_a_guess_that_is_likely_wrong_is_not_made():
+    assert worthwhile([[0.9, 0.8, 0.1, 0.01]], 1, linear(0.2)) == [2]
+    assert worthwhile([[0.1, 0.01]], 1, linear(0.2)) == [0]
+
+
+def test_rows_go_to_the_sequences_whose_guesses_are_likeliest():
+    assert worthwhile([[0.9, 0.8, 0.7], [0.05], []], 3, linear(0.1)) == [3, 0, 0]
+
+
+def test_a_cost_that_rises_in_steps_is_looked_beyond():
+    """As of kernels that compute 8 rows at once: the 2nd row costs as much as the 8th."""
+
+    def tiles(rows):
+        return 1.0 if rows == 1 else 1.9 if rows <= 8 else 4.0
+
+    assert worthwhile([[0.8]], 1, tiles) == [0]
+    assert worthwhile([[0.95**place for place in range(1, 15)]], 1, tiles) == [7]
+
+
+def test_nothing_is_chosen_of_nothing():
+    assert worthwhile([], 0, linear(0.1)) == []
+    assert worthwhile([[]], 1, linear(0.1)) == [0]
+
+
+def test_a_longer_match_is_trusted_more_and_a_later_guess_as_a_longer_match():
+    short, long = Draft([1] * 4, 3), Draft([1] * 4, 20)
+    acceptance = Acceptance()
+    assert acceptance.chances(long)[0] > acceptance.chances(short)[0]
+    first, second, *_ = acceptance.chances(short)
+    assert second / first == pytest.approx(acceptance.chances(Draft([1], 4))[0])
+
+
+def test_chances_follow_what_was_right_and_forget_what_was_long_ago():
+    acceptance, draft = Acceptance(), Draft([1], 3)
+    at_first = acceptance.chances(draft)[0]
+    for _ in range(30):
+        acceptance.observe(draft, [2])
+    assert acceptance.chances(draft)[0] < 0.06 < at_first
+    for _ in range(30):
+        acceptance.observe(draft, [1])
+    assert acceptance.chances(draft)[0] > 0.8
+
+
+def test_what_follows_a_wrong_guess_is_not_counted():
+    acceptance = Acceptance()
+    acceptance.observe(Draft([1, 5, 5, 5], 8), [2, 5, 5, 5])
+    other = Acceptance()
+    other.observe(Draft([1], 8), [2])
+    draft = Draft([1] * 12, 3)
+    assert acceptance.chances(draft) == other.chances(draft)
+
+
+def test_places_that_disagree_lower_the_chance():
+    draft = Draft([1, 2], 8, [0.5, 1.0])
+    certain = Acceptance().chances(Draft([1, 2], 8))
+    assert Acceptance().chances(draft) == [0.5 * chance for chance in certain]
+
+
+def test_forced_tokens_are_nearly_certain_until_they_are_not():
+    acceptance, forced = Acceptance(), Draft([1, 2], is_forced=True)
+    assert acceptance.chances(forced)[1] > 0.9
+    for _ in range(20):
+        acceptance.observe(forced, [3])
+    assert acceptance.chances(forced)[0] < 0.4
+
+
+def test_chances_never_rise():
+    chances = Acceptance().chances(Draft([1] * 64, 1))
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_the_cost_of_rows_is_learned_from_steps_that_differ_in_them():
+    cost = StepCost()
+    for _ in range(100):
+        for rows, seconds in ((1, 0.010), (4, 0.030), (1, 0.010), (16, 0.100)):
+            cost.observe(rows, seconds)
+    assert cost.of(4) / cost.of(1) == pytest.approx(3, rel=0.05)
+    assert cost.of(16) / cost.of(1) == pytest.approx(10, rel=0.05)
+
+
+def test_a_machine_that_gets_slower_as_a_whole_changes_no_ratio():
+    cost, before = StepCost(), StepCost()
+    seconds = 0.010
+    for _ in range(1000):
+        cost.observe(1, seconds)
+        seconds *= 1.01
+    assert [cost.of(rows) for rows in range(1, 40)] == [before.of(rows) for rows in range(1, 40)]
+
+
+def test_a_pause_is_no_cost():
+    cost = StepCost()
+    for _ in range(20):
+        cost.observe(1, 0.01)
+        cost.observe(8, 0.02)
+    cost.observe(1, 0.01)
+    cost.observe(8, 100.0)
+    assert cost.of(8) / cost.of(1) == pytest.approx(2, rel=0.2)
+
+
+def test_what_was_learned_long_ago_is_tried_again():
+    cost = StepCost()
+    cost.observe(1, 0.01)
+    cost.observe(8, 1.0)
+    assert cost.of(8) / cost.of(1) > 3
+    for _ in range(30_000):
+        cost.observe(1, 0.01)
+    assert cost.of(8) / cost.of(1) < 3
+
+
+def test_a_step_without_guesses_is_wanted_now_and_then_to_compare_with():
+    cost, plain = StepCost(), 0
+    for number in range(1000):
+        if cost.wants_plain(1):
+            cost.observe(1, 0.01)
+            plain += number >= 20
+        else:
+            cost.observe(8, 0.02)
+    assert 5 <= plain <= 10
+    assert cost.of(8) / cost.of(1) == pytest.approx(2, rel=0.05)
+
+
+def test_steps_of_another_kind_are_not_compared_with():
+    cost = StepCost()
+    cost.observe(1, 0.01)
+    cost.interrupt()
+    cost.observe(8, 1.0)
+    assert cost.of(8) == StepCost().of(8)
+
+
+def test_beyond_the_numbers_of_rows_that_are_kept_a_step_costs_as_much_per_row():
+    cost = StepCost()
+    assert cost.of(2048) == pytest.approx(4 * cost.of(512))
+    assert cost.of(5) == pytest.approx((cost.of(4) + cost.of(6)) / 2)

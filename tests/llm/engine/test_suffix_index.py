@@ -1,0 +1,95 @@
+"""Where a text came before, and how it went on."""
+
+import random
+
+import pytest
+
+from mindspore_serving.llm.engine.suffix_index import END, MAX_PLACES, SuffixIndex
+
+
+def drafted(index, most):
+    _, places = index.find(index.tokens)
+    return index.draft(places, most)[0] if places else []
+
+
+def test_a_run_that_came_before_is_continued_as_it_was():
+    index = SuffixIndex(32, 2, [1, 2, 3, 4, 5, 9, 2, 3])
+    assert drafted(index, 3) == [4, 5, 9]
+    assert drafted(index, 1) == [4]
+
+
+def test_the_longest_run_wins_over_a_later_shorter_one():
+    index = SuffixIndex(32, 2, [1, 2, 3, 7, 5, 2, 3, 8, 1, 2, 3])
+    assert index.find(index.tokens) == (3, [3])
+    assert drafted(index, 1) == [7]
+
+
+def test_of_equal_runs_the_most_frequent_continuation_wins_and_then_the_latest():
+    index = SuffixIndex(2, 2, [2, 3, 7, 2, 3, 8, 2, 3])
+    assert drafted(index, 1) == [8]
+    index = SuffixIndex(2, 2, [2, 3, 7, 1, 2, 3, 7, 5, 2, 3, 8, 2, 3])
+    _, places = index.find(index.tokens)
+    assert index.draft(places, 2) == ([7, 5], [2 / 3, 1 / 2])
+
+
+def test_a_run_never_finds_itself():
+    index = SuffixIndex(3, 1, [1, 2, 3])
+    assert index.find(index.tokens) == (0, [])
+
+
+def test_a_repetition_goes_on_beyond_the_end_of_the_text():
+    assert drafted(SuffixIndex(32, 1, [5, 5]), 4) == [5, 5, 5, 5]
+    assert drafted(SuffixIndex(32, 2, [1, 2, 1, 2]), 5) == [1, 2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("tokens", [[], [1], [1, 2]])
+def test_nothing_is_found_in_what_is_too_short(tokens):
+    assert SuffixIndex(4, 2, tokens).find(tokens) == (0, [])
+
+
+def test_nothing_is_continued_beyond_an_end():
+    index = SuffixIndex(32, 2, [1, 2, 3, END, 4, 5, END])
+    assert index.draft(index.find([1, 2])[1], 5)[0] == [3]
+    assert index.find([4, 5]) == (2, [6])
+    assert index.draft([6], 5)[0] == []
+
+
+def test_a_place_that_was_right_is_tried_beside_the_latest():
+    """The run is at more places than are searched: the one with the longest match is the oldest."""
+    text = [7, 8, 1, 2, 3] + [1, 2, 4] * (MAX_PLACES + 1) + [7, 8, 1, 2]
+    index = SuffixIndex(32, 2, text)
+    assert index.find(text)[0] == 2
+    assert index.find(text, known=[4]) == (4, [4])
+
+
+def test_a_copy_grows_by_itself():
+    index = SuffixIndex(8, 2, [1, 2, 3, 1, 2])
+    other = index.copy()
+    other.extend([4, 1, 2])
+    assert drafted(index, 1) == [3]
+    assert drafted(other, 1) == [4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_found_is_what_a_plain_search_finds(seed):
+    chance = random.Random(seed)
+    index, tokens = SuffixIndex(5, 2), []
+    for _ in range(40):
+        new = chance.choices(range(3), k=chance.randrange(1, 4))
+        index.extend(new)
+        tokens += new
+        assert index.find(tokens) == look_up(tokens, 5, 2)
+
+
+def look_up(tokens, longest, shortest):
+    """The longest run, and where it ended, latest first, among the latest of the shortest run."""
+    for size in range(longest, shortest - 1, -1):
+        ends = [
+            end
+            for end in range(len(tokens) - 1, size - 1, -1)
+            if tokens[end - shortest : end] == tokens[-shortest:]
+        ][:MAX_PLACES]
+        found = [end for end in ends if end >= size and tokens[end - size : end] == tokens[-size:]]
+        if found:
+            return size, found
+    return 0, []
