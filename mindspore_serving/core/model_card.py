@@ -30,7 +30,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     has_chat_template: bool
     tool_format: str
     reasoning_format: str
-    adapters: tuple[str, ...]
+    adapters: tuple[str, ...]  # names of LoRA adapters
     eos_ids: tuple[int, ...]
     num_blocks: int
     block_size: int
@@ -39,6 +39,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
     sampling: tuple[tuple[str, int | float], ...] = ()
+    adapter_paths: tuple[str, ...] = ()  # their directories
     can_score: bool = False
     labels: tuple[str, ...] = ()
     problem: str = ""

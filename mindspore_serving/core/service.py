@@ -181,6 +181,23 @@ class ModelState:
     is_loading: bool = False
 
 
+class AdapterControl(Protocol):
+    """LoRA adapters that come and go while the server runs."""
+
+    async def load(
+        self, name: str, path: str, model: str = "", *, in_place: bool = False
+    ) -> None:  # fmt: skip
+        """Have all workers of the language model `model` ("" if there is one) load the adapter in
+        the directory `path`; one of that name is replaced if `in_place`.  Raises InvalidField with
+        the name of an argument, InvalidInputs, Overloaded, NotFound, or Forbidden if the operator
+        has not allowed it; then nothing has changed."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Refuse new requests to it.  Raises NotFound or Forbidden."""
+        ...
+
+
 class ModelControl(Protocol):
     """Models that come and go while the server runs.  `is_allowed` if clients may load and unload
     them."""

@@ -25,6 +25,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
@@ -68,6 +69,7 @@ class Opened:
             tool_format=self.tool_format,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
+            adapter_paths=tuple(map(str, config.adapters.values())),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
             num_blocks=engine.num_blocks,
             block_size=engine.block_size,
@@ -79,6 +81,11 @@ class Opened:
             **self._reading(),
             summary=self.describe() + self._tools_told(),
         )
+
+    def find_adapter(self, name: str) -> int:
+        """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
+        adapters = getattr(self.engine, "adapters", None)
+        return (AdapterNames(()) if adapters is None else adapters).find(name)
 
     def _reading(self) -> dict[str, Any]:
         """The fields of the card of a model that reads texts: of its scores, or of its vectors."""

@@ -44,6 +44,7 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.metrics.exposition import Page
+from mindspore_serving.server.adapter_control import AdapterControl
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
@@ -162,7 +163,8 @@ class Serving:
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(inference, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        site = Site(models, inference, self._master.control, rest.max_body, repository)
+        adapters = self.adapter_control(http.lora_directories)
+        site = Site(models, inference, self._master.control, rest.max_body, repository, adapters)
         v2 = self._v2(site, options)
         visible = Visible(bool(keys), http.use_status_codes)
         mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
@@ -235,6 +237,10 @@ class Serving:
         self._memory.close()
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
+
+    def adapter_control(self, directories: Sequence[str] | None) -> AdapterControl:
+        """For who may load LoRA adapters from below `directories`; None is anywhere."""
+        return AdapterControl(self._master.adapters, self._master.control, directories)
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a gRPC server shows."""

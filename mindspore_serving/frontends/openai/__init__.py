@@ -7,6 +7,7 @@ and writes the events that answer it as OpenAI's JSON.  Nothing here knows worke
 from starlette.routing import BaseRoute
 
 from mindspore_serving.frontends.openai import (
+    adapters,
     chat,
     completions,
     embeddings,
@@ -36,5 +37,6 @@ def routes(site: Site) -> list[BaseRoute]:
         *embeddings.routes(site),
         *scores.routes(site),
         *models.routes(site),
+        *adapters.routes(site),
         *tokens.routes(site),
     ]

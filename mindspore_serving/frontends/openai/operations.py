@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.frontends.openai.adapters import LOAD, UNLOAD, LoadRequest, UnloadRequest
 from mindspore_serving.frontends.openai.embeddings import EmbeddingRequest
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
 from mindspore_serving.frontends.openai.requests import (
@@ -25,6 +26,8 @@ from mindspore_serving.frontends.operation import (
     EVENTS,
     JSON,
     READY,
+    STRING,
+    TEXT,
     Body,
     Operation,
     Section,
@@ -140,6 +143,7 @@ class Model(msgspec.Struct):
     created: int
     owned_by: str
     max_model_len: int
+    root: str
     parent: str | None
 
 
@@ -241,6 +245,14 @@ def _others(model: str) -> tuple[Operation, ...]:
             {JSON: (Model, READY)},
             others={"503": {JSON: (Error, READY)}},
         ),
+        Operation(
+            "POST",
+            LOAD,
+            "Load a LoRA adapter; with `load_inplace`, in the place of one of that name",
+            {TEXT: STRING},
+            Body(LoadRequest),
+        ),
+        Operation("POST", UNLOAD, "Unload a LoRA adapter", {TEXT: STRING}, Body(UnloadRequest)),
         Operation(
             "POST",
             "/detokenize",

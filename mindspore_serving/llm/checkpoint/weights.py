@@ -139,7 +139,7 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
 
 def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     """The bits of bfloat16, rounded to nearest, ties to even."""
-    bits = array.view(np.uint32)
+    bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return (rounded >> 16).astype(np.uint16)
 

@@ -206,7 +206,7 @@ def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
-    """`array` as F32 or BF16, rounded to nearest, ties to even."""
+    """`array` as F32 or BF16."""
     if dtype == "BF16":
         return StoredTensor("BF16", array.shape, to_bf16(array))
     return StoredTensor("F32", array.shape, array)

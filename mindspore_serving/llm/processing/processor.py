@@ -5,7 +5,7 @@ be called by several threads.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,18 +51,30 @@ class PreparedRequest:
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None
+    adapter: str  # its number may change until it is added
     options: dict[str, Any]  # others of Engine.add
 
     def add_to(self, engine: Any, request_id: str) -> None:
-        """Raises what `Engine.add` raises."""
-        words = self.bad_words_ids
-        engine.add(request_id, self.prompt_ids, self.params, bad_words_ids=words, **self.options)
+        """Raises what `Engine.add` raises, InvalidField if there is no such adapter any more."""
+        words, ids = self.bad_words_ids, self.prompt_ids
+        adapter = engine.adapters.find(self.adapter) if self.adapter else 0
+        engine.add(
+            request_id, ids, self.params, bad_words_ids=words, adapter=adapter, **self.options
+        )
+
+
+def no_adapter(name: str) -> int:
+    """Of a model that has none, as `Adapters.find`."""
+    if name:
+        raise InvalidField("adapter", f"is {name!r}, expected None: there is none")
+    return 0
 
 
 class Processor:
     """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
 
-    Unless `is_trusted`, grammars may be written by anybody: see `GrammarCompiler`.
+    `find_adapter` gives the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
+    grammars may be written by anybody: see `GrammarCompiler`.
     """
 
     def __init__(
@@ -70,9 +82,11 @@ class Processor:
         tokenizer: Tokenizer | None,
         chat_template: ChatTemplate | None,
         card: ModelCard,
+        find_adapter: Callable[[str], int] = no_adapter,
         *,
         is_trusted: bool = True,
     ) -> None:
+        self.adapter = find_adapter
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
@@ -100,10 +114,10 @@ class Processor:
 
     def complete(self, request: Generate, prompt: Prompt) -> PreparedRequest:
         """What the engine takes, of `request` and what was read of it."""
+        self.adapter(request.adapter)
         options = {
             "priority": request.priority,
             "cache_salt": request.cache_salt,
-            "adapter": self.adapter(request.adapter),
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
@@ -113,6 +127,7 @@ class Processor:
             prompt.params,
             prompt.answer_format,
             prompt.bad_words_ids,
+            request.adapter,
             options,
         )
 
@@ -151,14 +166,6 @@ class Processor:
             return prompt
         check_extent(prompt, self._card)
         return self._with_tokenizer().encode(prompt, add_special)
-
-    def adapter(self, name: str) -> int:
-        """The adapter's place among the model's, from 1 on; 0 for "", which is none."""
-        names = self._card.adapters
-        if name and name not in names:
-            accepted = f"None or one of {', '.join(names)}" if names else "None: there is none"
-            raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
-        return names.index(name) + 1 if name else 0
 
     def grammar(self, grammar: Grammar | None) -> "CompiledGrammar | None":
         if grammar is None:

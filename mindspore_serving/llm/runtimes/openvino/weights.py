@@ -53,7 +53,7 @@ class Weights:
         self.widened: list[str] = []  # quantised matrices that became floats
         self.kept: list[Array] = []
         self._checkpoint = checkpoint
-        self._precision = precision
+        self.precision = precision
         self._bits = bits
         self._made: dict[tuple[str, str], Node] = {}
         self._orders: dict[str, Array] = {}
@@ -142,7 +142,7 @@ class Weights:
                 self._orders[name] = packed.order
             return self._unpacked(packed)
         stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
-        wanted = _TYPES[self._precision.upper()]
+        wanted = _TYPES[self.precision.upper()]
         if stored.get_element_type() == wanted:
             return stored
         if wanted != ov.Type.f32:
@@ -165,8 +165,8 @@ class Weights:
         """A matrix in a format that the plugin has no kernels for, in the precision."""
         self.widened.append(name)
         floats = self._checkpoint.f32(name)
-        bits = floats if self._precision == "f32" else to_bf16(floats)
-        return self._constant(bits, floats.shape, _TYPES[self._precision.upper()])
+        bits = floats if self.precision == "f32" else to_bf16(floats)
+        return self._constant(bits, floats.shape, _TYPES[self.precision.upper()])
 
     def _unpacked(self, form: Packed) -> Node:
         """Integers times scales as the plugin recognises it: it multiplies by the integers.
