@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Generate, LLMRequest, Refused
-from mindspore_serving.core.reading_messages import Embed, Embedded
+from mindspore_serving.core.reading_messages import Embed, Embedded, Scored
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.ipc.messages import SpanReport
@@ -51,7 +51,7 @@ class GenerationTrace:
         for event in events:
             if isinstance(event, Refused):
                 self._code = _BLAMED.get(event.reason, Code.INVALID_INPUTS)
-            elif isinstance(event, Embedded):
+            elif isinstance(event, Embedded | Scored):
                 self.timeline.num_prompt_tokens = sum(event.num_prompt_tokens)
             elif isinstance(event, Chunk) and event.finish_reason == "error":
                 self._code = event.to_error().code
