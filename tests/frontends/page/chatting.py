@@ -46,15 +46,22 @@ def finished(page: Browser) -> str:
     return page.text(".log > :last-child .said")
 
 
-def expected(server: Talking, *messages: tuple[str, str], max_tokens: int = 12) -> str:
-    body = {
-        "model": MODEL,
-        "messages": [{"role": role, "content": text} for role, text in messages],
-        "temperature": 0,
-        "max_tokens": max_tokens,
-    }
-    reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=PATIENCE).json()
-    return str(reply["choices"][0]["message"]["content"])
+def record(page: Browser) -> None:
+    """From now on keep what the server says to the page."""
+    page.evaluate(
+        "(() => { const real = window.fetch; window.fetch = async (...all) => {"
+        "const reply = await real(...all);"
+        "if (all[0].endsWith('completions')) window.said = reply.clone().text();"
+        "return reply; }; })()"
+    )
+
+
+def recorded(page: Browser) -> str:
+    """The text of the last answer as the server sent it."""
+    lines = page.evaluate("window.said").splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
 def stored(page: Browser) -> list[dict]:
