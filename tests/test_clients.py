@@ -8,8 +8,8 @@ ROW = re.compile(r"^\| (\S.*?) \| ([\d.]+) \| .+ \| `(\S+)` \|$", re.MULTILINE)
 PIN = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,]+\])?==([\d.]+)")
 # Clients among all that is pinned; the environments have nothing else.
 CLIENTS = (
-    *("anthropic", "grpcio-health-checking", "huggingface_hub", "langchain-openai", "ollama"),
-    *("openai", "schemathesis", "tritonclient"),
+    *("anthropic", "cohere", "grpcio-health-checking", "huggingface_hub", "langchain-openai"),
+    *("ollama", "openai", "schemathesis", "tritonclient"),
 )
 
 

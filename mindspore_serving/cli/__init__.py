@@ -14,10 +14,13 @@ from pathlib import Path
 from mindspore_serving import __version__, extras
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.node_settings import (
+    LoadLoraSettings,
     LoadSettings,
     LogLevelSettings,
     ModelsSettings,
+    PredictSettings,
     StatusSettings,
+    UnloadLoraSettings,
     UnloadSettings,
     WorkerSettings,
 )
@@ -25,7 +28,6 @@ from mindspore_serving.cli.options import add_options, flags, given, to_settings
 from mindspore_serving.cli.settings import (
     ChatSettings,
     ConfigSettings,
-    PredictSettings,
     ServeSettings,
 )
 from mindspore_serving.cli.tool_settings import (
@@ -133,7 +135,7 @@ SIGUSR1 to the server's process does it too, one level more each time, and SIGUS
 """
 
 
-_MODELS = ("load", "unload", "models")  # are one module
+_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # are one module
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,7 +183,7 @@ def _run(command: str, settings: object) -> int:
         print(f"Wrote {settings.target}: {settings.mode}, {sizes[1]} MiB ({sizes[0]} MiB before)")
         return 0
     name = command.replace("-", "_")
-    module, function = ("models", command) if command in _MODELS else (name, "run")
+    module, function = ("models", name) if command in _MODELS else (name, "run")
     status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
     return status
 
@@ -212,6 +214,13 @@ def _parser() -> argparse.ArgumentParser:
             LoadSettings,
         ),
         ("unload", "have such a server unload a servable", "", UnloadSettings),
+        (
+            "load-lora",
+            "have a server with --allow-lora-loading load an adapter",
+            "",
+            LoadLoraSettings,
+        ),
+        ("unload-lora", "have such a server unload an adapter", "", UnloadLoraSettings),
         ("log-level", "show or change what a server logs", _LOG_LEVEL, LogLevelSettings),
         ("doctor", "show which backends, devices and ports can be used", "", DoctorSettings),
     ):

@@ -52,7 +52,6 @@ def run(settings: BenchSettings) -> int:
     if settings.compare:
         ratios = _ratios(runs, settings.seed)
         report = [f"A: {urls[0]}", f"B: {urls[1]}", *report, "", *bench_compare.lines(ratios)]
-        notes += bench_compare.notes(ratios)
         found["compared_model"] = targets[1][1]
         found["ratios"] = bench_compare.to_json(ratios)
     print(*report, sep="\n")

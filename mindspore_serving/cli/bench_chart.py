@@ -16,7 +16,8 @@ Series: TypeAlias = dict[str, list[float | None]]  # a line each: its values by 
 _WIDTH, _HEIGHT = 420, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 404, 12, 200  # where the axes end
 _TICKS = 5  # at most, above 0
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b38600", "#3c8dbc")
+_COLOURS = ("#0072b2", "#d55e00", "#009e73")
+_DASHES = ' stroke-dasharray="5 4"'
 
 _LATENCIES = {
     "Time to the first token, ms": "first_token_ms",
@@ -43,7 +44,8 @@ svg {{ width: 100%; font-size: 11px; fill: currentColor; }}
 ul {{ list-style: none; display: flex; flex-wrap: wrap; gap: 1rem; margin: 0; padding: 0; }}
 pre {{ overflow-x: auto; }}
 line {{ stroke: currentColor; opacity: 0.2; }}
-polyline {{ fill: none; stroke-width: 2; }}
+g {{ fill: none; stroke-width: 2; }}
+circle {{ stroke-dasharray: none; pointer-events: all; }}
 </style>
 <h1>mindspore-serving bench</h1>
 <main>
@@ -89,17 +91,15 @@ def _figure(title: str, loads: Sequence[str], series: Series) -> str:
     step = _step(highest)
     top = step * ceil(highest / step)
     marks = [*_grid(step, top), *_names(loads)]
-    for (name, values), colour in zip(series.items(), _COLOURS, strict=False):
-        texts = [
-            f"{name} {load}: {short(value or 0)}".strip()
-            for load, value in zip(loads, values, strict=True)
-        ]
-        marks += _line(values, texts, top, colour)
-    legend = "".join(
-        f'<li><span style="color: {colour}">&#9632;</span> {escape(name)}</li>'
-        for name, colour in zip(series, _COLOURS, strict=False)
-        if name
-    )
+    legend = ""
+    num_of_a = sum(not _is_of_b(name) for name in series)
+    for number, (name, values) in enumerate(series.items()):
+        colour = _COLOURS[number % num_of_a]  # the same for A and for B
+        texts = [_text(name, load, value) for load, value in zip(loads, values, strict=True)]
+        marks += _line(values, texts, top, f'stroke="{colour}"' + _DASHES * _is_of_b(name))
+        if name:
+            sign = "&#9633;" if _is_of_b(name) else "&#9632;"
+            legend += f'<li><span style="color: {colour}">{sign}</span> {escape(name)}</li>'
     return "\n".join(
         [
             f"<figure><figcaption>{escape(title)}</figcaption>",
@@ -108,6 +108,14 @@ def _figure(title: str, loads: Sequence[str], series: Series) -> str:
             f"</svg><ul>{legend}</ul></figure>",
         ]
     )
+
+
+def _is_of_b(name: str) -> bool:
+    return name.startswith("B")
+
+
+def _text(name: str, load: str, value: float | None) -> str:
+    return f"{name} {load}: {short(value or 0)}".strip()
 
 
 def _step(highest: float) -> float:
@@ -128,16 +136,17 @@ def _grid(step: float, top: float) -> list[str]:
 
 
 def _names(loads: Sequence[str]) -> list[str]:
-    """Of the loads, below the axis; by turns in two lines, so that they do not touch."""
+    """Of the loads, below the axis; many by turns in two lines, so that they do not touch."""
+    lower = 14 * (len(loads) > 4)
     return [
-        f'<text x="{_x(at, len(loads)):.1f}" y="{_BOTTOM + 16 + 14 * (at % 2)}" '
+        f'<text x="{_x(at, len(loads)):.1f}" y="{_BOTTOM + 16 + lower * (at % 2)}" '
         f'text-anchor="middle">{escape(load)}</text>'
         for at, load in enumerate(loads)
     ]
 
 
 def _line(
-    values: Sequence[float | None], texts: Sequence[str], top: float, colour: str
+    values: Sequence[float | None], texts: Sequence[str], top: float, stroke: str
 ) -> list[str]:
     """A line through the values there are, with a dot for each that says its text."""
     places = [
@@ -147,10 +156,10 @@ def _line(
     ]
     line = " ".join(f"{x},{y}" for x, y, _ in places)
     dots = [
-        f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(text)}</title></circle>'
+        f'<circle cx="{x}" cy="{y}" r="3.5"><title>{escape(text)}</title></circle>'
         for x, y, text in places
     ]
-    return [f'<polyline points="{line}" stroke="{colour}"/>', *dots]
+    return [f'<g {stroke}><polyline points="{line}"/>', *dots, "</g>"]
 
 
 def _x(at: int, count: int) -> float:

@@ -17,7 +17,7 @@ from mindspore_serving.cli.bench_profiles import Load
 from mindspore_serving.cli.bench_prompts import Prompt
 
 _RESAMPLES = 10_000
-_FEW = 20  # pairs, of which an interval is too narrow
+_FEW = 20  # pairs; the interval of fewer is too narrow to say anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
+        if self.num_pairs < _FEW:
+            return "too few pairs"
         if self.low <= 1 <= self.high:
             return "no difference shown"
         return "B is slower" if self.low > 1 else "B is faster"
@@ -93,14 +95,6 @@ def lines(found: Sequence[Ratio]) -> list[str]:
             f"{one.verdict}"
         )
     return rows
-
-
-def notes(found: Sequence[Ratio]) -> list[str]:
-    """Remarks beyond the numbers."""
-    few = min((one.num_pairs for one in found), default=0)
-    if few >= _FEW:
-        return []
-    return [f"{few} pairs are too few for an interval to be trusted: send {_FEW} requests or more"]
 
 
 def to_json(found: Sequence[Ratio]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ _MAPPINGS = (
     "limit",
     "llm_option",
     "engine_option",
+    "adapter",
     "node_labels",
 )  # NAME=VALUE on the command line
 _NOT_IN_FILES = ("paths", "config", SERVABLES)
@@ -38,6 +39,8 @@ PER_SERVABLE = (
     "engine_option",
     "quantization",
     "max_model_len",
+    "adapter",
+    "max_loras",
     "llm_option",
     "allow_pickle",
     "backend",

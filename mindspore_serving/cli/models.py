@@ -1,11 +1,17 @@
-"""`mindspore-serving load`, `unload`, `models`: the models of a server, by protocol v2."""
+"""`mindspore-serving load`, `unload`, `models`, by protocol v2; `load-lora` and `unload-lora`."""
 
 import json
 from urllib.parse import quote
 
 from mindspore_serving.cli.doctor import table
-from mindspore_serving.cli.node_settings import LoadSettings, ModelsSettings, UnloadSettings
-from mindspore_serving.cli.v2_calls import call
+from mindspore_serving.cli.node_settings import (
+    LoadLoraSettings,
+    LoadSettings,
+    ModelsSettings,
+    UnloadLoraSettings,
+    UnloadSettings,
+)
+from mindspore_serving.cli.v2_calls import call, call_path
 
 _HEADER = ("model", "version", "state", "reason")
 
@@ -33,6 +39,27 @@ def unload(settings: UnloadSettings) -> int:
         {},
         settings.timeout,
     )
+    print(f"{settings.name} is unloaded")
+    return 0
+
+
+def load_lora(settings: LoadLoraSettings) -> int:
+    """Returns 0 when requests can name the adapter.  Raises ServingError."""
+    body = {
+        "lora_name": settings.name,
+        "lora_path": settings.path,
+        "load_inplace": settings.replace,
+        "model": settings.model or None,
+    }
+    call_path(settings, settings.http, "/v1/load_lora_adapter", body, settings.timeout)
+    print(f"{settings.name} is loaded")
+    return 0
+
+
+def unload_lora(settings: UnloadLoraSettings) -> int:
+    """Returns 0 when new requests cannot name the adapter.  Raises ServingError."""
+    body = {"lora_name": settings.name}
+    call_path(settings, settings.http, "/v1/unload_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is unloaded")
     return 0
 

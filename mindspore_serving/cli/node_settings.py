@@ -82,6 +82,31 @@ class UnloadSettings(Access):
 
 
 @dataclass(frozen=True, slots=True)
+class LoadLoraSettings(Access):
+    """`mindspore-serving load-lora`."""
+
+    name: str = positional("what clients are to call it", metavar="NAME")
+    path: str = positional("its directory, on the server", metavar="DIRECTORY")
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    model: str = option("", "the model that it is of, if there are several", metavar="NAME")
+    replace: bool = option(False, "take the place of an adapter of that name")
+    timeout: float = option(120.0, "seconds to wait until it is loaded", metavar="SECONDS")
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadLoraSettings(Access):
+    """`mindspore-serving unload-lora`."""
+
+    name: str = positional("the adapter", metavar="NAME")
+    http: str = option(
+        f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
+    )
+    timeout: float = option(120.0, "seconds to wait for the answer", metavar="SECONDS")
+
+
+@dataclass(frozen=True, slots=True)
 class ModelsSettings(Access):
     """`mindspore-serving models`."""
 
@@ -89,6 +114,19 @@ class ModelsSettings(Access):
         f"127.0.0.1:{HTTP_PORT}", "the server, or a URL (https://...)", metavar="HOST:PORT"
     )
     json: bool = option(False, "as JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictSettings(Access):
+    """`mindspore-serving predict`."""
+
+    where: str = positional("IP:PORT, unix:PATH, http://IP:PORT", metavar="WHERE")
+    servable: str = positional("the servable", metavar="SERVABLE")
+    method: str = positional("the method; of a bare model: predict", metavar="METHOD")
+    inputs: str = positional("a JSON object, an array of them, or -", metavar="INPUTS")
+    servable_version: int = option(0, "version of the servable; 0 is the newest")
+    timeout: float = option(60.0, "seconds to wait for the reply")
+    tls: bool = option(False, "gRPC over TLS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mindspore_serving.cli.endpoint import to_endpoint, to_key
-from mindspore_serving.cli.settings import PredictSettings
+from mindspore_serving.cli.node_settings import PredictSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 

@@ -17,6 +17,8 @@ from mindspore_serving.servable.repository import is_language_model
 from mindspore_serving.server.config import merge_config, to_deployment
 
 _NEVER = 1e9  # seconds
+DEFAULT_LORAS = 8  # adapters at once, where clients may load them
+ADAPTED = (None, "openvino", "torch")  # runtimes that have room for them
 _SUPERVISION = (
     "max_workers",
     "min_workers",
@@ -57,6 +59,12 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     names = ("runtime", "quantization", "max_model_len", "engine")
     given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if settings.adapter:
+        found = to_values("--adapter", settings.adapter)
+        options["adapters"] = {name: str(path) for name, path in found.items()}
+    if settings.runtime in ADAPTED:
+        room = max(DEFAULT_LORAS, len(settings.adapter)) if settings.allow_lora_loading else 0
+        options |= {"max_loras": settings.max_loras or room} if settings.max_loras or room else {}
     own = to_values("--engine-option", settings.engine_option)
     options |= {"engine_options": own} if own else {}
     return options | to_values("--llm-option", settings.llm_option)

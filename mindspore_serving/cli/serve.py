@@ -170,6 +170,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             limits=most,
             language_limits=content,
             vllm_metrics=settings.vllm_metrics,
+            lora_directories=settings.allow_lora_loading,
         )
     if not settings.no_grpc:
         where = report.address(settings.host, settings.grpc_port)

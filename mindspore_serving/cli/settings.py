@@ -138,6 +138,12 @@ class ServeSettings:
         (), "other site whose web pages may use the server, or *; repeatable", action="append"
     )
     allow_loading: bool = option(False, "clients may load and unload servables by their names")
+    allow_lora_loading: tuple[str, ...] = option(
+        (),
+        "clients may load and unload LoRA adapters that are below this directory; repeatable",
+        action="append",
+        metavar="DIRECTORY",
+    )
     client_shared_memory: bool = option(
         False, "clients of protocol v2 may name shared memory of this machine for tensors"
     )
@@ -226,6 +232,17 @@ class ServeSettings:
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
+    adapter: tuple[str, ...] = option(
+        (),
+        "language models: serve the LoRA adapter in this directory, too; repeatable",
+        action="append",
+        metavar="NAME=DIRECTORY",
+    )
+    max_loras: int = option(
+        0,
+        "language models: most adapters at once (default: those of --adapter; 8 with "
+        "--allow-lora-loading)",
+    )
     llm_serving_form: str = option(
         "r21",
         "streams of llm-serving: server-sent events, or lines",
@@ -252,19 +269,6 @@ class ConfigSettings(ServeSettings):
 
     show: bool = option(False, "print the configuration that `serve` would have (the default)")
     schema: bool = option(False, "print the JSON schema of configuration files, for editors")
-
-
-@dataclass(frozen=True, slots=True)
-class PredictSettings(Access):
-    """`mindspore-serving predict`."""
-
-    where: str = positional("IP:PORT, unix:PATH, http://IP:PORT", metavar="WHERE")
-    servable: str = positional("the servable", metavar="SERVABLE")
-    method: str = positional("the method; of a bare model: predict", metavar="METHOD")
-    inputs: str = positional("a JSON object, an array of them, or -", metavar="INPUTS")
-    servable_version: int = option(0, "version of the servable; 0 is the newest")
-    timeout: float = option(60.0, "seconds to wait for the reply")
-    tls: bool = option(False, "gRPC over TLS")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A call of protocol v2's HTTP routes, for the commands that look after a running server."""
+"""A call of HTTP routes, most of protocol v2, for the commands that look after a running server."""
 
 import json
 from http.client import HTTPException
@@ -14,21 +14,28 @@ TIMEOUT = 10.0  # seconds of a call that is answered at once
 def call(access: Access, http: str, path: str, body: Any, timeout: float = TIMEOUT) -> Any:
     """The answer to a POST of `body` below /v2, or to a GET if that is None.  Raises
     ServingError."""
+    return call_path(access, http, f"/v2{path}", body, timeout)
+
+
+def call_path(access: Access, http: str, path: str, body: Any, timeout: float) -> Any:
+    """The same of any path; None if the answer is no JSON."""
     endpoint = to_endpoint(http, access)
     connection = endpoint.connect(timeout)
     try:
         headers = {**endpoint.headers, "content-type": "application/json"}
         sent = None if body is None else json.dumps(body)
         verb = "GET" if body is None else "POST"
-        connection.request(verb, f"{endpoint.base}/v2{path}", sent, headers)
+        connection.request(verb, endpoint.base + path, sent, headers)
         answer = connection.getresponse()
         data = answer.read()
-        found = json.loads(data) if data else None
+        is_json = answer.headers.get_content_type() == "application/json"
+        found = json.loads(data) if data and is_json else None
     except (OSError, HTTPException, ValueError) as error:
         raise ServableUnavailable(f"{endpoint.url} does not answer: {error}") from None
     finally:
         connection.close()
     if answer.status != 200:
         text = found.get("error") if isinstance(found, dict) else None
+        text = text.get("message") if isinstance(text, dict) else text
         raise ServingError(text or f"{endpoint.url} answers {answer.status}: {data[:200]!r}")
     return found

@@ -6,8 +6,9 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.core.llm_messages import Embed, Generate, LLMRequest, Tokenize
+from mindspore_serving.core.llm_messages import Generate, LLMRequest, Tokenize
 from mindspore_serving.core.params import param, rows_of
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidField
 
 
@@ -31,7 +32,13 @@ class LanguageLimits:
     max_depth: int = param(128, "lists and objects in one another", at_least=8, at_most=200)
     max_messages: int = param(2048, "messages of a conversation", at_least=1)
     max_tools: int = param(128, "tools", at_least=0)
-    max_prompts: int = param(2048, "texts to embed in one request", at_least=1)
+    max_prompts: int = param(2048, "texts to embed or to score in one request", at_least=1)
+    max_pairs_length: int = param(
+        16 << 20,
+        "characters of all texts to score in one request, a query counted for each of its "
+        "documents",
+        at_least=1024,
+    )
     max_grammar: int = param(1 << 16, "characters of a JSON schema, regex or grammar", at_least=64)
     max_stop_length: int = param(4096, "characters of all stop texts together", at_least=1)
     max_bad_words_length: int = param(4096, "characters of all bad words together", at_least=1)
@@ -54,6 +61,9 @@ class LanguageLimits:
         bits; not for what a body is limited to."""
         if isinstance(request, Embed):
             _check_count("input", request.prompts, self.max_prompts)
+        if isinstance(request, Score):
+            _check_count("texts", request.texts, self.max_prompts)
+            _check_length("texts", request.num_characters, self.max_pairs_length)
         if isinstance(request, Generate | Tokenize):
             _check_count("messages", request.messages, self.max_messages)
             _check_count("tools", request.tools, self.max_tools)

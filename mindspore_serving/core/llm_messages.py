@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.core.reading_messages import Embed, Embedded, Score, Scored
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 
 CODEC = "llm"  # the codec of all of them, see `wire`
@@ -112,19 +113,14 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
     skip_special_tokens: bool = False
 
 
-class Embed(msgspec.Struct, frozen=True, kw_only=True, tag="embed"):
-    """A vector for each prompt; of length 1, unless the model's directory has another scale."""
-
-    prompts: list[str | list[int]]
-
-
-LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed
+LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed | Score
 
 METHODS: dict[str, type[Any]] = {
     "@generate": Generate,
     "@tokenize": Tokenize,
     "@detokenize": Detokenize,
     "@embed": Embed,
+    "@score": Score,
 }
 
 
@@ -262,16 +258,16 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
     text: str
 
 
-class Embedded(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """`vectors` are float32, little-endian, [number of prompts, `size`]."""
-
-    vectors: bytes
-    size: int
-    num_prompt_tokens: tuple[int, ...]
-
-
 Event: TypeAlias = (
-    Started | PromptScored | Chunk | Finished | Refused | Tokenized | Detokenized | Embedded
+    Started
+    | PromptScored
+    | Chunk
+    | Finished
+    | Refused
+    | Tokenized
+    | Detokenized
+    | Embedded
+    | Scored
 )
 
 

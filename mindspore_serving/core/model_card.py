@@ -9,6 +9,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
     shows none; the tool format "generic" is that of models whose template has none.  `sampling` are
     fields of SamplingParams, as the model's authors recommend.
+
+    `labels` are those of a classifier, in the order of its outputs; `problem` says what its logits
+    are, as problem_type in config.json; `reads_instructions` if it judges documents by a text.
+
+    `pooling` is how states become a vector.  `prompts` are instructions that are put in front of
+    texts to embed, by name; `default_prompt` is the one that is taken if a request names none.
+    `dimensions` are how many numbers of a vector a request may have; `any_dimensions` if any.
     """
 
     architecture: str
@@ -18,12 +25,12 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int
     vocab_size: int
     can_generate: bool
-    can_embed: bool
+    can_embed: bool = False
     embedding_size: int
     has_chat_template: bool
     tool_format: str
     reasoning_format: str
-    adapters: tuple[str, ...]
+    adapters: tuple[str, ...]  # names of LoRA adapters
     eos_ids: tuple[int, ...]
     num_blocks: int
     block_size: int
@@ -32,4 +39,14 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
     sampling: tuple[tuple[str, int | float], ...] = ()
+    adapter_paths: tuple[str, ...] = ()  # their directories
+    can_score: bool = False
+    labels: tuple[str, ...] = ()
+    problem: str = ""
+    reads_instructions: bool = False
+    pooling: str = ""
+    prompts: tuple[tuple[str, str], ...] = ()
+    default_prompt: str = ""
+    dimensions: tuple[int, ...] = ()
+    any_dimensions: bool = False
     summary: str = ""  # one line for people: what was chosen, and what it can hold

@@ -121,6 +121,10 @@ class Control(Protocol):
         """As `describe`, and how busy each is: requests, latencies, a language model's engine."""
         ...
 
+    def history(self) -> dict[str, Any]:
+        """Numbers of `observe` over the last hour, for JSON: rows of each servable version."""
+        ...
+
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         """The servables that are language models: name, version, card; the newest version that
         runs of each, in the order of their start."""
@@ -175,6 +179,23 @@ class ModelState:
     is_ready: bool
     reason: str = ""
     is_loading: bool = False
+
+
+class AdapterControl(Protocol):
+    """LoRA adapters that come and go while the server runs."""
+
+    async def load(
+        self, name: str, path: str, model: str = "", *, in_place: bool = False
+    ) -> None:  # fmt: skip
+        """Have all workers of the language model `model` ("" if there is one) load the adapter in
+        the directory `path`; one of that name is replaced if `in_place`.  Raises InvalidField with
+        the name of an argument, InvalidInputs, Overloaded, NotFound, or Forbidden if the operator
+        has not allowed it; then nothing has changed."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Refuse new requests to it.  Raises NotFound or Forbidden."""
+        ...
 
 
 class ModelControl(Protocol):

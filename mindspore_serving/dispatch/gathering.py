@@ -80,6 +80,8 @@ def _add_workers(page: Page, service: Service, counted: Counted) -> None:
 
 def _add_engines(page: Page, service: Service, counted: Counted) -> None:
     labels, present = _labels(service), status.engine(service)
+    for adapter in service.card.adapters if service.card else ():
+        page.add("serving_llm_adapter_loaded", 1, *labels, adapter)
     for metric, name in _COUNTERS.items():
         page.add(metric, counted.numbers[name], *labels)
     page.add(STEPS, counted.histogram(STEPS), *labels)

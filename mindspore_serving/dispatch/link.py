@@ -12,12 +12,14 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.service import Reply
+from mindspore_serving.dispatch.adapter_calls import AdapterCalls
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
+    AdaptersSet,
     AgentPlace,
     Call,
     CallReply,
@@ -39,7 +41,6 @@ from mindspore_serving.ipc.messages import (
     to_fault,
     to_faults,
 )
-from mindspore_serving.ipc.status import Running
 
 MOST_FREED = 16  # offsets kept until the next work takes them along
 _READ_SIZE = 1 << 18
@@ -72,7 +73,7 @@ class Link:
         self.is_ready = False
         self.is_silent = False  # it gives no heartbeat
         self.why_ended = ""  # if we ended its process
-        self.overdue: Running | None = None  # if we did because that took too long
+        self.overdue: status.Running | None = None  # if we did because that took too long
         self.has_reported = False  # how loading went
         self._loop = asyncio.get_running_loop()
         self.loaded: asyncio.Future[Ready] = self._loop.create_future()
@@ -82,9 +83,9 @@ class Link:
         self._stream = launched.stream
         self._stream.setblocking(False)
         self._frames: Frames[ToMaster] = Frames(ToMaster)
-        self._buffer = bytearray(_READ_SIZE)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(bytearray(_READ_SIZE))
         self.status = launched.view.reserved  # what it says of itself; a copy once it is closed
+        self.adapter_calls = AdapterCalls(self._send)
         self._outbox = Outbox(self._stream, self._on_full)
         self._next_id = 0
         self._log_level: str | None = None
@@ -135,13 +136,13 @@ class Link:
     def ask_to_exit(self) -> None:
         self._send(Exit())
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[status.Running]:
         """What it runs now; once the link is closed, what it ran then."""
         return list(status.read(self.status))
 
     # --- its end ------------------------------------------------------------------------------
 
-    def end(self, reason: str, overdue: Running | None = None) -> None:
+    def end(self, reason: str, overdue: status.Running | None = None) -> None:
         """Kill the process, for `reason`; because `overdue` took too long, if it is given."""
         log.error("worker %s: %s; ending it", self.name, reason)
         self.why_ended, self.overdue = reason, overdue
@@ -159,6 +160,7 @@ class Link:
         self._launched.arena.close()
         self._launched.view.close()
         self.closed.set_result(None)
+        self.adapter_calls.end()
         if not self.loaded.done():
             self.loaded.set_exception(StartError("the worker process ended while loading"))
             self.loaded.exception()  # it may have no reader any more
@@ -204,7 +206,7 @@ class Link:
 
     def _on_readable(self) -> None:
         try:
-            count = self._stream.recv_into(self._buffer)
+            count = self._stream.recv_into(self._view)
         except BlockingIOError:
             return
         except OSError:
@@ -227,6 +229,8 @@ class Link:
             self._owner.on_leaving(self)
         elif isinstance(message, Numbers):
             self.numbers = message
+        elif isinstance(message, AdaptersSet):
+            self.adapter_calls.take(message)
         else:
             self._on_loaded(message)
 

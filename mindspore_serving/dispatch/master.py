@@ -12,6 +12,7 @@ from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch import deployed as workers
 from mindspore_serving.dispatch import gathering, liveness, loading, vllm_metrics
+from mindspore_serving.dispatch.adapters import Adapters
 from mindspore_serving.dispatch.budget import LoadBudget
 from mindspore_serving.dispatch.deployed import Deployed
 from mindspore_serving.dispatch.dispatcher import Dispatcher
@@ -36,6 +37,7 @@ class Master:
     def __init__(self, launcher: Launcher, on_all_gone: Callable[[], None]) -> None:
         self.dispatcher = Dispatcher()
         self.registry = self.dispatcher.registry
+        self.adapters = Adapters(self.registry)
         self._launcher = launcher
         self._on_all_gone = on_all_gone
         self._deployed: list[Deployed] = []  # what clients may know of
@@ -104,6 +106,7 @@ class Master:
         self._beside = [one for one in self._beside if one not in hidden]
         self._deployed += hidden
         await self._end(leaving, seconds)
+        self.adapters.forget({one.name for one in old} - {one.name for one in self.deployments})
 
     async def _start(
         self, deployed: Sequence[Deployed], *, is_strict: bool = True
@@ -219,10 +222,11 @@ class Master:
             raise
         if link.owns_models:
             deployed.models = ready.models
-        self._services[link] = self.registry.add_worker(
-            deployment, ready.version, ready.methods, link, card=ready.card
-        )
         self._watch(liveness.watch(link, deployment, self._on_pulse))
+        async with self.adapters.joining(deployment.name, link, ready.card) as card:
+            self._services[link] = self.registry.add_worker(
+                deployment, ready.version, ready.methods, link, card=card
+            )
         if ready.card is not None:
             log.info("%s", ready.card.summary)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)

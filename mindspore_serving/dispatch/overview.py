@@ -1,5 +1,6 @@
 """The `Control` of the master: what runs, how busy it is, and whether it takes requests."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.dispatch import status
 from mindspore_serving.dispatch.deployed import Deployed
+from mindspore_serving.dispatch.history import History
 from mindspore_serving.dispatch.registry import Registry
 from mindspore_serving.dispatch.supervisor import WorkerSupervisor
 from mindspore_serving.errors import ServingError
@@ -23,6 +25,7 @@ class Overview:
         self.is_ending = False  # the server stops, or is about to
         self._registry = registry
         self._deployed = deployed
+        self.past = History(self.observe)
 
     def language_models(self) -> list[tuple[str, int, ModelCard]]:
         return status.language_models(self._registry)
@@ -67,6 +70,9 @@ class Overview:
 
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
+
+    def history(self) -> dict[str, Any]:
+        return self.past.show(time.monotonic())
 
     def _workers(self, deployment: Deployment) -> Sequence[WorkerSupervisor]:
         found = (one.workers for one in self._deployed if one.deployment == deployment)

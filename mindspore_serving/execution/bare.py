@@ -1,12 +1,16 @@
 """What the directory of a Hugging Face model without servable_config.py serves."""
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TaskSpec, task_of
 from mindspore_serving.llm.checkpoint.model_files import find_config
-from mindspore_serving.llm.models import ARCHITECTURES, is_encoder
+from mindspore_serving.llm.engine.labels import count_labels
+from mindspore_serving.llm.models import ARCHITECTURES, classifies, is_encoder
+from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
@@ -19,14 +23,14 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     """Give `declaration`, of a model and without methods, the one that its config.json is for.
 
     A model that generates has `generate`; one of a task has `predict`.  An encoder that the
-    language protocols can embed with stays a language model as well.
+    language protocols can embed or score with stays a language model as well.
     """
     directory = Path(spec.path)
     config = find_config(directory)
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)
-    if not task or name in ARCHITECTURES:
+    if not task or name in ARCHITECTURES or _reads_last(config, spec):
         add_generate(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime
@@ -36,11 +40,18 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
             return
         rest = {key: value for key, value in spec.options.items() if key not in OWN}
         declaration.language = replace(spec, options=rest)
-        if not _fills_masks(directory, task):
+        if task != "text-classification" and not _fills_masks(directory, task):
             task = "feature-extraction"
     else:
         declaration.language = None
     add_task_method(declaration, TaskSpec(spec.path, task, runtime, spec.options))
+
+
+def _reads_last(config: Mapping[str, Any], spec: LanguageSpec) -> bool:
+    """Whether it is the body of a model that generates, to embed or to rank with."""
+    if not generator_of(config):
+        return False
+    return not classifies(config) or count_labels(config) == 1 or bool(spec.options.get("ranking"))
 
 
 def _fills_masks(directory: Path, task: str) -> bool:

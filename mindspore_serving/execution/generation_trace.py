@@ -5,15 +5,8 @@ one as a whole, and below it how long it was prepared, waited, and read and wrot
 import time
 from typing import Any
 
-from mindspore_serving.core.llm_messages import (
-    Chunk,
-    Embed,
-    Embedded,
-    Event,
-    Generate,
-    LLMRequest,
-    Refused,
-)
+from mindspore_serving.core.llm_messages import Chunk, Event, Generate, LLMRequest, Refused
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.ipc.messages import SpanReport

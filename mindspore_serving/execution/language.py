@@ -1,6 +1,6 @@
 """The worker's language model: for requests of front ends, and as a stage of methods."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -33,7 +33,14 @@ from mindspore_serving.execution.generation_trace import GenerationTrace
 from mindspore_serving.execution.item_trace import ItemTrace
 from mindspore_serving.execution.job import Job, JobQueue
 from mindspore_serving.ipc.arena import Arena, NoArena
-from mindspore_serving.ipc.messages import Numbers, SpanReport, WorkReply, to_fault
+from mindspore_serving.ipc.messages import (
+    AdaptersSet,
+    Numbers,
+    SetAdapters,
+    SpanReport,
+    WorkReply,
+    to_fault,
+)
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
@@ -138,6 +145,16 @@ class LanguageService:
     def report(self) -> Numbers:
         """All that the engine counts."""
         return Numbers(self.numbers(), *self.engine.counts())
+
+    def set_adapters(self, message: SetAdapters, send: Callable[[AdaptersSet], None]) -> None:
+        """Have the adapters that the message names; `send` gets the answer, on another thread."""
+        wanted = {one.name: (one.path, one.generation) for one in message.adapters}
+
+        def done(problems: Mapping[str, ServingError]) -> None:
+            faults = {name: to_fault(error) for name, error in problems.items()}
+            send(AdaptersSet(message.serial, faults))
+
+        self.engine.adapters.set(wanted, done)
 
     def check_instances(self, codec: str, chunks: Sequence[Buffer]) -> None:
         """Before the instances of a method are decoded.  Raises InvalidInputs if that would hold up

@@ -22,6 +22,7 @@ from mindspore_serving.ipc.messages import (
     Done,
     Exit,
     LogLevel,
+    SetAdapters,
     ToWorker,
     Work,
     WorkItem,
@@ -173,6 +174,9 @@ class LanguageLoop(StageLoop):
         return self.is_alone and super().is_idle and not self._language.has_work
 
     def handle(self, message: ToWorker) -> None:
+        if isinstance(message, SetAdapters):
+            self._language.set_adapters(message, self._connection.send)
+            return
         if self._others is not None and not isinstance(message, Work):
             self._others.put(message)
             if isinstance(message, CallReply):

@@ -13,9 +13,11 @@ from mindspore_serving import log
 CLIENT_LEFT = 499
 _PREFIXES = (  # how the paths of a protocol begin; the first that fits
     ("rest", ("/model/",)),
+    ("cohere", ("/v1/rerank/", "/v2/rerank/")),
     ("v2", ("/v2/",)),
     ("anthropic", ("/v1/messages/",)),
-    ("openai", ("/v1/", "/detokenize/")),
+    ("openai", ("/v1/", "/detokenize/", "/score/", "/classify/")),
+    ("tei", ("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/")),
     ("ollama", ("/api/",)),
     ("llm_serving", ("/models/", "/serving/")),
     ("tgi", ("/generate/", "/generate_stream/", "/info/", "/ping/", "/invocations/")),

@@ -6,7 +6,7 @@ Knows no protocol: each makes an `LLMRequest` of its own request and its own ans
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -37,6 +37,7 @@ DEFAULT_MAX_N = 16
 ANY = frozenset({"", "default", "dummy", "tgi"})  # names that clients send for the only model
 
 Answer = TypeVar("Answer")
+Purpose: TypeAlias = Literal["generate", "embed", "score", "rank"]
 
 
 class Generation:
@@ -139,6 +140,14 @@ class ServedModel:
     adapter: str = ""
     rules: LanguageRules = LanguageRules()
 
+    def can(self, purpose: Purpose) -> bool:
+        """An adapter can only generate; a classifier of one label ranks."""
+        card = self.card
+        if purpose == "generate":
+            return card.can_generate
+        can_read = card.can_embed if purpose == "embed" else card.can_score
+        return can_read and not self.adapter and (purpose != "rank" or len(card.labels) == 1)
+
     def generate(self, request: Generate, terms: Terms) -> Generation:
         """Start a generation.  Raises RequestRefused for what clients may not ask for."""
         self.rules.check(request)
@@ -228,10 +237,10 @@ class LanguageModels:
         return self.all()
 
     def find(
-        self, name: str | None, *, embeds: bool = False, is_exact: bool = False
+        self, name: str | None, *, purpose: Purpose = "generate", is_exact: bool = False
     ) -> ServedModel:
         """The model called `name`; unless `is_exact`, with a name of `ANY`, a URL or none the first
-        that can generate, or embed if `embeds`.  Raises NotFound naming those that exist, or
+        that can do what `purpose` says.  Raises NotFound naming those that exist, or
         ServableUnavailable while there may be more soon."""
         models = self.all()
         for model in models:
@@ -239,7 +248,7 @@ class LanguageModels:
                 return model
         if not is_exact and _is_any(name):
             for model in models:
-                if model.card.can_embed if embeds else model.card.can_generate:
+                if model.can(purpose):
                     return model
         missing = still_loading(self._control, name or "")
         if missing is not None:

@@ -8,7 +8,17 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
-from mindspore_serving.frontends import anthropic, llm_serving, ollama, openai, openapi, page, tgi
+from mindspore_serving.frontends import (
+    anthropic,
+    cohere,
+    llm_serving,
+    ollama,
+    openai,
+    openapi,
+    page,
+    tei,
+    tgi,
+)
 from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.llm_serving.frames import Form
@@ -53,8 +63,12 @@ def mount(site: Site, form: Form, v2: V2, visible: Visible | None = None) -> Mou
         control = site.control
         return control.has_language_models or still_loading(control) is not None
 
+    reads_only = tei.generates_none(site)
     routes = (
         Route("/", root, methods=["GET"]),
+        *(RouteIf(route, reads_only) for route in tei.shared_routes(site)),  # before TGI's
+        *(RouteIf(route, has_models) for route in tei.routes(site)),
+        *cohere.routes(site),  # behind TEI's /rerank, which declines what is not its own
         *(RouteIf(route, has_models) for route in tgi.routes(site, recorder=recorder)),
         *v2_routes.routes(v2, site.max_body),
         *v1.routes(v2, site.max_body),

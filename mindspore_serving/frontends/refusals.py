@@ -6,9 +6,11 @@ from starlette.responses import JSONResponse, Response
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends.anthropic.errors import to_limit
+from mindspore_serving.frontends.cohere.errors import to_response as to_cohere
 from mindspore_serving.frontends.llm_serving.routes import to_response as to_llm_serving
 from mindspore_serving.frontends.ollama.errors import to_response as to_ollama
 from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.tei.errors import to_response as to_tei
 from mindspore_serving.frontends.tgi.errors import to_tgi_error
 from mindspore_serving.frontends.v2.errors import to_response as to_v2
 from mindspore_serving.wire import status
@@ -70,9 +72,11 @@ OLLAMA = tuple(  # a classic URL may begin with "/api/" too
     )
 )
 PROTOCOLS: tuple[tuple[tuple[str, ...], Answer], ...] = (
+    (("/v1/rerank/", "/v2/rerank/"), to_cohere),
     (("/v2/",), to_v2),
     (("/v1/messages/",), _anthropic),
-    (("/v1/", "/tokenize/", "/detokenize/"), _openai),
+    (("/v1/", "/tokenize/", "/detokenize/", "/score/", "/classify/"), _openai),
+    (("/embed/", "/embed_sparse/", "/predict/", "/rerank/", "/similarity/"), to_tei),
     (OLLAMA, to_ollama),
     (("/models/", "/serving/"), to_llm_serving),
     (("/model/", "/servables/", "/metrics/"), _classic),

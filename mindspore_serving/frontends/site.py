@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.core.service import Control, Inference, ModelControl
+from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
 from mindspore_serving.frontends.language import LanguageModels
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
     """One HTTP server's view of what is served.  `max_body` is in bytes; without a
-    `repository` nobody can load or unload models."""
+    `repository` nobody can load or unload models, without `adapters` no adapters."""
 
     models: LanguageModels
     inference: Inference
     control: Control
     max_body: int
     repository: ModelControl | None = None
+    adapters: AdapterControl | None = None

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.core.llm_messages import Embedded
+from mindspore_serving.core.reading_messages import Embedded
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.language import LanguageModels, ServedModel
 
@@ -20,9 +20,10 @@ _encode = msgspec.json.Encoder().encode
 
 def find_embedder(models: LanguageModels, name: str | None) -> ServedModel:
     """The model `name`.  Raises NotFound, or InvalidField if it embeds no texts."""
-    model = models.find(name, embeds=True)
+    model = models.find(name, purpose="embed")
     if not model.card.can_embed:
-        text = f"the model {model.name} generates text, and embeds none without embeddings=true"
+        what = "scores texts" if model.card.can_score else "generates text"
+        text = f"the model {model.name} {what}, and embeds none without embeddings=true"
         raise InvalidField("model", text=text)
     if model.adapter:
         text = f"{model.name} is an adapter, which embeds nothing; its model is {model.servable}"
@@ -31,21 +32,36 @@ def find_embedder(models: LanguageModels, name: str | None) -> ServedModel:
 
 
 def check_dimensions(count: int | None, model: ServedModel) -> None:
-    """Raises InvalidField if the model's vectors do not have so many numbers."""
-    most = model.card.embedding_size
-    if count is not None and not 1 <= count <= most:
+    """Raises InvalidField if the model's vectors cannot be cut to so many numbers."""
+    card = model.card
+    most, sizes = card.embedding_size, card.dimensions
+    if count is None or count == most:
+        return
+    if sizes and not card.any_dimensions:
+        if count not in sizes:
+            accepted = ", ".join(map(str, sizes))
+            raise InvalidField("dimensions", f"is {count}, expected one of {accepted}")
+    elif not 1 <= count <= most:
         raise InvalidField(
             "dimensions", f"is {count}, expected 1 to {most}, which is what the model has"
         )
+    elif not card.any_dimensions:
+        raise InvalidField(
+            "dimensions",
+            f"is {count}, but the model's config.json names no matryoshka_dimensions: leave it out "
+            f"for all {most}, or serve the model with the option matryoshka=true",
+        )
 
 
-def vectors_of(found: Embedded, dimensions: int | None) -> Vectors:
-    """[number of prompts, size]; of `dimensions` the first so many, scaled to length 1 again, which
-    is useful only with models that were trained for it (Matryoshka)."""
+def vectors_of(found: Embedded, dimensions: int | None, *, normalizes: bool = True) -> Vectors:
+    """[number of prompts, size]; of `dimensions` the first so many, scaled to length 1 again if
+    `normalizes`."""
     vectors = np.frombuffer(found.vectors, "<f4").reshape(-1, found.size)
     if dimensions is None or dimensions == found.size:
         return vectors
     kept = vectors[:, :dimensions]
+    if not normalizes:
+        return kept
     lengths = np.linalg.norm(kept, axis=1, keepdims=True)
     unit: Vectors = (kept / np.maximum(lengths, 1e-12)).astype("<f4")
     return unit

@@ -190,6 +190,21 @@ class Exit(Message, frozen=True, tag=14):
     """Finish what runs, then leave."""
 
 
+class AdapterSource(Message, frozen=True):
+    """A LoRA adapter: its name, its directory, and how often it was loaded anew."""
+
+    name: str
+    path: str
+    generation: int = 0
+
+
+class SetAdapters(Message, frozen=True, tag=16):
+    """The language model is to have these LoRA adapters, and no others."""
+
+    serial: int
+    adapters: list[AdapterSource]
+
+
 class LogLevel(Message, frozen=True, tag=15):
     """Log from `level` on, see `log.set_level`."""
 
@@ -235,6 +250,13 @@ class Leaving(Message, frozen=True, tag=24):
     """The worker got a signal to end; it is not to be restarted."""
 
 
+class AdaptersSet(Message, frozen=True, tag=26):
+    """The answer to a `SetAdapters`: why adapters could not be loaded, by name."""
+
+    serial: int
+    faults: dict[str, Fault]
+
+
 class Numbers(Message, frozen=True, tag=25):
     """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
     by finish reason, and histograms by the names of their metrics: the sum, and the counts."""
@@ -244,5 +266,5 @@ class Numbers(Message, frozen=True, tag=25):
     histograms: dict[str, tuple[float, list[int]]] = {}
 
 
-ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel
-ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers
+ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters
+ToMaster: TypeAlias = Ready | Failed | Done | Call | Leaving | Numbers | AdaptersSet

@@ -39,12 +39,19 @@ class EngineConfig:
         max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
             compared to find the longest match.
         adapters: name -> directory of a LoRA adapter as PEFT writes it; a request chooses one.
+        max_loras: adapters that there may be at once; 0: as many as `adapters` has.
+        max_lora_rank: highest rank of a matrix of an adapter.
         preparation_timeout: seconds that chat template, tokens and grammar of a request may take.
         preparation_memory: bytes that they may take.
         generation_config: "auto" takes the sampling that generation_config.json recommends as the
             default of OpenAI's routes and of the offline interface; "ignore" does not.
         embeddings: a served model that generates embeds texts as well.  Without it only those that
             are made for it do: encoders, and directories with a modules.json.
+        ranking: a served model that generates judges documents, as Qwen3-Reranker does, by the
+            logits of "yes" and "no" (or of `classifier_from_token` in config.json); a classifier of
+            a family that generates has the words of that model around query and document.
+        matryoshka: requests may have the first numbers of vectors alone, though config.json does
+            not say that the model was trained for it.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
 
@@ -71,16 +78,30 @@ class EngineConfig:
     max_ngram: int = 32
     min_ngram: int = 3
     adapters: Mapping[str, str | Path] = field(default_factory=dict)
+    max_loras: int = 0
+    max_lora_rank: int = 256
     preparation_timeout: float = 5.0
     preparation_memory: int = 512 << 20
     generation_config: str = "auto"
     embeddings: bool = False
+    ranking: bool = False
+    matryoshka: bool = False
     generic_tools: bool = True
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether requests may choose one, now or later."""
+        return bool(self.adapters) or self.max_loras > 0
 
     def __post_init__(self) -> None:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
+        if 0 < self.max_loras < len(self.adapters):
+            raise InvalidInputs(
+                f"max_loras is {self.max_loras}, expected at least {len(self.adapters)}: so many "
+                "are in adapters"
+            )
         given = self.generation_config
         if given not in ("auto", "ignore"):
             raise InvalidInputs(f"generation_config is {given!r}, expected auto or ignore")
@@ -136,6 +157,8 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "num_speculative_tokens": (0, 64),
     "max_ngram": (1, 32),
     "min_ngram": (1, 32),
+    "max_loras": (0, 256),
+    "max_lora_rank": (1, 65536),
     "tensor_parallel": (1, 64),
     "max_model_len": (2, None),
     "max_num_waiting": (1, None),

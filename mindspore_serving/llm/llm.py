@@ -59,7 +59,9 @@ class LLM:
         config = make_config({"quantization": quantization, **options})
         opened = open_model(path, runtime, config)
         self.tokenizer = opened.tokenizer
-        self._processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
+        self._processor = Processor(
+            opened.tokenizer, opened.chat_template, opened.card(), opened.find_adapter
+        )
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
         assert isinstance(opened.engine, Engine | EncoderEngine)  # ours
@@ -131,10 +133,22 @@ class LLM:
         engine, ids = self._any_engine(), []
         embedder = engine.encoder if isinstance(engine, EncoderEngine) else engine.embedder
         given = list_prompts(prompts)
+        encode, texts = self._processor.encode, self._processor.texts
         for index, prompt in enumerate(given):
             with naming(f"prompts[{index}]", len(given)):
-                ids.append(embedder.check(self._processor.encode(prompt)))
+                ids.append(embedder.check(encode(texts.instructed(prompt))))
         return embedder.embed(ids)
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Give the LoRA adapter in the directory `path` a name for `adapter`; one that had the name
+        before goes.  Raises InvalidInputs saying what does not fit, Overloaded for more than
+        `max_loras`."""
+        adapters = self._open_engine().adapters
+        adapters.add(name, adapters.read(name, path))
+
+    def unload_adapter(self, name: str) -> None:
+        """Give its memory back.  Raises NotFound."""
+        self._open_engine().adapters.remove(name)
 
     def stats(self) -> EngineStats:
         """The engine's numbers: cache, preemptions, tokens."""

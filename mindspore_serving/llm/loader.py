@@ -14,6 +14,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
+from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_options
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
@@ -22,12 +23,18 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
     read_recommended,
 )
+from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.labels import Labels
+from mindspore_serving.llm.engine.last_readout import open_last_readout
+from mindspore_serving.llm.engine.readout import Classifier, Readout
 from mindspore_serving.llm.engines import OURS, open_engine
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.models import is_encoder
+from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
@@ -56,13 +63,13 @@ class Opened:
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
             vocab_size=engine.vocab_size,
-            can_generate=engine.can_generate,
-            can_embed=engine.embedding_size > 0 and self.is_embedder,
+            can_generate=engine.can_generate and not self.is_body,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
+            adapter_paths=tuple(map(str, config.adapters.values())),
             eos_ids=self.tokenizer.eos_ids if self.tokenizer else (),
             num_blocks=engine.num_blocks,
             block_size=engine.block_size,
@@ -71,14 +78,65 @@ class Opened:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             sampling=tuple(self.recommended.items()),
+            **self._reading(),
             summary=self.describe() + self._tools_told(),
         )
+
+    def find_adapter(self, name: str) -> int:
+        """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
+        adapters = getattr(self.engine, "adapters", None)
+        return (AdapterNames(()) if adapters is None else adapters).find(name)
+
+    def _reading(self) -> dict[str, Any]:
+        """The fields of the card of a model that reads texts: of its scores, or of its vectors."""
+        if self.labels is not None:
+            return {
+                "can_score": True,
+                "labels": self.labels.names,
+                "problem": self.labels.problem,
+                "reads_instructions": self.config.ranking,
+            }
+        if not self.engine.embedding_size or not self.is_embedder:
+            return {}
+        config = find_config(self.directory)
+        found = read_embedding_options(self.directory, config, self.engine.embedding_size)
+        return {
+            "can_embed": True,
+            "pooling": "+".join(getattr(self._readout, "modes", ())),
+            "prompts": tuple(found.prompts.items()),
+            "default_prompt": found.default_prompt,
+            "dimensions": found.dimensions,
+            "any_dimensions": found.any_dimensions or self.config.matryoshka,
+        }
+
+    @property
+    def labels(self) -> Labels | None:
+        """Those of a classifier."""
+        readout = self._readout
+        return readout.labels if isinstance(readout, Classifier) else None
+
+    @property
+    def _readout(self) -> Readout | None:
+        """None of another engine than ours."""
+        engine = self.engine
+        if isinstance(engine, Engine):
+            return engine.embedder.readout
+        return engine.encoder.readout if isinstance(engine, EncoderEngine) else None
 
     @property
     def is_embedder(self) -> bool:
         """Whether it is asked to embed texts, or made for it."""
-        is_made = not self.engine.can_generate or (self.directory / "modules.json").is_file()
+        is_made = (
+            not self.engine.can_generate
+            or (self.directory / "modules.json").is_file()
+            or self.is_body
+        )
         return is_made or self.config.embeddings
+
+    @property
+    def is_body(self) -> bool:
+        """Whether it has the layers of a model that generates, and not what generates."""
+        return generator_of(find_config(self.directory)) != ""
 
     @property
     def tool_format(self) -> str:
@@ -98,12 +156,21 @@ class Opened:
         name = self.directory.name or "model"
         if self.runtime not in RUNTIMES:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
-        if not is_gguf(self.directory) or not isinstance(self.engine, Engine):
+        if not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
-        kinds = types_of(open_gguf(self.directory))
-        is_kept = RUNTIMES[self.runtime].keeps_integers
-        stored = f"{kinds} of GGUF, {'integers kept' if is_kept else 'widened to floats'}"
-        return f"{name}: runtime {runtime}; {self.engine.describe(stored)}"
+        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}"
+
+    def _weights(self) -> str:
+        """How weights are stored, and what became of them."""
+        if is_gguf(self.directory):
+            stored, is_kept = f"{types_of(open_gguf(self.directory))} of GGUF", True
+        else:
+            stored, is_kept = describe(read_config(self.directory))
+        if not stored:
+            return "as stored"
+        if is_kept and RUNTIMES[self.runtime].keeps_integers:
+            return f"{stored}, integers kept"
+        return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 
 
 def open_model(
@@ -148,7 +215,13 @@ def _open_engine(
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-    return Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    engine = Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    try:
+        engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
 
 
 def make_config(options: dict[str, Any]) -> EngineConfig:

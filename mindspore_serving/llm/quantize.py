@@ -24,9 +24,10 @@ from mindspore_serving.llm.checkpoint.conversion import (
     write_other_files,
 )
 from mindspore_serving.llm.checkpoint.packing import GROUP, is_router, pack
+from mindspore_serving.llm.checkpoint.quantized.methods import OURS, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models import QUANT_METHOD, load_definition, quantization_of
+from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
@@ -56,7 +57,7 @@ def quantize(source: str | Path, target: str | Path, mode: str) -> None:
         names = [name for name in ("dtype", "torch_dtype") if name in checkpoint.config]
         config = {**checkpoint.config, **dict.fromkeys(names or ["torch_dtype"], mode)}
     with new_directory(target) as directory:
-        write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": QUANT_METHOD})
+        write_safetensors(directory, _tensors(checkpoint, plan, mode), {"format": OURS})
         write_other_files(source, directory, config)
 
 
@@ -117,7 +118,7 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
 
 def _config(config: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """With `quantization_config`, so that other software refuses the integers by that name."""
-    method = {"quant_method": QUANT_METHOD, "mode": mode}
+    method = {"quant_method": OURS, "mode": mode}
     result = {**config, "tie_word_embeddings": False, "quantization_config": method}
     if mode == "int4":
         method["group_size"] = str(GROUP)

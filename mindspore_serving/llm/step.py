@@ -2,9 +2,9 @@
 keys and values go.  Plain data that the scheduler makes and a runner computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ class Row:
     `tokens` are at positions `start` .. `start + len(tokens) - 1`; what is before `start` is in
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
-    prompt that is not its last.  `adapter` is the LoRA adapter's index, 0 for none.
+    prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
     """
 
     tokens: Sequence[int]
@@ -58,7 +58,7 @@ class Runner(Protocol):
     num_blocks: int
     vocab_size: int
     max_model_len: int
-    num_adapters: int  # LoRA adapters that rows may name: 1 to this
+    adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
 
     def run(self, step: Step) -> Logits:
@@ -79,6 +79,21 @@ class EmbeddingRunner(Runner, Protocol):
     def embed(self, step: Step) -> Vectors:
         """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],
         which may be overwritten by the next step."""
+        ...
+
+
+class AdaptedRunner(Runner, Protocol):
+    """A runner of a model that LoRA adapters may change.  `base` says what; None if none may."""
+
+    base: Any
+
+    def load_adapter(self, adapter: int, changes: Any) -> None:
+        """From now on rows may name `adapter`, over 0; `changes` are those of `runtimes.adapters`
+        to the `base`."""
+        ...
+
+    def unload_adapter(self, adapter: int) -> None:
+        """Give its memory back; no row may name it any more."""
         ...
 
 

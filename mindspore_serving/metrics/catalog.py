@@ -80,6 +80,7 @@ WORKERS = (
 ENGINES = (
     _gauge("llm_requests_running", "Sequences that the engines compute.", *SERVABLE),
     _gauge("llm_requests_waiting", "Sequences that wait for a place in the engines.", *SERVABLE),
+    _gauge("llm_adapter_loaded", "1 for each LoRA adapter.", *SERVABLE, "adapter"),
     _gauge("llm_cache_blocks", "Blocks of the key-value caches.", *SERVABLE),
     _gauge(
         "llm_cache_blocks_free",

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from mindspore_serving.core.language_limits import LanguageLimits
     from mindspore_serving.core.server_limits import ServerLimits
     from mindspore_serving.server import distributed, master, register
+    from mindspore_serving.server.adapters import load_lora, unload_lora
     from mindspore_serving.server.config import ServableStartConfig
     from mindspore_serving.server.distributed import (
         declare_servable,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("register", "distributed", "master", "worker", "common")
 _HOMES = (
+    "adapters",
     "config",
     "distributed",
     "loading",
@@ -67,6 +69,7 @@ __all__ = [
     "declare_model",
     "declare_servable",
     "distributed",
+    "load_lora",
     "load_servable",
     "register",
     "register_method",
@@ -79,6 +82,7 @@ __all__ = [
     "start_tracing",
     "startup_agents",
     "stop",
+    "unload_lora",
     "unload_servable",
     "master",
 ]

@@ -86,6 +86,7 @@ class HttpOptions:
     allow_origins: tuple[str, ...]
     language: LanguageRules
     vllm_metrics: bool
+    lora_directories: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check.check_bool("use_status_codes", self.use_status_codes)
@@ -121,3 +122,14 @@ def to_keys(api_keys: ApiKeys) -> tuple[ApiKey, ...]:
             "is given as a pathlib.Path (serve: --api-key, --api-key-file)"
         )
     return tuple(map(ApiKey, keys))
+
+
+def to_directories(given: Sequence[str]) -> tuple[str, ...]:
+    """Those of adapters, without links.  Raises InvalidInputs for what is no directory."""
+    paths = to_names("lora_directories", given)
+    for path in paths:
+        if not os.path.isdir(path):
+            raise InvalidInputs(
+                f"Parameter 'lora_directories' has '{path}', expected directories that exist"
+            )
+    return tuple(os.path.realpath(path) for path in paths)

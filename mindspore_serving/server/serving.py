@@ -44,6 +44,7 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.metrics.exposition import Page
+from mindspore_serving.server.adapter_control import AdapterControl
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.repository import ModelRepository, Wanted
@@ -70,7 +71,7 @@ class Serving:
         self.repository = ModelRepository(
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
         )
-        self._following: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []  # what goes on until the end
         self._nodes: NodeServer | None = None
         self._node_place: MasterPlace | None = None  # where nodes join
         self._ray: RayMachines | None = None
@@ -114,7 +115,7 @@ class Serving:
         for deployment, error in failed:
             self.repository.on_failed(deployment.name, error)
         if poll_seconds:
-            self._following = asyncio.create_task(self.repository.follow(poll_seconds))
+            self._tasks.append(asyncio.create_task(self.repository.follow(poll_seconds)))
         return [(deployment.name, error) for deployment, error in failed]
 
     async def describe(self) -> list[dict[str, Any]]:
@@ -162,7 +163,8 @@ class Serving:
         sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
         models = LanguageModels(inference, self._master.control, http.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
-        site = Site(models, inference, self._master.control, rest.max_body, repository)
+        adapters = self.adapter_control(http.lora_directories)
+        site = Site(models, inference, self._master.control, rest.max_body, repository, adapters)
         v2 = self._v2(site, options)
         visible = Visible(bool(keys), http.use_status_codes)
         mounted = protocols.mount(site, http.llm_serving_form, v2, visible)
@@ -180,6 +182,7 @@ class Serving:
         server = HttpServer(where, app, path, options.limits, self._responses, tracer=self._tracer)
         await server.start(options.tls)
         self._http = server
+        self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
     async def start_nodes(
         self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
@@ -212,8 +215,8 @@ class Serving:
         0 lets nothing finish.  What is not answered by then is refused."""
         self._launcher.close()
         self._local.close()
-        if self._following is not None:
-            self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
@@ -234,6 +237,10 @@ class Serving:
         self._memory.close()
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
+
+    def adapter_control(self, directories: Sequence[str] | None) -> AdapterControl:
+        """For who may load LoRA adapters from below `directories`; None is anywhere."""
+        return AdapterControl(self._master.adapters, self._master.control, directories)
 
     def _site(self, options: FrontEndOptions) -> Site:
         """What a gRPC server shows."""

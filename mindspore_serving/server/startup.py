@@ -29,6 +29,7 @@ from mindspore_serving.server.front_ends import (
     ApiKeys,
     FrontEndOptions,
     HttpOptions,
+    to_directories,
     to_names,
 )
 from mindspore_serving.server.lifetime import Lifetime
@@ -165,6 +166,7 @@ def start_restful_server(
     allow_loading: bool = False,
     client_shared_memory: bool = False,
     vllm_metrics: bool = False,
+    lora_directories: Sequence[str] = (),
 ) -> None:
     """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
     and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
@@ -173,13 +175,11 @@ def start_restful_server(
         address: `ip:port`.
         max_msg_mb_size: largest request body in megabytes, 1 to 512.
         ssl_config: certificates for HTTPS; None for plain text.
-        use_status_codes: answer errors with 4xx and 5xx; by default the status is always 200, as
-            clients of the original expect, and only the body has the error.
+        use_status_codes: answer errors with 4xx and 5xx, not with 200 as the original did.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
             password of basic authentication), on every route but /health, /livez and /readyz; a
             pathlib.Path is a file with a key in each line.
-        llm_serving_form: streams of llm-serving are "r21", server-sent events as its first release
-            had them, or "bare", the lines without frames of the later one.
+        llm_serving_form: streams of llm-serving: "r21", server-sent events, or "bare", lines alone.
         limits: of what clients send, and of time; see docs/limits.md.
         allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
             and that of `address`.  Checked if they are given, or `address` is of this machine.
@@ -190,6 +190,7 @@ def start_restful_server(
         allow_chat_template: clients may give the chat template of a request to one.
         allow_loading, client_shared_memory: as those of `start_grpc_server`.
         vllm_metrics: GET /metrics has the numbers of language models under vLLM's names, too.
+        lora_directories: clients may load and unload LoRA adapters that are below these.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -200,11 +201,11 @@ def start_restful_server(
         options = FrontEndOptions.from_arguments(
             *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
         )
-        hosts = to_names("allowed_hosts", allowed_hosts)
-        origins = to_names("allow_origins", allow_origins)
+        names = to_names("allowed_hosts", allowed_hosts), to_names("allow_origins", allow_origins)
         content = language_limits or LanguageLimits()
         rules = LanguageRules(max_n, allow_priority, options.limits, content, allow_chat_template)
-        http = HttpOptions(use_status_codes, llm_serving_form, hosts, origins, rules, vllm_metrics)
+        loras = to_directories(lora_directories)
+        http = HttpOptions(use_status_codes, llm_serving_form, *names, rules, vllm_metrics, loras)
         run_on_server(lambda serving: serving.start_http(options, http))
     say(f"Serving RESTful server start success, listening on {address}")
 

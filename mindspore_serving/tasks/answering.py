@@ -9,10 +9,10 @@ import numpy as np
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
+from mindspore_serving.llm.engine.labels import Labels, likeliest, softmax
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 from mindspore_serving.tasks.entities import AGGREGATIONS, label_tokens, to_entities
-from mindspore_serving.tasks.labels import Labels, likeliest, softmax
 from mindspore_serving.tasks.options import read_choice, read_int
 
 POOLINGS = ("model", "none")

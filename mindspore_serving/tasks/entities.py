@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
-from mindspore_serving.tasks.labels import Labels
 
 NONE = "O"  # the label of tokens that are of no entity
 AGGREGATIONS = ("simple", "none")

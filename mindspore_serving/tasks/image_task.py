@@ -15,8 +15,8 @@ from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.labels import Labels, read_labels
 from mindspore_serving.tasks.images import decode_image
-from mindspore_serving.tasks.labels import Labels, read_labels
 from mindspore_serving.tasks.options import TaskOptions, named, read_int
 from mindspore_serving.tasks.transformers_model import WORDS, compute, import_libraries, open_model
 

@@ -9,6 +9,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.labels import read_labels
 from mindspore_serving.llm.models import has_encoder
 from mindspore_serving.llm.runtimes import ENCODER_RUNTIMES
 from mindspore_serving.llm.step import EncoderRunner
@@ -20,7 +21,6 @@ from mindspore_serving.tasks.answering import (
     ask_for_labels,
     ask_for_vector,
 )
-from mindspore_serving.tasks.labels import read_labels
 from mindspore_serving.tasks.options import TaskOptions, split_options
 from mindspore_serving.tasks.text_model import EncoderTextModel, TextModel
 from mindspore_serving.tasks.text_task import Outcome, TextTask

@@ -4,17 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
-from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.bert import from_config
+from mindspore_serving.llm.engine.heads import Head, masked_head, token_head
+from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
-from mindspore_serving.tasks.heads import Head, masked_head, sequence_head, token_head
 
 
 class TextModel(Protocol):
@@ -42,13 +39,19 @@ class EncoderTextModel:
         self.num_types = runner.num_types
         self.vocab_size = runner.vocab_size
         self._runner = runner
-        self._head = _open_head(task, checkpoint)
-        self.num_outputs = self._head.num_outputs if self._head else 0
         self.pooling = Pooling()
-        if self._head is None:
+        self._head: Head | None = None
+        self._classifier: Classifier | None = None
+        if task == "text-classification":
+            self._classifier = open_classifier(checkpoint, runner.hidden_size)
+            self.num_outputs = self._classifier.head.num_outputs
+        elif task == "feature-extraction":
             self.pooling = read_pooling(checkpoint.directory, runner.hidden_size)
+            self.num_outputs = 0
         else:
-            _try_out(self._head, runner.hidden_size)
+            self._head = _open_head(task, checkpoint)
+            check_head(self._head, runner.hidden_size)
+            self.num_outputs = self._head.num_outputs
 
     @classmethod
     def open(cls, directory: Path, task: str, runtime: str, config: EngineConfig) -> TextModel:
@@ -64,8 +67,12 @@ class EncoderTextModel:
         states = self._runner.run([text.ids for text in texts], [text.types for text in texts])
         found, start = [], 0
         for text, wanted in zip(texts, places, strict=True):
-            rows = states[start : start + len(text.ids)][wanted]  # a copy
-            found.append(rows if self._head is None else self._head.apply(rows))
+            whole = states[start : start + len(text.ids)]
+            if self._classifier is not None:
+                found.append(self._classifier.pool(whole, [len(text.ids)]))
+            else:
+                rows = whole[wanted]  # a copy
+                found.append(rows if self._head is None else self._head.apply(rows))
             start += len(text.ids)
         return found
 
@@ -73,20 +80,7 @@ class EncoderTextModel:
         self._runner.close()
 
 
-def _open_head(task: str, checkpoint: Checkpoint) -> Head | None:
-    if task == "text-classification":
-        return sequence_head(checkpoint)
+def _open_head(task: str, checkpoint: Checkpoint) -> Head:
     if task == "token-classification":
         return token_head(checkpoint)
-    if task == "fill-mask":
-        return masked_head(checkpoint, from_config(checkpoint.config))
-    return None
-
-
-def _try_out(head: Head, hidden_size: int) -> None:
-    try:
-        head.apply(np.zeros((1, hidden_size), np.float32))
-    except ValueError as error:
-        raise StartError(
-            f"the tensors of the head do not fit hidden_size {hidden_size}: {error}"
-        ) from error
+    return masked_head(checkpoint)

@@ -29,8 +29,8 @@ llm = register.declare_llm(
     "../chatty", dtype="f32", kv_cache_memory=64 << 20, max_num_seqs=4, max_num_batched_tokens=64,
     embeddings=True,
 )
-Processor.prepare_now, Processor.embed_ids_now, Engine.step_now = (
-    Processor.prepare, Processor.embed_ids, Engine.step
+Processor.prepare_now, Processor.read_texts_now, Engine.step_now = (
+    Processor.prepare, Processor.read_texts, Engine.step
 )
 
 def hold():
@@ -42,9 +42,9 @@ def prepare(self, request):
     hold()
     return self.prepare_now(request)
 
-def embed_ids(self, text):
+def read_texts(self, request):
     hold()
-    return self.embed_ids_now(text)
+    return self.read_texts_now(request)
 
 def most_running():
     try:
@@ -62,7 +62,7 @@ def step(self):
         return []
     return self.step_now()
 
-Processor.prepare, Processor.embed_ids, Engine.step = prepare, embed_ids, step
+Processor.prepare, Processor.read_texts, Engine.step = prepare, read_texts, step
 
 def check(text):
     if (here / "fail").exists():

@@ -33,7 +33,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(place: Path) -> Iterator[Calls]:
     model = config(place, "chatty", llm_options=OPTIONS)
-    with serving(place, config(place, "minilm"), model) as found:
+    shortens = config(place, "minilm", llm_options={"matryoshka": True})
+    with serving(place, shortens, model) as found:
         yield found
 
 

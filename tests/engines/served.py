@@ -40,7 +40,8 @@ KINDS = [
     Kind("vllm", SMALL, engine_options={"enforce_eager": True}),
     Kind(
         "llama.cpp",
-        {"kv_cache_memory": 128 << 20, "max_num_seqs": 8, "max_model_len": 512},
+        # Its threads wait for each other in loops, so several take long on a busy machine.
+        {"kv_cache_memory": 128 << 20, "max_num_seqs": 8, "max_model_len": 512, "num_threads": 1},
         is_real=True,
         engine_options={"use_extra_bufts": False},  # which some builds cannot do on AMX
     ),

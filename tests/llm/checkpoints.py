@@ -277,6 +277,14 @@ def likeliest(directory: Path, prompt: Sequence[int], answer: Sequence[int]) -> 
     return tuple(int(token) for token in best[len(prompt) - 1 :])
 
 
+def shortfall(directory: Path, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """How far the reference's logit of a token of `answer` is below its largest, at most: 0 for its
+    greedy answer, and next to 0 where processors round two tokens that are as likely otherwise."""
+    found = logits(directory, [*prompt, *answer[:-1]])[len(prompt) - 1 :]
+    own = np.take_along_axis(found, np.array(answer)[:, None], -1)
+    return float((found.max(-1, keepdims=True) - own).max() / np.abs(found).max())
+
+
 def prompts(count: int, *, seed: int = 0, longest: int = 60) -> list[tuple[int, ...]]:
     """Random prompts of 1 to `longest` tokens, the first one of `longest`."""
     random = np.random.default_rng(seed)

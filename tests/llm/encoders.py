@@ -22,6 +22,7 @@ SIZES = {
     "max_position_embeddings": LONGEST,
 }
 ROBERTA = {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1, "type_vocab_size": 1}
+MPNET = {"max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
 DISTILBERT = {
     "vocab_size": VOCAB,
     "dim": 64,
@@ -29,6 +30,25 @@ DISTILBERT = {
     "n_layers": 3,
     "n_heads": 4,
     "max_position_embeddings": LONGEST,
+}
+MODERNBERT = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "pad_token_id": 0,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "local_attention": 16,
+}
+GEMMA = {
+    **SIZES,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 14,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "use_bidirectional_attention": True,
 }
 # name -> (class of transformers, its config)
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -41,6 +61,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "camembert": ("CamembertModel", {**SIZES, **ROBERTA}),
     "distilbert": ("DistilBertModel", DISTILBERT),
     "distilbert-masked": ("DistilBertForMaskedLM", DISTILBERT),
+    "modernbert": ("ModernBertModel", MODERNBERT),
+    "modernbert-biased": (
+        "ModernBertModel",
+        {**MODERNBERT, "attention_bias": True, "mlp_bias": True, "norm_bias": True},
+    ),
+    "modernbert-masked": ("ModernBertForMaskedLM", MODERNBERT),
+    "gemma": ("Gemma3TextModel", GEMMA),
+    "mpnet": ("MPNetModel", {**SIZES, **MPNET}),
+    "mpnet-masked": ("MPNetForMaskedLM", {**SIZES, **MPNET}),
 }
 
 

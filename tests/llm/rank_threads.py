@@ -41,7 +41,7 @@ class Ranks:
         first = self.runners[0]
         self.block_size, self.num_blocks = first.block_size, first.num_blocks
         self.vocab_size, self.max_model_len = first.vocab_size, first.max_model_len
-        self.num_adapters, self.hidden_size = first.num_adapters, first.hidden_size
+        self.adapters, self.hidden_size = first.adapters, first.hidden_size
         self._num_steps = 0
 
     def run(self, step: Step) -> Logits:

@@ -40,6 +40,15 @@ DISTILBERT = {
     "max_position_embeddings": LONGEST,
     "pad_token_id": 1,
 }
+MODERNBERT = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "local_attention": 16,
+    "cls_token_id": 0,
+    "sep_token_id": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
 ELECTRA = {**SIZES, "embedding_size": 32}
 # family -> (beginning of the class's name, its config, the kind of its tokenizer)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -47,6 +56,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "distilbert": ("DistilBert", DISTILBERT, "word_piece"),
     "roberta": ("Roberta", ROBERTA, "byte_level"),
     "xlm-roberta": ("XLMRoberta", ROBERTA, "unigram"),
+    "modernbert": ("ModernBert", MODERNBERT, "byte_level"),
+    "mpnet": ("MPNet", {**SIZES, "max_position_embeddings": LONGEST + 2}, "byte_level"),
     "electra": ("Electra", ELECTRA, "word_piece"),  # not among our own encoders
 }
 ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -7,6 +7,7 @@ other forms, streams and wrong methods; and what is answered for a path that no 
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -60,6 +61,9 @@ def own_routes(
     async def servables(_: HttpRequest) -> Response:
         return JSONResponse({"servables": control.observe()})
 
+    async def history(_: HttpRequest) -> Response:
+        return Response(msgspec.json.encode(control.history()), media_type="application/json")
+
     async def show_metrics(_: HttpRequest) -> Response:
         body = await on_thread("metrics", partial(metrics().render, has_process=True))
         return Response(body, media_type="text/plain; version=0.0.4")
@@ -83,6 +87,7 @@ def own_routes(
         *health_routes(control),
         Route("/metrics", show_metrics, methods=["GET"]),
         Route("/servables", servables, methods=["GET"]),
+        Route("/servables/history", history, methods=["GET"]),
         Route("/model/{path:path}", classic, methods=verbs),
         ClassicRoute("/{path:path}", classic, methods=["POST"]),
     ]

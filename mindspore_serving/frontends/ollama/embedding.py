@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.fields import EMBED
@@ -27,10 +27,9 @@ from mindspore_serving.frontends.vectors import (
 
 
 def routes(site: Site) -> list[BaseRoute]:
-    ignored = EMBED.ignored
     return [
-        post(site, "/api/embed", EmbedRequest, embed, ignored),
-        post(site, "/api/embeddings", EmbeddingsRequest, embed_one, ignored),
+        post(site, "/api/embed", EmbedRequest, embed, EMBED.ignored),
+        post(site, "/api/embeddings", EmbeddingsRequest, embed_one, EMBED.ignored),
     ]
 
 
@@ -41,7 +40,8 @@ async def embed(site: Site, http: Request, body: EmbedRequest) -> Response:
     check_dimensions(body.dimensions, model)
     rows, count = [], 0
     if body.input:
-        request = Embed(prompts=to_prompts(body.input, model.card, "input"))
+        prompts = to_prompts(body.input, model.card, "input")
+        request = Embed(prompts=prompts, **EMBED.options(body, model.card))
         with naming("input", EMBED, body):
             found = await while_there(http, model.call(request, Embedded, terms_of(http)))
         rows = await write_vectors(vectors_of(found, body.dimensions))

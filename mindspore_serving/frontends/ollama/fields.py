@@ -138,7 +138,14 @@ GENERATE = Fields(
     ignored=CHAT.ignored,
 )
 
-EMBED = Fields("ollama", ignored=("truncate",))
+
+@translation("truncate")
+def cut_end(body: Any, _: ModelCard) -> str:
+    """the end of a text that is too long is cut off; false: it is refused"""
+    return "" if body.truncate is False else "right"
+
+
+EMBED = Fields("ollama", translated=(cut_end,))
 
 _KNOWN = KnownFields("Ollama, options", Options, OPTIONS.ignored)
 

@@ -1,4 +1,4 @@
-"""OpenAI's protocol: chats, completions, responses, embeddings, models, tokens.
+"""OpenAI's protocol: chats, completions, responses, embeddings, scores, models, tokens.
 
 Each route reads a body into a struct of `requests`, makes a request of `core.llm_messages` of it,
 and writes the events that answer it as OpenAI's JSON.  Nothing here knows workers or engines.
@@ -7,11 +7,13 @@ and writes the events that answer it as OpenAI's JSON.  Nothing here knows worke
 from starlette.routing import BaseRoute
 
 from mindspore_serving.frontends.openai import (
+    adapters,
     chat,
     completions,
     embeddings,
     models,
     responses,
+    scores,
     tokens,
 )
 from mindspore_serving.frontends.openai.endpoint import post
@@ -33,6 +35,8 @@ def routes(site: Site) -> list[BaseRoute]:
         ),
         *responses.routes(site),
         *embeddings.routes(site),
+        *scores.routes(site),
         *models.routes(site),
+        *adapters.routes(site),
         *tokens.routes(site),
     ]

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mindspore_serving.core.llm_messages import Embed, Embedded
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.fields import Int, show
@@ -34,6 +34,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     model: str | None = None
     encoding_format: str | None = None
     dimensions: Int | None = None
+    prompt_name: str | None = None
     truncate_prompt_tokens: Any = None
 
 
@@ -51,7 +52,8 @@ async def answer(site: Site, http: Request, body: EmbeddingRequest) -> Response:
             "encoding_format", f"is {show(body.encoding_format)}, expected {accepted}"
         )
     check_dimensions(body.dimensions, model)
-    request = Embed(prompts=to_prompts(body.input, model.card, "input"))
+    prompts = to_prompts(body.input, model.card, "input")
+    request = Embed(prompts=prompts, prompt_name=body.prompt_name)
     with naming("input", EMBEDDINGS, body):
         found = await while_there(http, model.call(request, Embedded, terms_of(http)))
     vectors = vectors_of(found, body.dimensions)

@@ -27,16 +27,22 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 def to_object(model: ServedModel) -> dict[str, Any]:
-    """`max_model_len` and `parent` are not OpenAI's: tokens of prompt and answer together, and the
-    model that an adapter belongs to."""
+    """`max_model_len`, `root` and `parent` are not OpenAI's: tokens of prompt and answer together,
+    the directory of an adapter, and the model that it belongs to."""
     return {
         "id": model.name,
         "object": "model",
         "created": model.card.created,
         "owned_by": OWNER,
         "max_model_len": model.card.max_model_len,
+        "root": _root(model),
         "parent": model.servable if model.adapter else None,
     }
+
+
+def _root(model: ServedModel) -> str:
+    directories = dict(zip(model.card.adapters, model.card.adapter_paths, strict=False))
+    return directories.get(model.adapter, model.servable)
 
 
 def _respond(found: dict[str, Any]) -> Response:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.frontends.openai.adapters import LOAD, UNLOAD, LoadRequest, UnloadRequest
 from mindspore_serving.frontends.openai.embeddings import EmbeddingRequest
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
 from mindspore_serving.frontends.openai.requests import (
@@ -13,12 +14,20 @@ from mindspore_serving.frontends.openai.requests import (
 )
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.scores import (
+    ClassifyAnswer,
+    ClassifyRequest,
+    ScoreAnswer,
+    ScoreRequest,
+)
 from mindspore_serving.frontends.openai.stored_responses import BASE, COUNT
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
     JSON,
     READY,
+    STRING,
+    TEXT,
     Body,
     Operation,
     Section,
@@ -134,6 +143,7 @@ class Model(msgspec.Struct):
     created: int
     owned_by: str
     max_model_len: int
+    root: str
     parent: str | None
 
 
@@ -226,6 +236,7 @@ def _others(model: str) -> tuple[Operation, ...]:
                 EmbeddingRequest, {EmbeddingRequest: EMBEDDINGS}, {"model": model, "input": "Hello"}
             ),
         ),
+        *_scoring(),
         Operation("GET", "/v1/models", "The language models", {JSON: Models}),
         Operation(
             "GET",
@@ -236,9 +247,28 @@ def _others(model: str) -> tuple[Operation, ...]:
         ),
         Operation(
             "POST",
+            LOAD,
+            "Load a LoRA adapter; with `load_inplace`, in the place of one of that name",
+            {TEXT: STRING},
+            Body(LoadRequest),
+        ),
+        Operation("POST", UNLOAD, "Unload a LoRA adapter", {TEXT: STRING}, Body(UnloadRequest)),
+        Operation(
+            "POST",
             "/detokenize",
             "The text of token ids",
             {JSON: Prompt},
             Body(DetokenizeRequest, example={"model": model, "tokens": [1, 2]}),
         ),
+    )
+
+
+def _scoring() -> tuple[Operation, ...]:
+    rates, labels = {JSON: ScoreAnswer}, {JSON: ClassifyAnswer}
+    what = ("How well texts fit a query, by a reranker", "The labels of texts, by a classifier")
+    return (
+        Operation("POST", "/v1/score", what[0], rates, Body(ScoreRequest)),
+        Operation("POST", "/score", what[0], rates, Body(ScoreRequest)),
+        Operation("POST", "/v1/classify", what[1], labels, Body(ClassifyRequest)),
+        Operation("POST", "/classify", what[1], labels, Body(ClassifyRequest)),
     )

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends import page
 from mindspore_serving.frontends.anthropic import operations as anthropic
+from mindspore_serving.frontends.cohere import operations as cohere
 from mindspore_serving.frontends.llm_serving import operations as llm_serving
 from mindspore_serving.frontends.ollama import operations as ollama
 from mindspore_serving.frontends.openai import operations as openai
@@ -24,6 +25,7 @@ from mindspore_serving.frontends.openapi import methods, server
 from mindspore_serving.frontends.openapi.document import to_document
 from mindspore_serving.frontends.openapi.methods import Served
 from mindspore_serving.frontends.operation import Operation, Section
+from mindspore_serving.frontends.tei import operations as tei
 from mindspore_serving.frontends.tgi import operations as tgi
 from mindspore_serving.frontends.v2 import operations as v2_operations
 from mindspore_serving.frontends.v2.inference import V2
@@ -51,7 +53,7 @@ def routes(v2: V2, visible: Visible) -> list[BaseRoute]:
         return Response(body, headers=headers, media_type="application/json")
 
     async def docs(request: Request) -> Response:
-        return page.show(request, "docs.html")
+        return page.show(request, "docs/docs.html")
 
     return [Route(PATH, document, methods=["GET"]), Route("/docs", docs, methods=["GET"])]
 
@@ -96,7 +98,8 @@ def sections_of(
     ]
     if names:
         named = (openai, anthropic, ollama, llm_serving)
-        found += [tgi.section(), *(protocol.section(names[0]) for protocol in named)]
+        found += [tgi.section(), tei.section(), cohere.section()]
+        found += [protocol.section(names[0]) for protocol in named]
     return [*found, server.section()]
 
 

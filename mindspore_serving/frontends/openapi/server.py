@@ -58,6 +58,12 @@ def section() -> Section:
             "What is served, its methods, and how busy it is",
             {JSON: to_object({"servables": to_array(_OBSERVED)})},
         ),
+        Operation(
+            "GET",
+            "/servables/history",
+            "How busy each servable was in the last hour",
+            {JSON: to_object({"seconds": {"type": "number"}, "columns": to_array(STRING)})},
+        ),
         Operation("GET", "/metrics", "Numbers for Prometheus", {TEXT: STRING}),
         Operation(
             "GET", "/", "A page for browsers; for others nothing, or 503", {}, others=unhealthy

@@ -7,7 +7,7 @@ same HTTP interfaces as every client.  Knows no model: it needs neither `Site` n
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from importlib.resources import files
+from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,12 +17,15 @@ from mindspore_serving.frontends.site import Site
 
 # Relative to `/`, so that it works below any path that a proxy puts in front.
 PREFIX = "/page/"
+_STATIC = Path(__file__).parent / "static"
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
 }
+_MODULES = b"<!-- modules -->"
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -47,7 +50,7 @@ class _File:
 def routes(_: Site | None = None) -> list[BaseRoute]:
     """What the page loads: GET /page/NAME for each file.  They hold no secrets and need no API
     key, like `show_page`: people type their key into the page."""
-    return [Route(PREFIX + "{name}", _show_file, methods=["GET"])]
+    return [Route(PREFIX + "{name:path}", _show_file, methods=["GET"])]
 
 
 def wants_page(request: Request) -> bool:
@@ -77,12 +80,21 @@ def show(request: Request, name: str) -> Response:
 
 @lru_cache(maxsize=1)
 def _files() -> dict[str, _File]:
-    """Everything in `static/` by name, read once: no other file can be requested."""
-    found = {}
-    for path in (files(__name__) / "static").iterdir():
-        kind = _TYPES.get(path.name.rpartition(".")[2])
-        if kind is not None:
-            body = path.read_bytes()
-            etag = f'"{sha256(body).hexdigest()[:16]}"'
-            found[path.name] = _File(body, {**_HEADERS, "content-type": kind, "etag": etag})
-    return found
+    """Everything in `static/` by its path there, read once: no other file can be requested."""
+    found = [path for path in _STATIC.rglob("*") if path.suffix[1:] in _TYPES]
+    return {path.relative_to(_STATIC).as_posix(): _read(path) for path in found}
+
+
+@lru_cache(maxsize=1)
+def _preloads() -> bytes:
+    """Links to the modules of the page: a browser loads them at once, not as each names others."""
+    names = (path.relative_to(_STATIC).as_posix() for path in _STATIC.rglob("*.js"))
+    modules = sorted(name for name in names if not name.startswith(("docs/", "theme.")))
+    return "\n  ".join(f'<link rel="modulepreload" href="page/{one}">' for one in modules).encode()
+
+
+def _read(path: Path) -> _File:
+    body = path.read_bytes().replace(_MODULES, _preloads())
+    etag = f'"{sha256(body).hexdigest()[:16]}"'
+    kind = _TYPES[path.suffix[1:]]
+    return _File(body, {**_HEADERS, "content-type": kind, "etag": etag})

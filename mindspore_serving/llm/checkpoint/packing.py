@@ -9,13 +9,14 @@ A stored tensor `name` is integers, and its scales are `name`.scale; bits and gr
 their dtype and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 
 GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
 SMALLEST_GROUP = 32
@@ -30,7 +31,8 @@ ROUTERS = (
 class Packed:
     """A quantised matrix.  `shape` and `group` count inputs, not bytes.
 
-    Integers are signed; those with `minimums`, which are added to the products, are unsigned.
+    Integers are signed.  They are unsigned with `minimums`, which are added to the products, with
+    `zeros`, which are subtracted from them before, and if they are numbers of a `codebook`.
     """
 
     values: npt.NDArray[Any]  # int8 or uint8 [out, in], or uint8 [out, in / 2]
@@ -39,6 +41,25 @@ class Packed:
     shape: tuple[int, int]
     group: int
     minimums: npt.NDArray[np.float32] | None = None  # as scales
+    zeros: npt.NDArray[np.uint8] | None = None  # [out, in / group]
+    codebook: str = ""  # a key of CODEBOOKS, if integers are not meant
+    order: npt.NDArray[np.int64] | None = None  # [in]: which input each column belongs to
+
+    @property
+    def is_signed(self) -> bool:
+        return self.minimums is None and self.zeros is None and not self.codebook
+
+    def rows(self, some: slice) -> "Packed":
+        """Some of its outputs."""
+        values = self.values[some]
+        return replace(
+            self,
+            values=values,
+            scales=self.scales[some],
+            shape=(len(values), self.shape[1]),
+            minimums=None if self.minimums is None else self.minimums[some],
+            zeros=None if self.zeros is None else self.zeros[some],
+        )
 
 
 def is_packed(dtype: str) -> bool:
@@ -99,19 +120,34 @@ def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return integers[:, 0::2] | high
 
 
+def halves(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """What `pairs` has made bytes of."""
+    found: npt.NDArray[np.uint8] = np.stack([values & 15, values >> 4], -1)
+    return found.reshape(len(values), -1)
+
+
 def unpack(packed: Packed) -> npt.NDArray[np.float32]:
     """The float32 matrix that the integers stand for, [out, in]."""
     outputs, inputs = packed.shape
     values = packed.values
     if packed.bits == 4:
-        values = np.stack([values & 15, values >> 4], -1).reshape(outputs, inputs)
-        if packed.minimums is None:
+        values = halves(values)
+        if packed.is_signed:
             values = (values ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
+    if packed.codebook:
+        values = CODEBOOKS[packed.codebook][values]
     grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)
+    if packed.zeros is not None:
+        grouped -= packed.zeros[..., None]
     grouped *= packed.scales.astype(np.float32)[..., None]
     if packed.minimums is not None:
         grouped += packed.minimums[..., None]
-    return grouped.reshape(outputs, inputs)
+    matrix = grouped.reshape(outputs, inputs)
+    if packed.order is None:
+        return matrix
+    result = np.empty_like(matrix)
+    result[:, packed.order] = matrix
+    return result
 
 
 def _round_8(grouped: npt.NDArray[np.float32]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

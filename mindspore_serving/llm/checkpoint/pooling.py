@@ -17,6 +17,8 @@ from mindspore_serving.llm.checkpoint.safetensors import read_safetensors
 from mindspore_serving.llm.checkpoint.weights import to_f32
 from mindspore_serving.llm.step import Vectors
 
+MODULES = "modules.json"
+
 Starts = npt.NDArray[np.intp]
 
 # The older flag of each mode, in the order in which several are put side by side.
@@ -62,13 +64,20 @@ class Pooling:
         """Of a vector."""
         return len(self.denses[-1].weight) if self.denses else len(self.modes) * hidden_size
 
-    def apply(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
-        """float32 [prompts, size] of states [tokens, hidden_size], prompt after prompt."""
+    def pool(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
+        """float32 [prompts, size] of states [tokens, hidden_size], prompt after prompt, as they
+        come."""
         counts = np.asarray(lengths)
         starts = np.cumsum(counts) - counts
-        vectors = np.concatenate([_pool(mode, states, starts, counts) for mode in self.modes], 1)
+        pooled = [_pool(mode, states, starts, counts) for mode in self.modes]
+        vectors: Vectors = np.concatenate(pooled, 1)
         for dense in self.denses:
             vectors = dense.apply(vectors)
+        return vectors
+
+    def apply(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
+        """The same, scaled to length 1 if the directory says so."""
+        vectors = self.pool(states, lengths)
         return unit_vectors(vectors) if self.normalizes else vectors
 
 
@@ -92,8 +101,7 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
 
     Raises StartError naming a file that is broken, or a module that is not supported.
     """
-    _warn_of_prompts(directory)
-    path = directory / "modules.json"
+    path = directory / MODULES
     if not path.exists():
         log.warning("%s has no modules.json: the mean of its tokens is taken", directory.name)
         return Pooling()
@@ -172,17 +180,6 @@ def _check_sizes(path: Path, width: int, denses: Sequence[Dense]) -> None:
                 f"{path}: a Dense module's bias has shape {bias.shape}, expected {shape[:1]}"
             )
         width = len(dense.weight)
-
-
-def _warn_of_prompts(directory: Path) -> None:
-    """The library would put a prompt in front of texts; here that is not done."""
-    config = read_optional_json(directory / "config_sentence_transformers.json")
-    name = config.get("default_prompt_name")
-    if name:
-        log.warning(
-            "%s has default_prompt_name %r: texts are embedded as they are given; put the prompt "
-            "in front of them", directory.name, name,
-        )  # fmt: skip
 
 
 def longest_prompt(directory: Path) -> int | None:

@@ -37,6 +37,7 @@ BITS: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("u1"),
     "F8_E4M3": np.dtype("u1"),
     "F8_E5M2": np.dtype("u1"),
+    "F8_E8M0": np.dtype("u1"),
 }
 # What the library calls a type when it writes, where numpy does not call it the same.
 WRITTEN = {
@@ -45,6 +46,7 @@ WRITTEN = {
     "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
 }
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 2 * 2**30  # of a file that is written, at most, unless one tensor is larger

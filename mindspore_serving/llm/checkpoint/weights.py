@@ -1,27 +1,31 @@
 """A checkpoint on disk: its configuration, and its tensors by name, views of the mapped files.
 
-Knows no model and no runtime; never unpickles.
+Knows no model and no runtime.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
+from mindspore_serving.llm.checkpoint.quantized.methods import present, read_config
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
 
 Array = npt.NDArray[Any]
+
+Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 WHOLE = "model.safetensors"
@@ -45,7 +49,8 @@ class Checkpoint:
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map `directory`/*.safetensors: by model.safetensors.index.json where there is one, else
         model.safetensors alone if it is there.  If there are none, MindSpore's *.ckpt, whose
-        tensors get Hugging Face's names (`ckpt`).  `directory` may be a GGUF file.
+        tensors get Hugging Face's names (`ckpt`), and then pytorch_model*.bin (`pickled`).
+        `directory` may be a GGUF file.
 
         Raises StartError naming the file, and the tensor, that is missing or broken.
         """
@@ -56,7 +61,8 @@ class Checkpoint:
             tensors = _read_files(directory)
         else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
-        return cls(directory, read_json(directory / CONFIG), tensors)
+        config = read_config(directory) or read_json(directory / CONFIG)
+        return cls(directory, config, present(config, tensors))
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -64,30 +70,41 @@ class Checkpoint:
     def has(self, name: str) -> bool:
         return name in self._tensors
 
-    def raw(self, name: str) -> tuple[str, tuple[int, ...], Array]:
-        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays, and what GGUF
-        has in blocks are the bytes of its rows.
-
-        Raises StartError naming a tensor that is not there.
-        """
+    def stored(self, name: str) -> StoredTensor:
+        """A tensor as it is stored.  Raises StartError naming one that is not there."""
         stored = self._tensors.get(name)
         if stored is None:
             raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
         if not stored.bits.flags.aligned:  # native code reads aligned memory
             stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
-        if stored.dtype in FORMS:
+        return stored
+
+    def raw(self, name: str) -> tuple[str, tuple[int, ...], Array]:
+        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays; of a matrix in
+        another format the name of that, and some array of it.
+
+        Raises StartError naming a tensor that is not there.
+        """
+        stored = self.stored(name)
+        if isinstance(stored, QuantizedTensor):
             return stored.dtype, stored.shape, stored.bits
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)
 
+    def is_quantized(self, name: str) -> bool:
+        """Whether it is a matrix in another format."""
+        return isinstance(self.stored(name), QuantizedTensor)
+
     def packed(self, name: str) -> Packed | None:
-        """The integers and scales of a quantised tensor, None for one that is not quantised."""
-        dtype, shape, bits = self.raw(name)
-        if dtype in FORMS:
-            return decode(dtype, bits, shape[-1])
-        if not is_packed(dtype):
+        """The integers and scales of a quantised tensor; None for one of floats, or in a format
+        that has no such form."""
+        stored = self.stored(name)
+        if isinstance(stored, QuantizedTensor):
+            found = stored.read() if stored.is_packed else None
+            return found if isinstance(found, Packed) else None
+        if not is_packed(stored.dtype):
             return None
-        _, _, scales = self.raw(f"{name}.scale")
-        return packed_tensor(name, bits, scales.view(np.float16))
+        scales = self.stored(f"{name}.scale").bits
+        return packed_tensor(name, stored.bits, scales.view(np.float16))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape the model sees, also of a quantised tensor."""
@@ -97,11 +114,14 @@ class Checkpoint:
 
     def f32(self, name: str) -> npt.NDArray[np.float32]:
         """The tensor as float32: a copy, but for one that is float32 already; dequantised."""
+        stored = self.stored(name)
+        if isinstance(stored, QuantizedTensor):
+            found = stored.read()
+            return unpack(found) if isinstance(found, Packed) else found
         packed = self.packed(name)
         if packed is not None:
             return unpack(packed)
-        stored = StoredTensor(*self.raw(name))
-        return to_f32(stored, f"tensor {name!r} of {self.directory}")
+        return to_f32(StoredTensor(*self.raw(name)), f"tensor {name!r} of {self.directory}")
 
 
 def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
@@ -117,28 +137,41 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
     return bits.astype(np.float32, copy=False)
 
 
+def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """The bits of bfloat16, rounded to nearest, ties to even."""
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
+    return (rounded >> 16).astype(np.uint16)
+
+
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
-    index = directory / INDEX
-    if index.exists():
-        return _read_shards(directory, index)
-    files = sorted(directory.glob("*.safetensors"))
-    if directory / WHOLE in files:
-        files = [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
+    if (directory / INDEX).exists():
+        return _read_shards(directory / INDEX, read_safetensors)
+    files = _whole(directory)
     if files:
         return _read_all(files, read_safetensors)
     files = sorted(directory.glob("*.ckpt"))
-    if not files:
-        raise StartError(
-            f"{directory} has no *.safetensors and no MindSpore *.ckpt file; weights in another "
-            "format (pickled .bin) have to be converted to safetensors first"
-        )
-    tensors = _read_all(files, read_ckpt)
-    return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+    if files:
+        tensors = _read_all(files, read_ckpt)
+        return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+    if (directory / pickled.INDEX).exists():
+        return _read_shards(directory / pickled.INDEX, pickled.read_pickled)
+    files = pickled.find_pickled(directory)
+    if files:
+        return _read_all(files, pickled.read_pickled)
+    raise StartError(
+        f"{directory} has no *.safetensors, no MindSpore *.ckpt and no pytorch_model*.bin file"
+    )
 
 
-def _read_all(
-    files: Iterable[Path], read: Callable[[Path], dict[str, StoredTensor]]
-) -> dict[str, StoredTensor]:
+def _whole(directory: Path) -> list[Path]:
+    """The files that are read where there is no index."""
+    if (directory / WHOLE).exists():
+        return [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
+    return sorted(directory.glob("*.safetensors"))
+
+
+def _read_all(files: Iterable[Path], read: Read) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in files:
         for name, stored in read(path).items():
@@ -148,16 +181,19 @@ def _read_all(
     return tensors
 
 
-def _read_shards(directory: Path, index: Path) -> dict[str, StoredTensor]:
+def _read_shards(index: Path, read: Read) -> dict[str, StoredTensor]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise StartError(f"{index} has no weight_map")
     files: dict[str, dict[str, StoredTensor]] = {}
     for file in sorted({str(value) for value in weight_map.values()}):
-        if Path(file).name != file or not file.endswith(".safetensors"):
-            raise StartError(f"{index} names {file!r}, expected a *.safetensors file beside it")
-        files[file] = read_safetensors(directory / file)
+        suffix = Path(index.name.removesuffix(".index.json")).suffix
+        if Path(file).name != file or not file.endswith(suffix):
+            raise StartError(f"{index} names {file!r}, expected a *{suffix} file beside it")
+        files[file] = read(index.parent / file)
     for name, file in weight_map.items():
         if name not in files[file]:
-            raise StartError(f"{directory / file} has no tensor {name!r}, which {index.name} names")
+            raise StartError(
+                f"{index.parent / file} has no tensor {name!r}, which {index.name} names"
+            )
     return {name: files[file][name] for name, file in weight_map.items()}

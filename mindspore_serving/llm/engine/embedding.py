@@ -1,4 +1,4 @@
-"""One vector for each text: the final hidden state of its last token, scaled to length 1.
+"""One vector for each text, made of the final hidden state of its last token.
 
 Prompts wait in their own queue and are computed beside the scheduler's steps, one forward pass in
 each: as many prompts as fit, or the next piece of a long one, in blocks that are free meanwhile.
@@ -7,15 +7,16 @@ each: as many prompts as fit, or the next piece of a long one, in blocks that ar
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
-from mindspore_serving.llm.checkpoint.pooling import unit_vectors
+from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.readout import Readout, Text, read_out
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
 from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, RunnerLost, Step, Vectors
 
@@ -27,13 +28,16 @@ class _LongPrompt:
     """A prompt that takes several steps.  Its tokens before `start` are computed, in `blocks`."""
 
     request_id: str
-    tokens: list[int]
+    text: Text
     blocks: list[int]
     start: int = 0
 
 
 class Embedder:
-    """Embeds with the runner and out of the blocks of an engine, between its steps."""
+    """Embeds with the runner and out of the blocks of an engine, between its steps.
+
+    `readout` makes vectors of states: as they are, of length 1, unless it is replaced.
+    """
 
     def __init__(
         self, runner: Runner, pool: BlockPool, limits: ModelLimits, config: EngineConfig
@@ -42,7 +46,8 @@ class Embedder:
         self._pool = pool
         self._limits = limits
         self._config = config
-        self._waiting: dict[str, list[int]] = {}  # by request, in order of arrival
+        self.readout: Readout = Pooling(("lasttoken",))
+        self._waiting: dict[str, Text] = {}  # by request, in order of arrival
         self._long: _LongPrompt | None = None
         self.num_lacking = 0  # blocks that the first of them could not have, all of its own
 
@@ -50,13 +55,20 @@ class Embedder:
     def has_work(self) -> bool:
         return bool(self._waiting) or self._long is not None
 
-    def add(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Let a prompt wait for its step.  Raises as `check` does, and Overloaded."""
+    @property
+    def size(self) -> int:
+        """Of a vector; 0 if the runtime has no embeddings."""
+        hidden_size = self._runner.hidden_size
+        return self.readout.size(hidden_size) if hidden_size else 0
+
+    def add(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Let a prompt wait for its step, with what else a `Text` has.  Raises as `check` does, and
+        Overloaded."""
         self._open_runner()
         most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
         if most and len(self._waiting) >= most:
             raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
-        self._waiting[request_id] = self.check(prompt_ids)
+        self._waiting[request_id] = Text(self.check(prompt_ids), **options)
 
     def abort(self, request_id: str) -> bool:
         """Forget a prompt.  False if there is none such."""
@@ -66,7 +78,7 @@ class Embedder:
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """One pass: of each prompt that ends, by request, float32 [hidden_size] or an error."""
+        """One pass: of each prompt that ends, by request, float32 [size] or an error."""
         self.num_lacking = 0
         if self._long is None and self._waiting:
             self._admit_long()
@@ -79,11 +91,12 @@ class Embedder:
         return check_generation_prompt(prompt_ids, self._limits)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
-        """float32 [len(prompts), hidden_size] of prompts that `check` has passed, while nothing
+        """float32 [len(prompts), size] of prompts that `check` has passed, while nothing
         else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError."""
-        vectors = np.zeros((len(prompts), self._open_runner().hidden_size), np.float32)
+        self._open_runner()
+        vectors = np.zeros((len(prompts), self.size), np.float32)
         places = {f"{index}": index for index in range(len(prompts))}
-        self._waiting.update(zip(places, prompts, strict=True))
+        self._waiting.update(zip(places, map(Text, prompts), strict=True))
         try:
             while self.has_work:
                 for request_id, vector in self.step():
@@ -102,23 +115,23 @@ class Embedder:
 
     def _admit_long(self) -> None:
         """Begin the first prompt if it takes several steps and its blocks are free."""
-        request_id, prompt = next(iter(self._waiting.items()))
-        has_blocks = self._blocks_for(prompt) <= self._pool.num_free
-        if has_blocks and len(prompt) > self._config.max_num_batched_tokens:
+        request_id, text = next(iter(self._waiting.items()))
+        has_blocks = self._blocks_for(text) <= self._pool.num_free
+        if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
             del self._waiting[request_id]
-            self._long = _LongPrompt(request_id, prompt, self._allocate(prompt))
+            self._long = _LongPrompt(request_id, text, self._allocate(text))
 
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the next piece of a long prompt; its vector comes with the last."""
         end = long.start + self._config.max_num_batched_tokens
-        piece, is_last = long.tokens[long.start : end], end >= len(long.tokens)
+        piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
         step = Step((Row(piece, long.start, long.blocks, int(is_last)),))
         try:
             if not is_last:
                 self._runner.run(step)
                 long.start = end
                 return []
-            (vector,) = unit_vectors(self._open_runner().embed(step))
+            (vector,) = self._embed(step, [long.text])
         except RunnerLost:
             raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
@@ -137,10 +150,10 @@ class Embedder:
         if not ids:
             return []
         batch = [self._waiting.pop(request_id) for request_id in ids]
-        tables = [self._allocate(prompt) for prompt in batch]
-        rows = [Row(prompt, 0, table, 1) for prompt, table in zip(batch, tables, strict=True)]
+        tables = [self._allocate(text) for text in batch]
+        rows = [Row(text.ids, 0, table, 1) for text, table in zip(batch, tables, strict=True)]
         try:
-            vectors = unit_vectors(self._open_runner().embed(Step(tuple(rows))))
+            vectors = self._embed(Step(tuple(rows)), batch)
         except RunnerLost:
             raise
         except Exception as error:  # whatever a runtime raises must not end the other requests
@@ -155,9 +168,9 @@ class Embedder:
         """The requests, in order of arrival, whose prompts one pass computes."""
         ids: list[str] = []
         num_tokens = num_blocks = 0
-        for request_id, prompt in islice(self._waiting.items(), self._config.max_num_seqs):
-            num_tokens += len(prompt)
-            num_blocks += self._blocks_for(prompt)
+        for request_id, text in islice(self._waiting.items(), self._config.max_num_seqs):
+            num_tokens += len(text.ids)
+            num_blocks += self._blocks_for(text)
             if num_blocks > self._pool.num_free and not ids:
                 self.num_lacking = num_blocks
             is_full = num_tokens > self._config.max_num_batched_tokens
@@ -166,11 +179,16 @@ class Embedder:
             ids.append(request_id)
         return ids
 
-    def _allocate(self, prompt: list[int]) -> list[int]:
-        return [self._pool.allocate() for _ in range(self._blocks_for(prompt))]
+    def _embed(self, step: Step, texts: Sequence[Text]) -> Vectors:
+        """Of `texts`, whose last tokens are in `step`."""
+        states = self._open_runner().embed(step)
+        return read_out(self.readout, states, [1] * len(texts), texts)
 
-    def _blocks_for(self, prompt: list[int]) -> int:
-        return -(-len(prompt) // self._runner.block_size)
+    def _allocate(self, text: Text) -> list[int]:
+        return [self._pool.allocate() for _ in range(self._blocks_for(text))]
+
+    def _blocks_for(self, text: Text) -> int:
+        return -(-len(text.ids) // self._runner.block_size)
 
 
 def _failure(count: int, error: Exception) -> ServingError:

@@ -1,4 +1,4 @@
-"""Models that embed and do not generate: prompts in, one vector for each out.
+"""Models that embed or classify and do not generate: prompts in, one vector for each out.
 
 Every step computes whole prompts: the oldest, and those nearest to it in length that fit.
 """
@@ -13,29 +13,31 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.engine.readout import Classifier, Readout, Text, open_readout, read_out
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.models import classifies
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
 MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
 WINDOW = 1024  # of the oldest that wait are looked at for a step
 
-GENERATES_NOTHING = "the model is an encoder, which generates no text; embed with it"
+GENERATES_NOTHING = "the model is an encoder, which generates no text"
 
 Outputs = list[tuple[str, Vectors | ServingError]]
 
 
 class Encoder:
-    """An encoder with its pooling.  Used by one thread."""
+    """An encoder with its pooling or its classifier.  Used by one thread."""
 
-    def __init__(self, runner: EncoderRunner, pooling: Pooling, config: EngineConfig) -> None:
+    def __init__(self, runner: EncoderRunner, readout: Readout, config: EngineConfig) -> None:
         self.runner = runner
         self.config = config
-        self.embedding_size = pooling.size(runner.hidden_size)
-        self._pooling = pooling
+        self.embedding_size = readout.size(runner.hidden_size)
+        self.readout = readout
 
     @classmethod
     def open(
@@ -44,7 +46,10 @@ class Encoder:
         """Load config.json, *.safetensors and sentence-transformers' files.  Raises StartError."""
         runner = open_encoder(directory, runtime, config)
         try:
-            return cls(runner, read_pooling(Path(directory), runner.hidden_size), config)
+            checkpoint = Checkpoint.open(directory)
+            is_classifier = classifies(checkpoint.config)
+            readout = open_readout(checkpoint, runner.hidden_size, classifies=is_classifier)
+            return cls(runner, readout, config)
         except BaseException:
             runner.close()
             raise
@@ -53,10 +58,16 @@ class Encoder:
         """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
         return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
 
-    def compute(self, prompts: Sequence[list[int]]) -> Vectors:
-        """One step: float32 [len(prompts), embedding_size] of prompts that `check` has passed."""
-        states = self.runner.run(prompts)
-        return self._pooling.apply(states, [len(prompt) for prompt in prompts])
+    def compute(self, texts: Sequence[Text]) -> Vectors:
+        """One step: float32 [len(texts), embedding_size] of texts that `check` has passed."""
+        prompts = [text.ids for text in texts]
+        if any(text.types for text in texts):
+            last = self.runner.num_types - 1  # families without types have pairs all the same
+            types = [text.types or [0] * len(text.ids) for text in texts]
+            states = self.runner.run(prompts, [[min(kind, last) for kind in row] for row in types])
+        else:
+            states = self.runner.run(prompts)
+        return read_out(self.readout, states, [len(text.ids) for text in texts], texts)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
         """The same in as many steps as it takes, prompts of like length together."""
@@ -65,7 +76,7 @@ class Encoder:
         while order:
             count = fitting([len(prompts[index]) for index in order[:WINDOW]], self.config)
             chosen, order = order[:count], order[count:]
-            vectors[chosen] = self.compute([prompts[index] for index in chosen])
+            vectors[chosen] = self.compute([Text(prompts[index]) for index in chosen])
         return vectors
 
     def close(self) -> None:
@@ -90,7 +101,7 @@ class EncoderEngine:
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
         self.embedding_size = encoder.embedding_size
-        self._waiting: dict[str, list[int]] = {}  # in order of arrival
+        self._waiting: dict[str, Text] = {}  # in order of arrival
         self._num_waiting_tokens = self._num_steps = self._num_prompt_tokens = 0
 
     @property
@@ -98,14 +109,15 @@ class EncoderEngine:
         """Whether a step would do anything."""
         return bool(self._waiting)
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt.  Raises InvalidInputs for a wrong one, Overloaded if too many wait."""
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Queue a prompt, with what else a `Text` has.  Raises InvalidInputs for a wrong one,
+        Overloaded if too many wait."""
         prompt = self.encoder.check(prompt_ids)
         if request_id in self._waiting:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         count, num_tokens = len(self._waiting), self._num_waiting_tokens
         check_room(self.config, "prompts", count, num_tokens, len(prompt))
-        self._waiting[request_id] = prompt
+        self._waiting[request_id] = Text(prompt, **options)
         self._num_waiting_tokens += len(prompt)
         self._num_prompt_tokens += len(prompt)
 
@@ -116,7 +128,7 @@ class EncoderEngine:
     def abort(self, request_id: str) -> bool:
         """Drop a request, which then has no output.  False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
-        self._num_waiting_tokens -= len(prompt or ())
+        self._num_waiting_tokens -= len(prompt.ids) if prompt is not None else 0
         return prompt is not None
 
     def step(self) -> Outputs:
@@ -125,7 +137,7 @@ class EncoderEngine:
         prompts = [self._waiting.pop(request_id) for request_id in chosen]
         if not prompts:
             return []
-        self._num_waiting_tokens -= sum(len(prompt) for prompt in prompts)
+        self._num_waiting_tokens -= sum(len(prompt.ids) for prompt in prompts)
         self._num_steps += 1
         if self.on_compute is not None:
             self.on_compute(chosen)
@@ -140,9 +152,11 @@ class EncoderEngine:
 
     def describe(self) -> str:
         """In words: the options, and how long prompts may be."""
-        config = self.config
+        config, size = self.config, self.embedding_size
+        is_classifier = isinstance(self.encoder.readout, Classifier)
+        what = f"labels, {size} in all," if is_classifier else f"vectors of {size}"
         return (
-            f"weights {config.quantization or 'as stored'}; vectors of {self.embedding_size} for "
+            f"weights {config.quantization or 'as stored'}; {what} for "
             f"prompts of up to {self.max_model_len:,} tokens; at most {config.max_num_seqs} "
             f"prompts and {config.max_num_batched_tokens} tokens in a step"
         )
@@ -166,9 +180,9 @@ class EncoderEngine:
         oldest = list(islice(self._waiting.items(), WINDOW))
         if not oldest:
             return []
-        length = len(oldest[0][1])
-        oldest.sort(key=lambda item: abs(len(item[1]) - length))
-        count = fitting([len(prompt) for _, prompt in oldest], self.config)
+        length = len(oldest[0][1].ids)
+        oldest.sort(key=lambda item: abs(len(item[1].ids) - length))
+        count = fitting([len(prompt.ids) for _, prompt in oldest], self.config)
         return [request_id for request_id, _ in oldest[:count]]
 
 

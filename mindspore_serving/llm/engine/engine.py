@@ -12,6 +12,7 @@ from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
@@ -63,16 +64,13 @@ class Engine:
         self.config = config
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._limits = ModelLimits(
-            vocab_size=runner.vocab_size,
-            max_model_len=self.max_model_len,
-            num_adapters=runner.num_adapters,
-            eos_ids=tuple(eos_ids),
-            tokenizer=tokenizer,
-        )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
         self._speculation, self._clock = Speculation(config, make_drafter), clock
         self._table = RequestTable(self._speculation)
+        self.adapters = Adapters(runner, config, self._table.has_adapter)
+        self._limits = ModelLimits(
+            runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
+        )
+        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
@@ -83,7 +81,7 @@ class Engine:
     @property
     def embedding_size(self) -> int:
         """Of the vectors; 0 if the runtime has no embeddings."""
-        return self.runner.hidden_size
+        return self.embedder.size
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
@@ -99,7 +97,8 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._aborted) or self._scheduler.has_work or self.embedder.has_work
+        has_ends = bool(self._aborted or self.adapters.leaving)
+        return has_ends or self._scheduler.has_work or self.embedder.has_work
 
     def add(
         self,
@@ -145,9 +144,9 @@ class Engine:
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt: a step gives float32 [hidden_size], or ServingError.  Raises as `add`."""
-        self.embedder.add(request_id, prompt_ids)
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
+        self.embedder.add(request_id, prompt_ids, **options)
 
     def abort(self, request_id: str) -> bool:
         """End a request: the next step frees its blocks and gives ABORT for each unfinished
@@ -170,6 +169,7 @@ class Engine:
         A step that fails ends its requests with ERROR and the cause as `stop_reason`; others go on.
         Raises RunnerLost if the runner can compute no further one.
         """
+        self.adapters.free()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)

@@ -2,7 +2,7 @@
 
 import operator
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.generation import SamplingParams
@@ -21,7 +21,7 @@ class ModelLimits:
 
     vocab_size: int
     max_model_len: int  # tokens of a prompt and its answer
-    num_adapters: int
+    adapters: Collection[int]
     eos_ids: tuple[int, ...]
     tokenizer: Tokenizer | None
 
@@ -129,8 +129,9 @@ def check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimit
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
     if not isinstance(cache_salt, str):
         raise InvalidInputs(f"cache_salt is {cache_salt!r}, expected a text")
-    if not _is_int(adapter) or not 0 <= adapter <= limits.num_adapters:
-        accepted = f"0 to {limits.num_adapters}" if limits.num_adapters else "0: there is none"
+    if not _is_int(adapter) or (adapter and adapter not in limits.adapters):
+        numbers = ", ".join(map(str, sorted(limits.adapters)))
+        accepted = f"0 or one of {numbers}" if numbers else "0: there is none"
         raise InvalidInputs(f"adapter is {adapter!r}, expected {accepted}")
 
 

@@ -51,6 +51,10 @@ class RequestTable:
         """From now on another request may have this id."""
         self._requests.pop(request_id, None)
 
+    def has_adapter(self, number: int) -> bool:
+        """Whether an unfinished branch has the LoRA adapter of this number."""
+        return any(sequence.adapter == number for sequence in self.branches)
+
     def pending(self, first: Branch) -> list[Branch]:
         """The pending branches beside the `first` one, ready for their first tokens."""
         request = first.request

@@ -73,8 +73,9 @@ class LanguageEngine(Protocol):
         what it cannot do, Overloaded if too many requests wait."""
         ...
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> None:
-        """Queue a prompt: its output is float32 [embedding_size]."""
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
+        """Queue a prompt: its output is float32 [embedding_size].  `options` are what else ours
+        has in a `Text`."""
         ...
 
     def abort(self, request_id: str) -> bool:

@@ -65,7 +65,7 @@ class GenaiEngine:
         self.started: list[str] = []
         self.on_compute: Callable[[list[str]], None] | None = None
         self._pipeline = pipeline
-        self._limits = ModelLimits(self.vocab_size, length, 0, model.eos_ids, model.tokenizer)
+        self._limits = ModelLimits(self.vocab_size, length, (), model.eos_ids, model.tokenizer)
         self._running: dict[int, _Running] = {}  # by the pipeline's id
         self._num_added = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 

@@ -26,6 +26,7 @@ from mindspore_serving.core.generation import (
 )
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.branch import PROMPT
 from mindspore_serving.llm.engine.request import ModelLimits, Request, check_place, make_request
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
@@ -69,11 +70,12 @@ class VllmEngine:
         self._limits = ModelLimits(
             vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
-            num_adapters=len(config.adapters),
+            adapters=range(1, 1 + len(config.adapters)),
             eos_ids=model.eos_ids,
             tokenizer=model.tokenizer,
         )
         self._special_ids = _special_ids(model.tokenizer)
+        self.adapters = AdapterNames(config.adapters)
         self._adapters = [
             LoRARequest(name, place, str(path))
             for place, (name, path) in enumerate(config.adapters.items(), 1)
@@ -133,7 +135,7 @@ class VllmEngine:
         for index, one in enumerate(sampling):
             running.tasks.append(loop.create_task(self._generate(running, index, one)))
 
-    def add_embedding(self, request_id: str, prompt_ids: Iterable[int]) -> NoReturn:
+    def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> NoReturn:
         """Raises InvalidInputs: models that generate do not embed here."""
         raise InvalidInputs("engine vllm does not embed")
 

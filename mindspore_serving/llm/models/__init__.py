@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.tasks import HEADS, split_architecture
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models import bert
+from mindspore_serving.llm.models import bert, gemma_encoder, modernbert
 from mindspore_serving.llm.models.bert import EncoderInputs, EncoderSpec
 from mindspore_serving.llm.models.decoder import decoder
 from mindspore_serving.llm.models.families import FAMILIES
@@ -18,10 +18,19 @@ Encoder: TypeAlias = Callable[[Ops, EncoderSpec, EncoderInputs], Tensor]
 
 # The first of config.json's `architectures`, of those that generate.
 ARCHITECTURES = tuple(FAMILIES)
-# Those that embed and do not generate; `bert.FAMILIES` has their differences.
-ENCODERS = tuple(family + task for family in bert.FAMILIES for task in ("Model", "ForMaskedLM"))
-QUANT_METHOD = "mindspore_serving"  # in config.json, of a checkpoint that `llm.quantize` wrote
-GGUF = "gguf"  # the same of a GGUF file with quantised tensors
+CLASSIFIER = "ForSequenceClassification"
+GEMMA_ENCODER = "Gemma3TextModel"  # if it sees what is behind a token
+# The modules of encoders that are not shaped like BERT, by the beginning of architectures' names.
+_OTHERS = {"ModernBert": modernbert, "Gemma3Text": gemma_encoder}
+# Those that embed or classify and do not generate; `bert.FAMILIES` has their differences.
+ENCODERS = (
+    *(
+        family + task
+        for family in (*bert.FAMILIES, "ModernBert")
+        for task in ("Model", "ForMaskedLM", CLASSIFIER)
+    ),
+    GEMMA_ENCODER,
+)
 
 
 def load_definition(
@@ -29,7 +38,7 @@ def load_definition(
 ) -> tuple[ModelSpec, Decoder]:
     """The spec and the definition of the model that `config` (config.json) describes.
 
-    Raises StartError: an unknown architecture or quantisation, a key missing or out of range.
+    Raises StartError: an unknown architecture, a key missing or out of range.
     """
     names = config.get("architectures")
     if is_encoder(config):
@@ -44,40 +53,42 @@ def load_definition(
             f"config.json has architectures {names!r}: {why}; docs/llm.md has those that "
             f"generate, and without generating are served those that end with {heads}"
         )
-    method = quantization_of(config).get("quant_method")
-    if method not in (None, QUANT_METHOD, GGUF):
-        raise StartError(
-            f"config.json has quant_method {method!r}, which is not supported; take the model's "
-            "float checkpoint and quantise it with mindspore_serving.llm.quantize"
-        )
     return from_config(config, max_model_len=max_model_len), decoder
 
 
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether `config` (config.json) describes a model that embeds and does not generate."""
+    """Whether `config` (config.json) describes a model that embeds or classifies texts and does
+    not generate."""
     names = config.get("architectures")
-    return isinstance(names, list) and bool(names) and names[0] in ENCODERS
+    if not isinstance(names, list) or not names or names[0] not in ENCODERS:
+        return False
+    return names[0] != GEMMA_ENCODER or gemma_encoder.is_bidirectional(config)
+
+
+def classifies(config: Mapping[str, Any]) -> bool:
+    """Whether `config` (config.json) describes a classifier of whole texts."""
+    names = config.get("architectures")
+    return isinstance(names, list) and bool(names) and str(names[0]).endswith(CLASSIFIER)
 
 
 def has_encoder(config: Mapping[str, Any]) -> bool:
     """Whether `config` (config.json) describes an encoder with any head that is served."""
     names = config.get("architectures")
     first = names[0] if isinstance(names, list) and names else None
-    return isinstance(first, str) and split_architecture(first)[0] in bert.FAMILIES
+    if not isinstance(first, str):
+        return False
+    return split_architecture(first)[0] in (*bert.FAMILIES, "ModernBert") or is_encoder(config)
 
 
-def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Encoder]:
-    """As `load_definition`, of an encoder, which may have a classifier behind it."""
+def load_encoder(config: Mapping[str, Any]) -> tuple[EncoderSpec, Any]:
+    """As `load_definition`, of an encoder, which may have a classifier behind it: its spec, and the
+    module that has `encoder` and the names of tables."""
     if not has_encoder(config):
         known = ", ".join(sorted(ENCODERS))
         raise StartError(
             f"config.json has architectures {config.get('architectures')!r}, expected one of "
             f"{known}"
         )
-    return bert.from_config(config), bert.encoder
-
-
-def quantization_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What config.json says of the checkpoint's quantisation; empty for floats."""
-    found = config.get("quantization_config") or {}
-    return found if isinstance(found, dict) else {"quant_method": found}
+    family = split_architecture(config["architectures"][0])[0]
+    module: Any = _OTHERS.get(family, bert)
+    return module.from_config(config), module

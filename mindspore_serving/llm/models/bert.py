@@ -1,12 +1,15 @@
-"""Encoders shaped like BERT: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT.
+"""Encoders shaped like BERT: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, MPNet.
 
 Every token sees the whole prompt, and the norms come after the sums.  The families differ by what
 checkpoints call their tensors, by where positions begin, and by whether there are token types.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mindspore_serving.core.tasks import split_architecture
 from mindspore_serving.errors import StartError
@@ -28,10 +31,19 @@ class Names:
     down: str = "output.dense"
     down_norm: str = "output.LayerNorm"
     types: str = "embeddings.token_type_embeddings"  # "" for a family without
+    distances: str = ""  # a table of what is added to scores, [buckets, heads]
 
 
 BERT = Names(("", "bert."))
 ROBERTA = Names(("", "roberta."))
+MPNET = Names(
+    ("", "mpnet."),
+    qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+    output="attention.attn.o",
+    output_norm="attention.LayerNorm",
+    types="",
+    distances="encoder.relative_attention_bias.weight",
+)
 DISTILBERT = Names(
     ("", "distilbert."),
     layers="transformer.layer",
@@ -50,9 +62,11 @@ FAMILIES = {
     "XLMRoberta": ROBERTA,
     "Camembert": ROBERTA,
     "DistilBert": DISTILBERT,
+    "MPNet": MPNET,
 }
 WORDS = "embeddings.word_embeddings.weight"
 POSITIONS = "embeddings.position_embeddings.weight"
+DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and places that the last one begins at
 DISTILBERT_DEFAULTS = {"layer_norm_eps": 1e-12, "activation": "gelu"}
 
 
@@ -107,7 +121,7 @@ def from_config(config: Mapping[str, Any]) -> EncoderSpec:
             f"config.json has hidden_size {hidden}, expected a multiple of "
             f"num_attention_heads={num_heads}"
         )
-    first = 1 + _padding_id(config) if names is ROBERTA else 0
+    first = 1 + _padding_id(config) if names in (ROBERTA, MPNET) else 0
     return EncoderSpec(
         names=names,
         hidden_size=hidden,
@@ -143,6 +157,8 @@ def encoder(ops: Ops, spec: EncoderSpec, inputs: EncoderInputs) -> Tensor:
     if types:
         x = ops.add(x, ops.embedding(inputs.types, part.weight(f"{types}.weight")))
     x = part.norm(x, "embeddings.LayerNorm")
+    if spec.names.distances:
+        ops.add_distances(part.weight(spec.names.distances), buckets(spec))
     for index in range(spec.num_layers):
         x = _layer(part, x, index)
     return x
@@ -189,6 +205,22 @@ class Part:
         gain, shift = ("gamma", "beta") if is_old else ("weight", "bias")
         weight, bias = self.weight(f"{name}.{gain}"), self.weight(f"{name}.{shift}")
         return self.ops.layer_norm(x, weight, bias, self.spec.norm_eps)
+
+
+def buckets(spec: EncoderSpec) -> list[int]:
+    """MPNet's row of the table of distances for a token so many places before another, or behind
+    it: of -n to n places, where n is the longest distance.  Half of the rows are for each side; of
+    these half for single distances, the others for ranges that grow up to 128."""
+    half, most = DISTANCES // 2, spec.max_positions - 1
+    found = []
+    for places in range(-most, most + 1):
+        distance, row = abs(places), abs(places)
+        if distance >= half // 2:
+            share = np.log(np.float32(distance) / np.float32(half // 2))
+            share = np.float32(share) / np.float32(math.log(FARTHEST / (half // 2)))
+            row = min(half // 2 + int(share * (half - half // 2)), half - 1)
+        found.append(row + (half if places > 0 else 0))
+    return found
 
 
 def tables(spec: EncoderSpec) -> list[tuple[list[str], int]]:

@@ -10,6 +10,7 @@ from mindspore_serving.errors import StartError
 
 MOST = 2**31 - 1
 MOST_FEATURES = 1 << 16  # of a head
+_OF_HEADS = ("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
@@ -20,7 +21,7 @@ _COUNTED = (
 
 def most(name: str) -> int:
     """The largest int that the key `name` may have."""
-    return MOST_FEATURES if name == "head_dim" else _FEW if name in _COUNTED else MOST
+    return MOST_FEATURES if name in _OF_HEADS else _FEW if name in _COUNTED else MOST
 
 
 def _is_int(value: Any) -> bool:

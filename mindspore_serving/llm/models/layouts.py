@@ -17,14 +17,17 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import is_packed
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.models.architecture import Architecture, Experts
+from mindspore_serving.llm.models.bodies import generator_of, whole_name, with_generator
 from mindspore_serving.llm.models.config_types import size
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
+BARE = "embed_tokens.weight"  # of a body that was saved alone
 OLD_VOCAB = 64000  # of the first Baichuan, which does not normalise
 
 
@@ -35,6 +38,7 @@ def open_arranged(directory: str | Path) -> Checkpoint:
 
 def arranged(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the tensors that its description names; itself if it has them."""
+    checkpoint = _completed(checkpoint)
     architecture = str((checkpoint.config.get("architectures") or [""])[0])
     form = FAMILIES.get(architecture)
     if form is None:
@@ -42,10 +46,26 @@ def arranged(checkpoint: Checkpoint) -> Checkpoint:
     steps = [step for wanted, step in _STEPS if wanted(form, architecture)]
     if not steps:
         return checkpoint
-    tensors = {name: StoredTensor(*checkpoint.raw(name)) for name in checkpoint.names()}
+    tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
+    quantised = next((name for name in tensors if checkpoint.is_quantized(name)), None)
+    if quantised is not None and (_turned in steps or _cut_heads in steps):
+        raise StartError(
+            f"tensor {quantised!r} is {tensors[quantised].dtype}, but {architecture} has its "
+            "matrices rearranged, which is done with floats alone; take the float checkpoint"
+        )
     for step in steps:
         tensors = step(checkpoint, tensors)
     return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
+
+
+def _completed(checkpoint: Checkpoint) -> Checkpoint:
+    """A body of a model that generates, under the names and with the configuration of one."""
+    names, config = checkpoint.names(), checkpoint.config
+    if not generator_of(config) and BARE not in names:
+        return checkpoint
+    tensors = {whole_name(name): checkpoint.stored(name) for name in names}
+    config = with_generator(config, has_head="lm_head.weight" in tensors)
+    return Checkpoint(checkpoint.directory, config, tensors)
 
 
 def _form(checkpoint: Checkpoint) -> Architecture:
@@ -118,9 +138,12 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     experts = _form(checkpoint).experts
     if experts is None or experts.joined is None:
         return tensors
-    result = {}
+    result: Tensors = {}
     for name, stored in tensors.items():
         before, is_expert, leaf = name.partition(f".{experts.prefix}.")
+        if isinstance(stored, QuantizedTensor):  # of one expert
+            result |= _quantised_parts(experts, name, stored)
+            continue
         stem = leaf.removesuffix(".weight").removesuffix("_bias")
         if not is_expert or stem not in experts.joined:
             result[name] = stored
@@ -134,6 +157,19 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
                 own = StoredTensor(stored.dtype, bits.T.shape, bits.T)
                 result[f"{before}.{experts.prefix}.{index}.{part}.{kind}"] = own
     return result
+
+
+def _quantised_parts(experts: Experts, name: str, stored: QuantizedTensor) -> Tensors:
+    """As `_cut_experts`, of a matrix [out, in] of one expert; itself if it is another's."""
+    module, _, _ = name.rpartition(".weight")
+    before, _, stem = module.rpartition(".")
+    if experts.joined is None or stem != experts.joined[0]:
+        return {name: stored}
+    half = stored.shape[0] // 2
+    halves = (slice(0, half), slice(half, None))
+    gate, up = (slice(0, None, 2), slice(1, None, 2)) if experts.clamped else halves
+    rows = {experts.gate: gate, experts.up: up}
+    return {f"{before}.{part}.weight": stored.rows(some) for part, some in rows.items()}
 
 
 def _parts(experts: Experts, stem: str, whole: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
@@ -170,11 +206,9 @@ def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _stored(array: npt.NDArray[np.float32], dtype: str) -> StoredTensor:
-    """`array` as F32 or BF16, rounded to nearest, ties to even."""
+    """`array` as F32 or BF16."""
     if dtype == "BF16":
-        bits = array.view(np.uint32)
-        rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-        return StoredTensor("BF16", array.shape, (rounded >> 16).astype(np.uint16))
+        return StoredTensor("BF16", array.shape, to_bf16(array))
     return StoredTensor("F32", array.shape, array)
 
 

@@ -148,6 +148,12 @@ class Ops(Protocol):
         """Causal attention over the cache and the new tokens, which are written to the cache."""
         ...
 
+    def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
+        """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of
+        `table` [rows, heads] for the places between them: `rows` are of -n to n places."""
+        problem = "only attention of encoders adds to scores by distance"
+        raise NotImplementedError(problem)
+
     def split_heads(self, x: Tensor, num_heads: int, sizes: Sequence[int]) -> list[Tensor]:
         """Cut each head's features into pieces; each piece has those of all heads."""
         ...

@@ -31,7 +31,7 @@ class ParallelRunner:
         self.num_blocks = own.num_blocks
         self.vocab_size = own.vocab_size
         self.max_model_len = own.max_model_len
-        self.num_adapters = own.num_adapters
+        self.adapters = own.adapters
         self.hidden_size = own.hidden_size
         self._own = own
         self._group = group

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models import quantization_of
+from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 from mindspore_serving.llm.models.architecture import Experts
 from mindspore_serving.llm.models.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -92,15 +91,10 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
 class ShardedCheckpoint(Checkpoint):
     """The part of a checkpoint that one rank holds, under the names of the whole tensors.
 
-    `spec` is the whole model's.  Raises StartError for a quantised checkpoint.
+    `spec` is the whole model's.  Quantised matrices are cut when they are floats.
     """
 
     def __init__(self, whole: Checkpoint, spec: ModelSpec, shard: Shard) -> None:
-        if quantization_of(whole.config):
-            raise StartError(
-                f"{whole.directory} is quantised, but tensor_parallel={shard.size} needs a "
-                "checkpoint of floats"
-            )
         super().__init__(whole.directory, whole.config, whole._tensors)
         self._spec = spec
         self._shard = shard
@@ -112,9 +106,15 @@ class ShardedCheckpoint(Checkpoint):
         self._inputs = (self._names.output, self._names.down, down)
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
-        dtype, _, bits = super().raw(name)
+        dtype, shape, bits = super().raw(name)
+        if dtype not in FLOATS:
+            return dtype, shape, bits
         part = self._part(name, bits)
         return dtype, part.shape, part
+
+    def f32(self, name: str) -> npt.NDArray[np.float32]:
+        whole = super().f32(name)
+        return whole if self.stored(name).dtype in FLOATS else self._part(name, whole)
 
     def _part(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
         module, _, kind = name.rpartition(".")

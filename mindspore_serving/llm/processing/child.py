@@ -14,7 +14,6 @@ from mindspore_serving import log
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
-    Embed,
     Generate,
     LLMRequest,
     Refused,
@@ -23,6 +22,7 @@ from mindspore_serving.core.llm_messages import (
     encode_event,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError
 from mindspore_serving.isolation.answering import answer_jobs
 from mindspore_serving.isolation.fork_server import Role, memory, run
@@ -91,8 +91,8 @@ def _prepare(
         prompt = processor.read(request)
         _try_grammar(processor, prompt)
         return prompt
-    if isinstance(request, Embed):
-        return Prompts([processor.embed_ids(prompt) for prompt in request.prompts])
+    if isinstance(request, Embed | Score):
+        return processor.read_texts(request)
     if isinstance(request, Tokenize):
         return Made(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
     assert isinstance(request, Detokenize)

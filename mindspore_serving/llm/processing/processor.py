@@ -5,7 +5,7 @@ be called by several threads.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +23,19 @@ from mindspore_serving.core.llm_messages import (
     Tokenized,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.shortening import Messages, shortened
-from mindspore_serving.llm.processing.work import Prompt, is_small
+from mindspore_serving.llm.processing.text_reader import (
+    TextReader,
+    check_extent,
+    with_tokenizer,
+)
+from mindspore_serving.llm.processing.work import Prompt, Prompts, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -45,18 +51,30 @@ class PreparedRequest:
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None
+    adapter: str  # its number may change until it is added
     options: dict[str, Any]  # others of Engine.add
 
     def add_to(self, engine: Any, request_id: str) -> None:
-        """Raises what `Engine.add` raises."""
-        words = self.bad_words_ids
-        engine.add(request_id, self.prompt_ids, self.params, bad_words_ids=words, **self.options)
+        """Raises what `Engine.add` raises, InvalidField if there is no such adapter any more."""
+        words, ids = self.bad_words_ids, self.prompt_ids
+        adapter = engine.adapters.find(self.adapter) if self.adapter else 0
+        engine.add(
+            request_id, ids, self.params, bad_words_ids=words, adapter=adapter, **self.options
+        )
+
+
+def no_adapter(name: str) -> int:
+    """Of a model that has none, as `Adapters.find`."""
+    if name:
+        raise InvalidField("adapter", f"is {name!r}, expected None: there is none")
+    return 0
 
 
 class Processor:
     """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
 
-    Unless `is_trusted`, grammars may be written by anybody: see `GrammarCompiler`.
+    `find_adapter` gives the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
+    grammars may be written by anybody: see `GrammarCompiler`.
     """
 
     def __init__(
@@ -64,14 +82,17 @@ class Processor:
         tokenizer: Tokenizer | None,
         chat_template: ChatTemplate | None,
         card: ModelCard,
+        find_adapter: Callable[[str], int] = no_adapter,
         *,
         is_trusted: bool = True,
     ) -> None:
+        self.adapter = find_adapter
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
         self._chat = ChatPrompt(chat_template, special_tokens, card.tool_format)
         self._card = card
+        self.texts = TextReader(tokenizer, card)
         self._compiler: GrammarCompiler | None = None  # made when the first grammar comes
         self._lock = threading.Lock()
 
@@ -93,10 +114,10 @@ class Processor:
 
     def complete(self, request: Generate, prompt: Prompt) -> PreparedRequest:
         """What the engine takes, of `request` and what was read of it."""
+        self.adapter(request.adapter)
         options = {
             "priority": request.priority,
             "cache_salt": request.cache_salt,
-            "adapter": self.adapter(request.adapter),
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
@@ -106,6 +127,7 @@ class Processor:
             prompt.params,
             prompt.answer_format,
             prompt.bad_words_ids,
+            request.adapter,
             options,
         )
 
@@ -118,26 +140,14 @@ class Processor:
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
 
-    def embed_ids(self, prompt: str | list[int]) -> list[int]:
-        """The tokens of a text to embed."""
-        if not self._card.can_embed:
-            raise InvalidInputs(
-                "the model generates, and embeds only with the option embeddings=true, on the "
-                "runtimes openvino and torch"
-            )
-        ids = self.encode(prompt)
-        if not ids:
-            raise RequestRefused(Refused("empty", "a prompt is empty, expected at least one token"))
-        most = self._card.max_model_len
-        if len(ids) > most:
-            text = f"a prompt has {len(ids)} tokens, the model takes at most {most}"
-            raise RequestRefused(Refused("context", text, len(ids), 0, most))
-        return ids
+    def read_texts(self, request: Embed | Score) -> Prompts:
+        """The tokens of texts to embed or to score."""
+        return self.texts.read(request)
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         tools = None if request.tool_choice.mode == "none" else request.tools
         text, add_special = self._text(request, tools)
-        self._check_extent(text)
+        check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
 
@@ -154,16 +164,8 @@ class Processor:
         """The tokens of a prompt; token ids are left as they are."""
         if isinstance(prompt, list):
             return prompt
-        self._check_extent(prompt)
+        check_extent(prompt, self._card)
         return self._with_tokenizer().encode(prompt, add_special)
-
-    def adapter(self, name: str) -> int:
-        """The adapter's place among the model's, from 1 on; 0 for "", which is none."""
-        names = self._card.adapters
-        if name and name not in names:
-            accepted = f"None or one of {', '.join(names)}" if names else "None: there is none"
-            raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
-        return names.index(name) + 1 if name else 0
 
     def grammar(self, grammar: Grammar | None) -> "CompiledGrammar | None":
         if grammar is None:
@@ -234,13 +236,6 @@ class Processor:
             raise InvalidInputs("both a prompt and messages were given, expected one")
         return self._chat.text(request, tools), False  # the template has written them
 
-    def _check_extent(self, text: str) -> None:
-        most = 64 * self._card.max_model_len  # no token is as long; limits before work
-        if len(text) > most:
-            problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
-            refused = Refused("context", problem, len(text) // 64, 0, self._card.max_model_len)
-            raise RequestRefused(refused)
-
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
         most = self._card.max_model_len
         if count >= most or (must_fit and count + max_tokens > most):
@@ -251,6 +246,4 @@ class Processor:
             raise RequestRefused(Refused("context", text, count, max_tokens, most))
 
     def _with_tokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
-            raise InvalidInputs("the model has no tokenizer.json: give lists of token ids")
-        return self._tokenizer
+        return with_tokenizer(self._tokenizer)

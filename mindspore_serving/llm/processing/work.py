@@ -11,7 +11,6 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     METHODS,
     Detokenize,
-    Embed,
     Generate,
     LLMRequest,
     Refused,
@@ -20,6 +19,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
     to_refused,
 )
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError, from_code
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
@@ -39,9 +39,11 @@ class Prompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The tokens of an `Embed`."""
+    """The tokens of an `Embed` or a `Score`; `types` tell the two texts of pairs apart, and are
+    empty where there are none."""
 
     ids: list[list[int]]
+    types: list[list[int]] = []
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -105,10 +107,12 @@ def is_small(request: LLMRequest) -> bool:
         return False  # anything may be in it
     if isinstance(request, Embed):
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
+    if isinstance(request, Score):
+        return request.num_characters + _VALUE * len(request.texts) <= SMALL
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
         texts.append(request.prompt)
-    if not isinstance(request, Embed) and hasattr(request, "params"):
+    if isinstance(request, Generate):
         words = request.params.bad_words
         if words and _room(SMALL_BAD_WORDS, words) < 0:
             return False

@@ -36,7 +36,10 @@ class Runtime:
 
 RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
-        "openvino.opening:open_runner", "openvino.encoder:open_encoder", keeps_integers=True
+        "openvino.opening:open_runner",
+        "openvino.encoder:open_encoder",
+        has_adapters=True,
+        keeps_integers=True,
     ),
     "torch": Runtime(
         "torch.opening:open_runner",
@@ -51,6 +54,7 @@ RUNTIMES: dict[str, Runtime] = {
 # Options that not every runtime takes, and whether one does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
+    "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
     "tensor_parallel": lambda row: bool(row.opens_rank),
 }
@@ -87,7 +91,7 @@ def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> E
     """The encoder in `directory`, ready to run in `runtime`.  Raises as `open_runner`."""
     row = _find(runtime, ENCODER_RUNTIMES, " for a model that embeds")
     for option in OPTIONS:
-        if _is_given(config, option):
+        if _is_given(config, option) and option != "max_loras":  # room that nobody needs
             raise StartError(f"{option} is an option of models that generate; this one embeds")
     opener: OpenEncoder = _import(runtime, row.opens_encoder)
     return opener(directory, config)

@@ -67,9 +67,7 @@ def runner_limits(
             "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
             "raises it", held, held, longest,
         )  # fmt: skip
-    return RunnerLimits(
-        config.block_size, num_blocks, spec.vocab_size, min(longest, held), len(config.adapters)
-    )
+    return RunnerLimits(config.block_size, num_blocks, spec.vocab_size, min(longest, held))
 
 
 def free_main_memory(root: Path = Path("/")) -> int:

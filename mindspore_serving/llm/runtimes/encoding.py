@@ -17,7 +17,7 @@ from mindspore_serving.llm.checkpoint.pooling import longest_prompt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Encoder, load_encoder
-from mindspore_serving.llm.models.bert import EncoderSpec, tables, type_tables
+from mindspore_serving.llm.models.bert import EncoderSpec
 from mindspore_serving.llm.step import Tokens
 
 MASKED = np.float32(-1e9)  # added to a score: finite, so that nothing becomes NaN
@@ -40,8 +40,8 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
     checkpoint = Checkpoint.open(directory)
-    spec, definition = load_encoder(checkpoint.config)
-    for names, rows in tables(spec):
+    spec, module = load_encoder(checkpoint.config)
+    for names, rows in module.tables(spec):
         found = [checkpoint.shape(name) for name in names if checkpoint.has(name)]
         wanted = (rows, spec.hidden_size)
         if found and found[0] != wanted:
@@ -51,9 +51,9 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
         given = config.max_model_len
         raise StartError(f"max_model_len is {given}, but the model has {most} positions")
     good = config.max_model_len or longest_prompt(checkpoint.directory) or most
-    types = [name for name in type_tables(spec) if checkpoint.has(name)]
+    types = [name for name in module.type_tables(spec) if checkpoint.has(name)]
     num_types = checkpoint.shape(types[0])[0] if types else 1
-    return EncoderModel(checkpoint, spec, definition, min(good, most), num_types)
+    return EncoderModel(checkpoint, spec, module.encoder, min(good, most), num_types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Plain arrays that a runtime gives to its device.  A step that does not fit the c
 is refused here, before anything is computed.  Knows no runtime.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ class RunnerLimits:
     num_blocks: int
     vocab_size: int
     max_model_len: int
-    num_adapters: int = 0
+    adapters: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LimitedRunner:
         self.num_blocks = limits.num_blocks
         self.vocab_size = limits.vocab_size
         self.max_model_len = limits.max_model_len
-        self.num_adapters = limits.num_adapters
+        self.adapters = limits.adapters
 
 
 def lay_out(step: Step, limits: RunnerLimits) -> Layout:
@@ -114,8 +114,8 @@ def _checked_blocks(index: int, row: Row, limits: RunnerLimits) -> Indices:
         )
     if not 0 <= row.num_logits <= count:
         raise ServingError(f"row {index} wants {row.num_logits} logits of {count} tokens")
-    if not 0 <= row.adapter <= limits.num_adapters:
-        have = limits.num_adapters or "none"
+    if row.adapter and row.adapter not in limits.adapters:
+        have = ", ".join(map(str, sorted(limits.adapters))) or "none"
         raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has {have}")
     needed = -(-length // limits.block_size)
     if len(row.blocks) < needed:

@@ -19,6 +19,7 @@ from mindspore_serving.llm.step import Logits, Row, Step
 _PRIME = 2**31 - 1
 _FACTOR = 31
 _ADAPTER = 1_000_003
+ADAPTERS = range(1, 9)  # that rows may name, without any being loaded
 _BYTES_PER_TOKEN = 8
 
 
@@ -32,7 +33,8 @@ class ToyRunner(LimitedRunner):
         vocab_size: int = 128,
         max_model_len: int = 256,
     ) -> None:
-        super().__init__(RunnerLimits(block_size, num_blocks, vocab_size, max_model_len, 8))
+        limits = RunnerLimits(block_size, num_blocks, vocab_size, max_model_len, ADAPTERS)
+        super().__init__(limits)
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
         factors[0] = 1

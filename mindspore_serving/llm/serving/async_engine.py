@@ -17,21 +17,22 @@ from mindspore_serving.core.generation import FinishReason
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
-    Embed,
     Event,
     Generate,
     LLMRequest,
     Tokenize,
     to_refused,
 )
+from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import Made
+from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
 from mindspore_serving.llm.serving.engine_loop import EngineLoop
-from mindspore_serving.llm.serving.generation import EmbedAnswer, GenerateAnswer
+from mindspore_serving.llm.serving.generation import GenerateAnswer, ReadAnswer
 from mindspore_serving.llm.serving.loop_runner import LoopRunner
 from mindspore_serving.llm.serving.preparation import Preparation, Read
 from mindspore_serving.llm.serving.recording import Recorder
@@ -100,7 +101,11 @@ class AsyncEngine:
         self._wake = wake
         self._outputs = OutputProcessor(opened.tokenizer)
         self._processor = Processor(
-            opened.tokenizer, opened.chat_template, self.card, is_trusted=False
+            opened.tokenizer,
+            opened.chat_template,
+            self.card,
+            opened.find_adapter,
+            is_trusted=False,
         )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}
@@ -113,6 +118,7 @@ class AsyncEngine:
         self._loop: EngineLoop[Any] | TaskLoop = make(
             opened.engine, self._put, self._put_stats, self._put_end, lane
         )
+        self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = getattr(opened.engine, "encoder", None)
         self._loop.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
@@ -136,8 +142,8 @@ class AsyncEngine:
         answer: Any = None
         if isinstance(request, Generate):
             answer = GenerateAnswer(request_id, request, self._outputs, self._recorder, timeline)
-        elif isinstance(request, Embed):
-            answer = EmbedAnswer(request_id, len(request.prompts))
+        elif isinstance(request, Embed | Score):
+            answer = ReadAnswer(request_id, request, self.card)
         self._open[request_id] = _Open(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
@@ -184,6 +190,7 @@ class AsyncEngine:
         """End the threads and free the model."""
         self._preparation.close()
         self._loop.close()
+        self.adapters.close()
 
     # --- on the threads of the preparation ----------------------------------------------------
 

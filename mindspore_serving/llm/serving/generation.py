@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,17 @@ import numpy as np
 from mindspore_serving.core.generation import Generated, join
 from mindspore_serving.core.llm_messages import (
     Chunk,
-    Embed,
-    Embedded,
     Event,
     Finished,
     Generate,
     PromptScored,
     Started,
 )
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Embedded, Score, Scored
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.engine import PROMPT
+from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
@@ -141,11 +142,14 @@ class GenerateAnswer:
         )
 
 
-class EmbedAnswer:
-    """Collects the vectors of the prompts."""
+class ReadAnswer:
+    """Collects what is made of the texts of a request that generates nothing."""
 
-    def __init__(self, request_id: str, count: int) -> None:
+    def __init__(self, request_id: str, request: Embed | Score, card: ModelCard) -> None:
+        count = len(request.prompts if isinstance(request, Embed) else request.texts)
         self.request_ids = tuple(f"{request_id}/{place}" for place in range(count))
+        self._is_embedding = isinstance(request, Embed)
+        self._labels = Labels(card.labels, card.problem)
         self._lengths: tuple[int, ...] = ()
         self._vectors: dict[str, Vectors] = {}
 
@@ -154,16 +158,21 @@ class EmbedAnswer:
         return len(self._vectors) == len(self.request_ids)
 
     def prepare(
-        self, request: Embed, processor: Processor, read: Prompts | None = None
+        self, request: Embed | Score, processor: Processor, read: Prompts | None = None
     ) -> list[tuple[str, Command]]:
         """What to do with the engine; `read` is what was read of `request`, if that was done.
         Called in the pool.  Raises ServingError."""
-        if not request.prompts:
-            raise InvalidInputs("there is no prompt to embed, expected at least one")
-        prompts = read.ids if read else [processor.embed_ids(one) for one in request.prompts]
-        self._lengths = tuple(len(prompt) for prompt in prompts)
-        pairs = zip(self.request_ids, prompts, strict=True)
-        return [(request_id, _adding(request_id, ids)) for request_id, ids in pairs]
+        if not self.request_ids:
+            raise InvalidInputs("there is no text, expected at least one")
+        prompts = read or processor.read_texts(request)
+        self._lengths = tuple(len(prompt) for prompt in prompts.ids)
+        options: list[dict[str, Any]] = [{} for _ in prompts.ids]
+        if prompts.types:
+            options = [{"types": types} for types in prompts.types]
+        elif isinstance(request, Embed) and request.scale != "model":
+            options = [{"normalizes": request.scale == "unit"} for _ in prompts.ids]
+        rows = zip(self.request_ids, prompts.ids, options, strict=True)
+        return [(request_id, _adding(request_id, ids, more)) for request_id, ids, more in rows]
 
     def take(self, request_id: str, vector: Vectors) -> list[Event]:
         self._vectors[request_id] = vector
@@ -171,8 +180,11 @@ class EmbedAnswer:
             return []
         rows = [self._vectors[request_id] for request_id in self.request_ids]
         vectors = np.ascontiguousarray(np.stack(rows), "<f4")
-        return [Embedded(vectors.tobytes(), vectors.shape[1], self._lengths)]
+        if self._is_embedding:
+            return [Embedded(vectors.tobytes(), vectors.shape[1], self._lengths)]
+        scores = np.ascontiguousarray(self._labels.scores(vectors), "<f4")
+        return [Scored(vectors.tobytes(), scores.tobytes(), vectors.shape[1], self._lengths)]
 
 
-def _adding(request_id: str, ids: list[int]) -> Command:
-    return lambda engine: engine.add_embedding(request_id, ids)
+def _adding(request_id: str, ids: list[int], options: Mapping[str, Any]) -> Command:
+    return lambda engine: engine.add_embedding(request_id, ids, **options)

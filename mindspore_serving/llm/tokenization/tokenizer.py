@@ -1,4 +1,4 @@
-"""Text to tokens and back, by a model directory's tokenizer.json.
+"""Text to tokens and back, by a model directory's tokenizer.json or tokenizer.model.
 
 Knows nothing of sampling or of chats; needs the `tokenizers` library.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint import sentencepiece
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
@@ -93,8 +94,8 @@ class Tokenizer:
         try:
             if path.is_file():
                 inner = Inner.from_file(str(path))
-            else:  # a GGUF file has one that is made of its metadata
-                inner = Inner.from_str(json.dumps(read_json(path)))
+            else:
+                inner = Inner.from_str(json.dumps(_made(path)))
         except StartError:
             raise
         except Exception as error:  # the library raises plain Exception
@@ -115,16 +116,17 @@ class Tokenizer:
         return encoding.ids, encoding.offsets
 
     def encode_whole(
-        self, text: str, pair: str | None = None, most: int | None = None
+        self, text: str, pair: str | None = None, most: int | None = None, side: str = "right"
     ) -> TokenizedInput:
         """All that an encoder needs of one text or of two, with special tokens; of at most `most`
-        tokens, cut from the end of the longer text.  Of a tokenizer that one thread uses."""
+        tokens, cut at their `side` from the longer text."""
+        texts = [text] if pair is None else [text, pair]
+        cut = self._inner.encode_batch(texts, add_special_tokens=False)
         if most is not None:
-            self._inner.enable_truncation(most)
-        try:
-            (found,) = self._inner.encode_batch([text if pair is None else (text, pair)])
-        finally:
-            self._inner.no_truncation()
+            room = max(most - self._inner.num_special_tokens_to_add(pair is not None), 0)
+            for one, count in zip(cut, _shares([len(one.ids) for one in cut], room), strict=True):
+                one.truncate(count, direction=side)
+        found = self._inner.post_process(*cut)
         special = [bool(flag) for flag in found.special_tokens_mask]
         return TokenizedInput(found.ids, found.type_ids, found.offsets, special)
 
@@ -170,9 +172,26 @@ class Tokenizer:
         return self.token_text(token_id).encode() if byte is None else byte
 
 
+def _shares(counts: Sequence[int], room: int) -> list[int]:
+    """How many tokens of each of one or two texts have room: the longer one is cut first."""
+    if sum(counts) <= room:
+        return list(counts)
+    if len(counts) == 1:
+        return [room]
+    shorter = min(*counts, room // 2)
+    is_first = counts[0] <= counts[1]
+    return [shorter, room - shorter] if is_first else [room - shorter, shorter]
+
+
 def has_tokenizer(directory: Path) -> bool:
     path = directory / TOKENIZER
-    return path.is_file() or has_file(path)
+    return path.is_file() or has_file(path) or (directory / sentencepiece.NAME).is_file()
+
+
+def _made(path: Path) -> Config:
+    """tokenizer.json of what there is in place of it: a GGUF file's metadata, or
+    tokenizer.model."""
+    return read_json(path) if has_file(path) else sentencepiece.tokenizer_from(path.parent)
 
 
 def _flatten(config: Config) -> list[Config]:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mindspore_serving.core.llm_messages import Chunk, Embedded, Refused
+from mindspore_serving.core.llm_messages import Chunk, Refused
+from mindspore_serving.core.reading_messages import Embedded
 from tests.frontends.openai.serving import MAX_BODY, spoken
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -177,6 +178,9 @@ def test_fields_of_an_embedding(web):
     ask = {"model": "vectors", "input": ["a"]}
     answer = web.call("POST", "/api/embed", {**ask, "truncate": True, "keep_alive": 5})
     assert (answer.status, answer.headers["x-ignored-fields"]) == (200, "keep_alive")
+    for truncate, side in ((True, "right"), (None, "right"), (False, "")):
+        web.call("POST", "/api/embed", {**ask, "truncate": truncate})
+        assert web.sent.truncate == side
     answer = web.call("POST", "/api/embed", {**ask, "dimensions": 3})
     assert (answer.status, "dimensions is 3" in answer.json["error"]) == (400, True)
     answer = web.call("POST", "/api/embed", {"model": "toy", "input": "a"})

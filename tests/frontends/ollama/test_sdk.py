@@ -7,7 +7,8 @@ import ollama
 import pydantic
 import pytest
 
-from mindspore_serving.core.llm_messages import Chunk, Embedded, Refused, Started
+from mindspore_serving.core.llm_messages import Chunk, Refused, Started
+from mindspore_serving.core.reading_messages import Embedded
 from mindspore_serving.frontends.keys import ApiKey
 from tests.frontends.ollama.conftest import mount
 from tests.frontends.openai.serving import serving, spoken, token

@@ -6,8 +6,9 @@ import numpy as np
 import openai
 import pytest
 
-from mindspore_serving.core.llm_messages import Embed, Embedded, Refused
+from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import ServableUnavailable
 from tests.frontends.openai.serving import CARD
 
@@ -19,6 +20,7 @@ def vectors(web):
     """A server whose first model, "vectors", gives each prompt a row of VECTORS."""
     fields = {name: getattr(CARD, name) for name in CARD.__struct_fields__}
     can = {"can_generate": False, "can_embed": True, "embedding_size": 3, "adapters": ("tuned",)}
+    can["any_dimensions"] = True
     web.control.card = ModelCard(**{**fields, **can})
 
     def script(request):

@@ -15,12 +15,20 @@ def test_models_and_their_adapters_are_listed(web):
         "created": 1700000000,
         "owned_by": "mindspore-serving",
         "max_model_len": 128,
+        "root": "toy",
         "parent": None,
     }
     assert [(one["id"], one["parent"]) for one in found["data"][1:]] == [
         ("tuned", "toy"),
         ("vectors", None),
     ]
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"])
+def test_adapters_are_not_for_clients_unless_the_operator_allows_it(web, path):
+    body = {"lora_name": "new", "lora_path": "/adapters/new"}
+    answer = web.call("POST", path, body)
+    assert (answer.status, answer.error["type"]) == (403, "invalid_request_error")
 
 
 def test_a_model_is_found_by_its_whole_name(web):

@@ -19,7 +19,10 @@ from typing import Any
 from tests.waiting import PATIENCE
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-KEYS = {"Enter": 13, "Escape": 27, "Tab": 9}
+_TWO_FRAMES = (
+    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+)
+KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowRight": 39}
 _OPTIONS = (
     "--headless=new",
     "--remote-debugging-pipe",
@@ -78,10 +81,15 @@ class Browser:
         """Leave the page; nothing of it is kept."""
         self.call("Page.navigate", url="about:blank")
         self.until("location.href === 'about:blank'")
-        for url in {one["url"] for one in self.requests if one["url"].startswith("http")}:
-            origin = "/".join(url.split("/")[:3])
+        urls = (one["url"] for one in self.requests)
+        for origin in {"/".join(url.split("/")[:3]) for url in urls if url.startswith("http")}:
             self.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
         self.requests.clear()
+        self.complaints.clear()
+
+    def excuse(self) -> None:
+        """Wait until the browser has complained, and forget that it has."""
+        self._wait(lambda: self.evaluate("true") and self.complaints, "a complaint", PATIENCE)
         self.complaints.clear()
 
     def open(self, url: str) -> None:
@@ -99,6 +107,7 @@ class Browser:
         )
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
+        self.evaluate(_TWO_FRAMES)  # a click before that would hit what was there
 
     def evaluate(self, expression: str) -> Any:
         """Its value, a promise's too.  An exception of the page is an AssertionError."""

@@ -1,7 +1,7 @@
 """The page's files over HTTP: only they, with headers that let nothing else in."""
 
 import re
-from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -10,8 +10,9 @@ from starlette.testclient import TestClient
 
 from mindspore_serving.frontends import page
 
-STATIC = files(page) / "static"
-NAMES = sorted(path.name for path in STATIC.iterdir())
+STATIC = Path(page.__file__).parent / "static"
+NAMES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*.*"))
+OWN = [name for name in NAMES if not name.startswith("vendor/")]
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,11 @@ def client() -> TestClient:
 def test_every_file_is_served_as_what_it_is(client: TestClient, name: str) -> None:
     reply = client.get(f"/page/{name}")
     assert reply.status_code == 200
-    assert reply.content == (STATIC / name).read_bytes()
+    if name != "page.html":  # to which the links to its modules are added
+        assert reply.content == (STATIC / name).read_bytes()
     kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
-    assert reply.headers["content-type"].startswith(kinds[name.rpartition(".")[2]])
+    kind = {**kinds, "txt": "text/plain"}[name.rpartition(".")[2]]
+    assert reply.headers["content-type"].startswith(kind)
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
@@ -38,10 +41,27 @@ def test_the_page_may_load_and_call_nothing_but_its_own_server(client: TestClien
     assert rules["require-trusted-types-for"] == "'script'"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OWN)
 def test_no_file_names_another_host(name: str) -> None:
     text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
     assert re.findall(r"(?:https?:)?//[a-z][\w.-]*\.\w+", text) == []
+
+
+def test_the_page_names_all_its_modules_so_that_none_waits_for_another(client: TestClient) -> None:
+    named = set(re.findall(r'modulepreload" href="page/([^"]+)"', client.get("/").text))
+    imported = {
+        str((STATIC / name).parent.joinpath(found).resolve().relative_to(STATIC))
+        for name in named
+        for found in re.findall(r'^import .*"(\..*)";', (STATIC / name).read_text(), re.MULTILINE)
+    }
+    assert imported | {"page.js"} == named
+
+
+def test_what_others_wrote_comes_with_its_licence() -> None:
+    vendored = [path for path in (STATIC / "vendor").iterdir() if path.suffix == ".js"]
+    assert vendored
+    for path in vendored:
+        assert "Permission is hereby granted" in path.with_suffix(".license.txt").read_text()
 
 
 def test_what_is_unchanged_is_not_sent_again(client: TestClient) -> None:

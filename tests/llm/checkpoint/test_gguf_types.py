@@ -1,5 +1,6 @@
 """Tensors of GGUF files become what the gguf package makes of them, number by number."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.packing import unpack
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -92,8 +94,8 @@ def _computed(
     kind: str, rows: np.ndarray, x: np.ndarray, directory: Path
 ) -> tuple[np.ndarray, np.ndarray]:
     """x times the matrix of `rows`, and its rows 5, 0 and 47."""
-    tensors = {"w": StoredTensor(kind, (48, 512), rows)}
-    weights = Weights(Checkpoint(directory, {}, tensors), "f32")
+    stored = QuantizedTensor(kind, (48, 512), rows, partial(decode, kind, rows, 512))
+    weights = Weights(Checkpoint(directory, {}, {"w": stored}), "f32")
     given = opset.parameter([-1, 512], np.float32)
     product = opset.matmul(given, weights.matrix("w"), False, True)
     ids = opset.constant(np.array([5, 0, 47], np.int32))

@@ -13,11 +13,15 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("openvino")
 
+import torch
+import transformers
+
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, fitting
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.bert import buckets, from_config
 from tests.llm import encoders
 
 pytestmark = pytest.mark.torch
@@ -42,6 +46,14 @@ def minilm() -> Path:
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
     return encoders.build("bert", tmp_path)
+
+
+def test_mpnets_rows_of_distances_are_those_of_the_reference() -> None:
+    sizes = {**encoders.SIZES, **encoders.MPNET, "max_position_embeddings": 514}
+    spec = from_config({"architectures": ["MPNetModel"], "layer_norm_eps": 1e-5, **sizes})
+    places = torch.arange(-511, 512)
+    wanted = transformers.models.mpnet.modeling_mpnet.MPNetEncoder.relative_position_bucket(places)
+    assert buckets(spec) == wanted.tolist()
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -195,7 +207,7 @@ def test_what_does_not_fit_is_refused_by_name(bert: Path, entries: dict, text: s
             LLM(bert, runtime)
 
 
-def test_weights_in_pickles_alone_are_refused(bert: Path) -> None:
+def test_weights_of_an_unknown_format_are_refused(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     with pytest.raises(StartError, match="have to be converted to safetensors first"):
         LLM(bert)
@@ -260,6 +272,6 @@ def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:
         LLM(bert, "mindspore")
     with pytest.raises(StartError, match="adapters is an option of models that generate"):
         LLM(bert, adapters={"a": bert})
-    change(bert / "config.json", architectures=["BertForSequenceClassification"])
-    with pytest.raises(StartError, match=r"expected one of .*BertModel"):
+    change(bert / "config.json", architectures=["BertForQuestionAnswering"])
+    with pytest.raises(StartError, match=r"BertForQuestionAnswering.*end with .*Model"):
         LLM(bert)

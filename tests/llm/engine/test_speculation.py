@@ -99,7 +99,7 @@ def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():
             ]
 
     runner = Mixed()
-    runner.num_adapters = 1
+    runner.adapters = range(1, 2)
     engine = make(runner)
     engine.add("repeats", [1, 2, 3], params(max_tokens=100))
     engine.add("does not", [1, 2, 3], params(max_tokens=100), adapter=1)

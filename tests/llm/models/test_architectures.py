@@ -14,6 +14,7 @@ from tests.llm import architectures, checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error, shuffled_tables
 
 pytestmark = pytest.mark.torch
+ROUNDING = 1e-5  # of the largest logit
 COUNT = 64
 OPTIONS = {"openvino": {"dtype": "f32"}, "torch": {"device": "cpu", "block_size": 8}}
 
@@ -44,7 +45,7 @@ def test_logits_and_64_greedy_tokens_are_the_references(
     tables = shuffled_tables(runner, 4)
     answers = greedy(runner, prompts, COUNT, tables=tables[:3], chunk=17, arrivals=[0, 2, 7])
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer == checkpoints.likeliest(directory, prompt, answer)
+        assert checkpoints.shortfall(directory, prompt, answer) < ROUNDING
     assert len({token for answer in answers for token in answer}) > 5  # no model that repeats one
     whole = [*prompts[0], *answers[0]]
     error = relative_error(all_logits(runner, whole), checkpoints.logits(directory, whole))
@@ -55,5 +56,5 @@ def test_logits_and_64_greedy_tokens_are_the_references(
     shared = known // runner.block_size
     table = [*shuffled_tables(runner, 1)[0][:shared], *tables[3]]
     (answer,) = greedy(runner, [again], 8, tables=[table], computed=[known])
-    assert answer == checkpoints.likeliest(directory, again, answer)
+    assert checkpoints.shortfall(directory, again, answer) < ROUNDING
     runner.close()

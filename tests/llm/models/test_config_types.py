@@ -21,6 +21,8 @@ CONFIG = {
     "vocab_size": 100,
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
 }
 ROPES = {
     "rope_type": "yarn",
@@ -37,6 +39,15 @@ NAMES = [
     *("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "head_dim"),
     *("partial_rotary_factor", "rope_local_base_freq", "num_experts", "mlp_only_layers"),
     *("decoder_sparse_step", "max_window_layers", "use_sliding_window", "quantization_config"),
+    *("kv_lora_rank", "q_lora_rank", "v_head_dim", "n_group", "topk_group", "topk_method"),
+    *("no_rope_layers", "no_rope_layer_interval", "moe_layers", "moe_layer_end_index"),
+    *("moe_layer_interval", "first_k_dense_replace", "n_shared_experts", "routed_scaling_factor"),
+    *("num_experts_per_tok", "num_kv_heads", "rotary_dim", "rotary_pct", "layer_norm_eps"),
+    *("logit_scale", "scale_emb", "scale_depth", "dim_model_base", "logits_scaling"),
+    *("embedding_multiplier", "attention_multiplier", "position_embedding_type", "alibi"),
+    *("use_parallel_residual", "num_ln_in_parallel_attn", "new_decoder_architecture"),
+    *("floor_scale", "attn_scale", "attention_chunk_size", "swiglu_limit", "intermediate_size_mlp"),
+    *("word_embed_proj_dim", "clip_qkv", "shared_intermediate_size"),
     *CONFIG,
 ]
 JUNK = st.one_of(
@@ -58,6 +69,7 @@ JUNK = st.one_of(
     [
         ("rope_theta", "abc", "rope_theta 'abc', expected a number of 0 or more"),
         ("num_hidden_layers", 10**9, "num_hidden_layers 1000000000, expected at most 4096"),
+        ("kv_lora_rank", 0, "kv_lora_rank 0, expected an int over 0"),
         ("hidden_size", 10**9, "hidden_size 1000000000 of 4 heads, expected 1 to 65536 features"),
         ("rope_scaling", {**ROPES, "beta_slow": 1e-300, "rope_theta": 1}, "is impossible"),
         ("hidden_size", 10**400, "hidden_size a number of over 40 digits, expected at most"),

@@ -35,6 +35,7 @@ MAMBA = {f"mamba_{size}" for size in
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
+LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 # What an architecture has in common with others, and does not use as it is here.
 OF_ONE = {
     "smollm3": LAYERS | {"no_rope_layer_interval"},
@@ -107,6 +108,7 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
         ("PhiForCausalLM", {"qk_layernorm": True}, "qk_layernorm True"),
         ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "bidirectional_attention True"),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
+        ("DeepseekV2ForCausalLM", {"qk_rope_head_dim": 10**9, **LATENT_SIZES}, "at most 65536"),
         ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
     ],
 )

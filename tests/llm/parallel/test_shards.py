@@ -1,6 +1,5 @@
 """How a model is cut over ranks: sizes, heads, fused matrices, biases, rows of the vocabulary."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -152,10 +151,13 @@ def test_a_tensor_of_another_size_than_config_says_is_refused():
         part(f"{LAYER}self_attn.q_proj.weight", 6, 6, rank=0, size=2)
 
 
-def test_a_quantised_checkpoint_is_refused():
-    config = json.loads(json.dumps(CONFIG)) | {
-        "quantization_config": {"quant_method": "mindspore_serving"}
-    }
-    spec, _ = load_definition(config)
-    with pytest.raises(StartError, match="is quantised, but tensor_parallel=2 needs"):
-        ShardedCheckpoint(Checkpoint(Path("model"), config, {}), spec, Shard(0, 2))
+def test_a_quantised_matrix_is_cut_as_its_floats_are():
+    name = f"{LAYER}mlp.down_proj.weight"
+    integers = np.arange(48, dtype=np.int8).reshape(6, 8)
+    scales = np.full((6, 1), 0.5, np.float16)
+    tensors = {name: StoredTensor("I8", (6, 8), integers)}
+    tensors[f"{name}.scale"] = StoredTensor("F16", (6, 1), scales.view(np.uint16))
+    spec, _ = load_definition(CONFIG)
+    whole = Checkpoint(Path("model"), CONFIG, tensors)
+    own = ShardedCheckpoint(whole, spec, Shard(1, 2)).f32(name)
+    np.testing.assert_array_equal(own, integers[:, 4:] * np.float32(0.5))

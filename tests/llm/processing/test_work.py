@@ -5,13 +5,13 @@ import pytest
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
-    Embed,
     Generate,
     Grammar,
     Refused,
     RequestRefused,
     Tokenize,
 )
+from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 from mindspore_serving.llm.processing.work import (

@@ -13,6 +13,7 @@ from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
+ROUNDING = 1e-5  # of the largest logit
 COUNT = 6
 NAMES = (
     "olmo",  # layer norms without weights
@@ -42,7 +43,7 @@ def test_logits_and_greedy_tokens_are_the_references(root: Path, name: str) -> N
     prompts = checkpoints.prompts(2, longest=40)
     answers = greedy(runner, prompts, COUNT, chunk=17, arrivals=[0, 2])
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer == checkpoints.likeliest(directory, prompt, answer)
+        assert checkpoints.shortfall(directory, prompt, answer) < ROUNDING
     whole = [*prompts[0], *answers[0]]
     error = relative_error(all_logits(runner, whole), checkpoints.logits(directory, whole))
     assert error < 1e-4

@@ -256,7 +256,7 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     assert any(np.shares_memory(kept, mapped) for kept in weights.kept)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    runner = OpenVINORunner(compiled, spec, CONFIG, kept=weights.kept)
+    runner = OpenVINORunner(compiled, spec, CONFIG, weights)
     prompt = checkpoints.prompts(1)[0]
     assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.05
 

@@ -108,7 +108,7 @@ def test_a_matrix_of_another_type_is_named(directory, tmp_path):
         ({"vocab_size": None}, "has no vocab_size"),
         ({"rope_parameters": {"rope_type": "spiral"}}, "'spiral' is unknown, expected one of"),
         ({"rope_parameters": {"rope_type": "linear"}}, "factor None, expected a number over 0"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quant_method 'gptq'"),
+        ({"quantization_config": {"quant_method": "eetq"}}, "quant_method 'eetq'"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_refused(directory, tmp_path, config, text):

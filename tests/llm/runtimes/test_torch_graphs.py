@@ -176,7 +176,7 @@ def test_other_steps_are_eager(llama: Path, step: Step) -> None:
 
 def test_a_row_with_an_adapter_is_eager(llama: Path) -> None:
     runner, capture = captured(llama)
-    limits = RunnerLimits(BLOCK, runner.num_blocks, checkpoints.VOCAB, 128, num_adapters=1)
+    limits = RunnerLimits(BLOCK, runner.num_blocks, checkpoints.VOCAB, 128, adapters={1})
     assert runner._graphs is not None
     for adapter, is_graph in ((0, True), (1, False)):
         step = Step((Row([3], 0, [0], 1, adapter), Row([4], 0, [1], 1)))

@@ -9,14 +9,13 @@ from mindspore_serving.core.generation import FinishReason, Generated, SamplingP
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Detokenize,
-    Embed,
-    Embedded,
     Finished,
     Generate,
     Refused,
     Started,
     Tokenize,
 )
+from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.loader import make_config, open_model

@@ -11,7 +11,6 @@ from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
     Detokenized,
-    Embed,
     Generate,
     Grammar,
     Tokenize,
@@ -19,6 +18,7 @@ from mindspore_serving.core.llm_messages import (
     encode_events,
     to_refused,
 )
+from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.loader import make_config, open_model
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
@@ -116,7 +116,7 @@ def test_what_is_small_and_known_needs_no_child(preparing):
 def test_texts_to_embed_and_events_come_from_a_child_too(preparing):
     read = preparing.read(Embed(prompts=[TEXT, [5, 6]]))
     assert isinstance(read, Prompts)
-    assert read.ids == [preparing.processor.embed_ids(TEXT), [5, 6]]
+    assert read.ids == [preparing.processor.encode(TEXT), [5, 6]]
     read = preparing.read(Tokenize(prompt=TEXT))
     assert isinstance(read, Made)
     own = preparing.processor.tokenize(Tokenize(prompt=TEXT), preparing.outputs)

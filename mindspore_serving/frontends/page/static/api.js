@@ -5,9 +5,11 @@ let key = sessionStorage.getItem(KEY) ?? "";
 let tellLocked = () => {};
 
 export class Refused extends Error {
-  constructor(status, message) {
+  // `field` is that of the request which is wrong, if the server says one.
+  constructor(status, message, field = null) {
     super(message);
     this.status = status;
+    this.field = field;
   }
 }
 
@@ -35,15 +37,15 @@ export async function call(path, { body, signal } = {}) {
   const response = await send(hasBody ? "POST" : "GET", path, hasBody ? JSON.stringify(body) : undefined, signal);
   if (response.ok) return response;
   if (response.status === 401) tellLocked(key !== "");
-  throw new Refused(response.status, await reason(response));
+  throw refusal(response.status, await response.text());
 }
 
-async function reason(response) {
-  const text = await response.text();
+function refusal(status, text) {
   try {
-    return message(JSON.parse(text)) ?? `status ${response.status}`;
+    const json = JSON.parse(text);
+    return new Refused(status, message(json) ?? `status ${status}`, json.error?.param);
   } catch {
-    return text.slice(0, 300) || `status ${response.status}`;
+    return new Refused(status, text.slice(0, 300) || `status ${status}`);
   }
 }
 

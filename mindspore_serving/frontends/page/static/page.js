@@ -1,15 +1,26 @@
-// Starts the page: the chat and the live view, and the key that both may need.
+// Starts the page: its views, and the key that all may need.
 
 import { onLocked, setKey } from "./api.js";
-import { Chat } from "./chat.js";
-import { LiveView } from "./live_view.js";
+import { CallView } from "./call/call_view.js";
+import { Chat } from "./chat/chat.js";
+import { showFrame } from "./frame.js";
+import { LiveView } from "./live/live_view.js";
+import { t } from "./texts.js";
+import { Views } from "./views.js";
 
 const find = (id) => document.getElementById(id);
-const chat = new Chat();
-const live = new LiveView((servables) => chat.refreshModels(servables));
+
+showFrame();
+const views = new Views();
+const chat = await Chat.open();
+const calls = new CallView();
+const live = new LiveView(async (servables) => {
+  calls.show(servables);
+  views.offerChat(await chat.refreshModels(servables));
+});
 
 onLocked((wasGiven) => {
-  find("key-error").textContent = wasGiven ? "The server does not accept this key." : "";
+  find("key-error").textContent = wasGiven ? t("key.refused") : "";
   if (!find("key-form").hidden && !wasGiven) return;
   find("key-form").hidden = false;
   find("key").focus();

@@ -1,21 +1,20 @@
-// Times and counts of an answer, in words.  Pure.
+// Times and counts in words.  Pure but for the language.
+
+import { counted, t } from "./texts.js";
 
 const LEAST = 0.1; // seconds; of pieces that came all at once no speed can be told
 
-// `times`: sent, first, last in milliseconds, first 0 if nothing came; `pieces` that came; `usage`
-// as the server counted, null if it was stopped before it could.
-export function describe({ sent, first, last, pieces, usage }) {
-  if (!first) return "";
-  const count = usage?.completion_tokens ?? pieces;
-  const tokens = `${usage ? "" : "about "}${count} token${count === 1 ? "" : "s"}`;
-  const seconds = (last - first) / 1000;
-  const rate = seconds >= LEAST && count > 1 ? `${rounded((count - 1) / seconds)} tokens/s` : "";
-  const cached = usage?.prompt_tokens_details?.cached_tokens;
-  const prompt = usage
-    ? `prompt ${usage.prompt_tokens}${cached ? ` (${cached} cached)` : ""}`
-    : "";
-  const parts = [tokens, rate, `first after ${duration(first - sent)}`, prompt];
-  return parts.filter(Boolean).join(" · ");
+// The numbers of an answer: tokens, tokens per second, time to the first, the prompt.  `usage` is
+// what the server counted, missing if it was stopped before it could.
+export function describe({ usage, times }) {
+  if (!times) return "";
+  const count = usage?.completion ?? times.pieces;
+  const tokens = counted("tokens", count);
+  const parts = [usage ? tokens : t("about", { what: tokens })];
+  if (times.took >= LEAST && count > 1) parts.push(t("rate", { rate: rounded((count - 1) / times.took) }));
+  parts.push(t("first.after", { time: duration(1000 * times.wait) }));
+  if (usage) parts.push(t("prompt.tokens", { count: usage.prompt }) + (usage.cached ? ` (${t("cached", { count: usage.cached })})` : ""));
+  return parts.join(" · ");
 }
 
 export function duration(milliseconds) {

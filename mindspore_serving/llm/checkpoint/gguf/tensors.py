@@ -7,6 +7,7 @@ number of a quantised tensor is decoded.
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import (
     MIXTRAL,
     config_of,
 )
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
 TOP = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
@@ -90,7 +92,8 @@ def _renamed(
 
 def _stored(blocks: Blocks) -> StoredTensor:
     if blocks.kind in FORMS:
-        return StoredTensor(blocks.kind, blocks.shape, blocks.rows)
+        read = partial(decode, blocks.kind, blocks.rows, blocks.shape[-1])
+        return QuantizedTensor(blocks.kind, blocks.shape, blocks.rows, read)
     return StoredTensor(blocks.kind, blocks.shape, blocks.rows.view(BITS[blocks.kind]))
 
 

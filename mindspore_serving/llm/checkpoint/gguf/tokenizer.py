@@ -5,7 +5,8 @@ whose merges follow from the scores), t5 (SentencePiece's unigram) and bert (Wor
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
@@ -15,15 +16,23 @@ from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import (
     TAKES_WHOLE,
     patterns_of,
 )
-from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 
 KEYS = "tokenizer.ggml."
-UNKNOWN, CONTROL, USER = 2, 3, 4  # tokenizer.ggml.token_type
+NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # tokenizer.ggml.token_type
 SPACE = "\u2581"  # SentencePiece's
 Json = dict[str, Any]
 
 
-def tokenizer_of(file: GgufFile) -> Json:
+class Source(Protocol):
+    """A file with the metadata of a tokenizer, by the keys that GGUF has for them."""
+
+    path: Path
+    metadata: dict[str, Any]
+
+    def array(self, key: str) -> list[Any]: ...
+
+
+def tokenizer_of(file: Source) -> Json:
     """tokenizer.json.  Raises StartError naming what is missing, broken or not supported."""
     kind = file.metadata.get(f"{KEYS}model")
     build = KINDS.get(str(kind))
@@ -44,10 +53,16 @@ def tokenizer_of(file: GgufFile) -> Json:
     }
 
 
+def added_token(index: int, content: str, *, is_special: bool) -> Json:
+    """One that is found in a text before it is cut."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": index, "content": content, "special": is_special, **flags}
+
+
 class _Vocabulary:
     """The arrays of the file that belong to tokens, of one length each."""
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: Source) -> None:
         self.file = file
         self.tokens: list[str] = file.array(f"{KEYS}tokens")
         self.types = self._of_tokens("token_type") or [1] * len(self.tokens)
@@ -71,9 +86,8 @@ class _Vocabulary:
 
     def added_tokens(self) -> list[Json]:
         """Those that are found in a text before it is cut."""
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
         return [
-            {"id": index, "content": self.tokens[index], "special": kind != USER, **flags}
+            added_token(index, self.tokens[index], is_special=kind != USER)
             for index, kind in enumerate(self.types)
             if kind in (UNKNOWN, CONTROL, USER) and self.tokens[index]
         ]

@@ -116,7 +116,6 @@ ROWS: Mapping[str, Architecture] = {
         **BIASED | {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}, gated=False,
         read=_neox, variant=_neox_variant,
         defaults={"partial_rotary_factor": 0.25, "attention_bias": True, "hidden_act": "gelu"},
-        fixed={"is_decoder": (False, True)},
     ),
     "GPTJForCausalLM": Architecture(
         names=Names(

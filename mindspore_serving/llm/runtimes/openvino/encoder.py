@@ -13,8 +13,9 @@ from openvino.op import Parameter
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.bert import EncoderInputs
-from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.models.ops import AttentionSpec, Weight
 from mindspore_serving.llm.runtimes.encoding import (
+    MASKED,
     EncoderModel,
     lay_out_prompts,
     open_encoder_model,
@@ -61,6 +62,8 @@ class EncoderOps(OpenVINOOps):
         super().__init__(weights)
         types = self._parameter("types")
         self.encoder_inputs = EncoderInputs(self.inputs.token_ids, self.inputs.positions, types)
+        self._windows: dict[int, Node] = {}  # masks
+        self._added: Node | None = None  # to scores, [1, heads, L, L]
         self._places = self._parameter("places", (-1, -1))
         self._back = self._parameter("back")
         self._mask = self._add("mask", Parameter(ov.Type.f32, ov.PartialShape([-1, 1, 1, -1])))
@@ -70,17 +73,47 @@ class EncoderOps(OpenVINOOps):
         return ov.Model([opset.result(states)], [self.parameters[n] for n in INPUTS], "encoder")
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
-        heads = [self._heads(x, spec) for x in (q, k, v)]
+        counts = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        pairs = zip((q, k, v), counts, strict=True)
+        heads = [self._heads(x, count, spec) for x, count in pairs]
         scale = opset.constant(np.float32(spec.scale))
-        out = opset.scaled_dot_product_attention(*heads, self._mask, scale)
+        mask = self._windowed(spec.window) if spec.window else self._mask
+        if self._added is not None:
+            mask = opset.add(mask, self._added)
+        out = opset.scaled_dot_product_attention(*heads, mask, scale)
         rows = opset.reshape(opset.transpose(out, SWAPPED), np.array([-1, features(q)]), False)
         return opset.gather(rows, self._back, np.int32(0))
 
-    def _heads(self, x: Node, spec: AttentionSpec) -> Node:
-        """[prompts, heads, longest, head_dim]."""
+    def _heads(self, x: Node, count: int, spec: AttentionSpec) -> Node:
+        """[prompts, heads, longest, head_dim], of keys and values each as often as it is read."""
         rectangle = opset.gather(x, self._places, np.int32(0))
-        split = np.array([0, 0, spec.num_heads, spec.head_dim])
-        return opset.transpose(opset.reshape(rectangle, split, True), SWAPPED)
+        split = opset.reshape(rectangle, np.array([0, 0, count, spec.head_dim]), True)
+        if count != spec.num_heads:
+            repeated = np.repeat(np.arange(count, dtype=np.int32), spec.num_heads // count)
+            split = opset.gather(split, repeated, np.int32(2))
+        return opset.transpose(split, SWAPPED)
+
+    def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
+        places = opset.add(self._places_between(), opset.constant(np.int32(len(rows) // 2)))
+        each = self.embedding(opset.constant(np.array(rows, np.int32)), table)
+        added = opset.gather(each, places, np.int32(0))
+        moved = opset.transpose(added, np.array([2, 0, 1]))
+        self._added = opset.unsqueeze(moved, np.int32(0))
+
+    def _places_between(self) -> Node:
+        """How many places a token of a prompt, by column, is behind another, by row: [L, L]."""
+        longest = opset.gather(opset.shape_of(self._mask, "i32"), np.int32(3), np.int32(0))
+        columns = opset.range(np.int32(0), longest, np.int32(1), "i32")
+        return opset.subtract(columns, opset.unsqueeze(columns, np.int32(1)))
+
+    def _windowed(self, window: int) -> Node:
+        """The mask of a layer that sees fewer tokens than `window` to each side, [B, 1, L, L]."""
+        if window not in self._windows:
+            distance = opset.abs(self._places_between())
+            is_far = opset.greater_equal(distance, opset.constant(np.int32(window)))
+            added = opset.select(is_far, opset.constant(MASKED), opset.constant(np.float32(0)))
+            self._windows[window] = opset.minimum(self._mask, added)
+        return self._windows[window]
 
 
 class OpenVINOEncoder:

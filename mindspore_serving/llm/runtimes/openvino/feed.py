@@ -16,6 +16,7 @@ import openvino as ov
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
 from mindspore_serving.llm.step import Row, Step
 
 Ints = npt.NDArray[np.int32]
@@ -42,6 +43,8 @@ class Buffers:
             "block_indices": (room,),
             "block_indices_begins": (rows + 1,),
             "max_context_len": (),
+            TOKENS: (tokens, 1),
+            ROWS: (logits, 1),
         }
         arrays = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
         tensors = {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}
@@ -52,8 +55,9 @@ class Feed:
     """Fills the inputs of `request`; `names` are the inputs of its graph."""
 
     def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
-        self._request = request
+        self.request = request
         self._names = names
+        self._is_adapted = TOKENS in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
         self._current: Buffers | None = None
@@ -65,7 +69,10 @@ class Feed:
         lengths = [len(row.tokens) for row in rows]
         ends = [row.start + length for row, length in zip(rows, lengths, strict=True)]
         counts = [-(-end // limits.block_size) for end in ends]
+        adapters = [row.adapter for row in rows]
         if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
+            self._refuse(step)
+        if any(adapters) and not all(one in limits.adapters for one in adapters if one):
             self._refuse(step)
         logits = [row.num_logits for row in rows]
         room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
@@ -84,6 +91,9 @@ class Feed:
         arrays["max_context_len"][...] = max(ends)
         _fill_positions(arrays, lengths)
         _fill_rows(arrays, logits)
+        if self._is_adapted:
+            arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
+            arrays[ROWS][:, 0] = np.repeat(adapters, logits)
         self._hand_over(buffers)
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
@@ -111,17 +121,13 @@ class Feed:
     def _hand_over(self, buffers: Buffers) -> None:
         if buffers is not self._current:
             for name in self._names:
-                self._request.set_tensor(name, buffers.tensors[name])
+                self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
 
 
 def _is_shaped(row: Row, length: int, end: int, count: int) -> bool:
     return (
-        length > 0
-        and row.start >= 0
-        and 0 <= row.num_logits <= length
-        and count <= len(row.blocks)
-        and not row.adapter
+        length > 0 and row.start >= 0 and 0 <= row.num_logits <= length and count <= len(row.blocks)
     )
 
 

@@ -5,7 +5,8 @@ until the plugin packs them at the first pass; keys and values are in numpy arra
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +17,15 @@ import openvino as ov
 
 from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import map_now
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import GGUF, load_definition, quantization_of
+from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.adapters import Base, Changes, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     free_main_memory,
     longest_sequence,
@@ -31,6 +34,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
+from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -62,23 +66,40 @@ def open_runner(
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
-    ops = OpenVINOOps(weights)
+    ops = OpenVINOOps(weights, adapts=config.has_adapters)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
+    _tell_widened(weights, checkpoint, options)
     if weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
-    is_gguf = quantization_of(checkpoint.config).get("quant_method") == GGUF
-    is_exact = weights.has_minimums or (is_gguf and config.dtype == "f32")
+    is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
+    is_exact = weights.has_minimums or (is_foreign and config.dtype == "f32")
     found = options.properties(weights.group, is_exact=is_exact)
     compiled = compile_graph(model, {**found, **(properties or {})})
-    return OpenVINORunner(compiled, spec, config, kept=weights.kept)
+    base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
+    changes = read_changes(config, base)
+    runner = OpenVINORunner(compiled, spec, config, weights, base)
+    for adapter, one in changes.items():
+        runner.load_adapter(adapter, one)
+    return runner
+
+
+def _tell_widened(weights: Weights, checkpoint: Checkpoint, options: PluginOptions) -> None:
+    """Log what the line about the model does not say."""
+    is_kept = describe(checkpoint.config).is_kept
+    if is_kept and weights.widened:
+        log.warning(
+            "%d quantised matrices of %s are widened to %s, the first %r: groups of different "
+            "sizes, a code without kernels, or experts that are reordered or not quantised alike",
+            len(weights.widened), checkpoint.directory.name, options.precision, weights.widened[0],
+        )  # fmt: skip
 
 
 def _bits_to_quantise(
     config: EngineConfig, checkpoint: Checkpoint, options: PluginOptions
 ) -> int | None:
-    stored = quantization_of(checkpoint.config).get("mode")
-    if stored is None:
+    stored = quantization_of(checkpoint.config).get("mode") or describe(checkpoint.config).text
+    if not stored:
         if options.bits is not None:
             log.warning(
                 "quantising %s to %s while loading takes long, and memory for both; "
@@ -110,21 +131,32 @@ def compile_graph(model: ov.Model, properties: Mapping[str, Any]) -> Any:
 
 
 class OpenVINORunner:
-    """A `Runner`.  `kept` are the arrays that the compiled model's constants refer to."""
+    """An `AdaptedRunner`, if there is a `base`.  Steps without adapters have a request of their
+    own, so that they pay for none."""
 
     block_size = BLOCK_SIZE
-    num_adapters = 0
 
     def __init__(
-        self, compiled: Any, spec: ModelSpec, config: EngineConfig, *, kept: list[Any]
+        self,
+        compiled: Any,
+        spec: ModelSpec,
+        config: EngineConfig,
+        weights: Weights,
+        base: Base | None = None,
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
-        self._kept = kept
-        self._request: Any = compiled.create_infer_request()
+        self.base = base
+        self._kept = weights.kept  # the arrays that the compiled model's constants refer to
+        self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
-        self._names = [name for name in ports if "_cache." not in name]
+        self._names = [name for name in ports if "_cache." not in name and "lora." not in name]
+        self._feeds: list[Feed] = []
+        self._loaded: LoadedAdapters | None = None
+        if base is not None:
+            self._requests.append(compiled.create_infer_request())
+            self._loaded = LoadedAdapters(self._requests, base.shapes, weights.precision)
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
@@ -141,30 +173,49 @@ class OpenVINORunner:
         return self._infer(step, 1)
 
     def _infer(self, step: Step, output: int) -> Vectors:
-        if self._request is None:
+        if not self._feeds:
             raise ServingError("the runner is closed")
-        self._feed.load(step)
+        feed = self._feeds[self._loaded is not None and any(row.adapter for row in step.rows)]
+        feed.load(step)
         for source, target in step.copies:
             for cache in self._caches:
                 cache.array[target] = cache.array[source]
         try:
-            self._request.infer()
+            feed.request.infer()
         except RuntimeError as error:
             raise ServingError(f"openvino failed in a step: {error}") from error
-        found: Vectors = self._request.get_output_tensor(output).data
+        found: Vectors = feed.request.get_output_tensor(output).data
         return found
 
+    @property
+    def adapters(self) -> Collection[int]:
+        return self._loaded.loaded if self._loaded is not None else ()
+
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        assert self._loaded is not None
+        self._loaded.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        assert self._loaded is not None
+        self._loaded.unload(adapter)
+
     def close(self) -> None:
-        self._request = None
+        self._feeds, self._requests = [], []
         self._caches = []
         self._kept = []
+        self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
         self.num_blocks = limits.num_blocks
         self.max_model_len = limits.max_model_len
         for cache in self._caches:
-            cache.allocate(self._request, limits.num_blocks)
-        self._feed = Feed(self._request, self._names, limits)
+            cache.allocate(self._requests, limits.num_blocks)
+        limits = replace(limits, adapters=self.adapters)
+        inputs = (self._names, [*self._names, *STEP_INPUTS])
+        self._feeds = [
+            Feed(request, names, limits)
+            for request, names in zip(self._requests, inputs, strict=False)
+        ]
 
     def _warm_up(self, config: EngineConfig) -> None:
         """The first pass packs the weights; the first of each size compiles kernels for it."""
@@ -207,8 +258,9 @@ class _Cache:
         self.block_bytes: int = prod(self._block_shape) * self._type.size
         self.array: npt.NDArray[Any] = np.zeros(0, self._bits)
 
-    def allocate(self, request: Any, num_blocks: int) -> None:
+    def allocate(self, requests: Sequence[Any], num_blocks: int) -> None:
         """Zeros that take memory when they are first written."""
         shape = (num_blocks, *self._block_shape)
         self.array = np.zeros(shape, self._bits)
-        request.set_tensor(self._name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))
+        for request in requests:
+            request.set_tensor(self._name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))

@@ -24,6 +24,7 @@ from mindspore_serving.llm.models.ops import (
 from mindspore_serving.llm.runtimes.openvino import heads
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
+from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     expect,
@@ -42,11 +43,13 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 
 class OpenVINOOps(Ops):
-    """`Ops`; the handle of a weight is its name."""
+    """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
+    adapters (`lora`) wherever there can be a change."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
+        self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
@@ -69,19 +72,34 @@ class OpenVINOOps(Ops):
 
     def embedding(self, ids: Node, table: Weight) -> Node:
         rows = opset.gather(self._weights.table(table), ids, i32(0))
-        return named(opset.convert(rows, "f32"), table)
+        y = opset.convert(rows, "f32")
+        if self.ports is not None:
+            y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
+        return named(y, table)
+
+    def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
+        return self._product(x, head, bias, of_rows=True)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        return self._product(x, weight, bias)
+
+    def _product(
+        self, x: Node, weight: Weight, bias: Weight | None, *, of_rows: bool = False
+    ) -> Node:
+        """`of_rows`: `x` has the wanted tokens alone."""
         shape = self._weights.shape(weight)
         if len(shape) != 2 or shape[1] != features(x):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
-        matrix = self._weights.matrix(weight)
+        matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
+        given = x if columns is None else opset.gather(x, opset.constant(columns), i32(-1))
         if matrix.get_element_type() == ov.Type.bf16:
             # With float32 on both sides the plugin would keep a float32 copy of the matrix.
-            product = opset.matmul(opset.convert(x, "bf16"), matrix, False, True)
+            product = opset.matmul(opset.convert(given, "bf16"), matrix, False, True)
             y = opset.convert(product, "f32")
         else:
-            y = opset.matmul(x, matrix, False, True)
+            y = opset.matmul(given, matrix, False, True)
+        if self.ports is not None:
+            y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
         if bias is not None:
             y = opset.add(y, self._vector(bias, shape[0]))
         return named(y, weight)

@@ -15,9 +15,8 @@ from openvino import opset13 as opset
 from openvino.op import Constant
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack, pairs
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
@@ -29,6 +28,12 @@ _INTEGERS = {
     (4, True): ov.Type.i4,
     (8, False): ov.Type.u8,
     (4, False): ov.Type.u4,
+}
+_CODEBOOKS = {
+    "nf4": ov.Type.nf4,
+    "f4e2m1": ov.Type.f4e2m1,
+    "f8e4m3": ov.Type.f8e4m3,  # of which the plugin makes floats when it packs them
+    "f8e5m2": ov.Type.f8e5m2,
 }
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 
@@ -45,11 +50,13 @@ class Weights:
     def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
         self.has_minimums = False  # for which the plugin has no kernels that multiply integers
+        self.widened: list[str] = []  # quantised matrices that became floats
         self.kept: list[Array] = []
         self._checkpoint = checkpoint
-        self._precision = precision
+        self.precision = precision
         self._bits = bits
         self._made: dict[tuple[str, str], Node] = {}
+        self._orders: dict[str, Array] = {}
 
     def has(self, name: str) -> bool:
         return self._checkpoint.has(name)
@@ -66,14 +73,22 @@ class Weights:
         """[out, in] to multiply by: bfloat16, or float32 where that is the precision."""
         return self._once("matrix", name, lambda: self._matrix(name))
 
+    def columns(self, name: str) -> Array | None:
+        """Which feature each column of `matrix` is multiplied by; None if they are in order."""
+        self.matrix(name)
+        return self._orders.get(name)
+
     def table(self, name: str) -> Node:
         """[rows, features] to gather from, in the type of the file, or integers times scales."""
-        if self._is_blocks(name):  # the plugin gathers rows of integers
+        if self._checkpoint.is_quantized(name):  # the plugin gathers rows of integers
+            if self.columns(name) is not None:
+                raise StartError(f"tensor {name!r} has reordered inputs, but rows of it are read")
             return self.matrix(name)
         return self._once("table", name, lambda: self._table(name))
 
     def stacked(self, names: Sequence[str]) -> Node:
-        """[len(names), out, in] float32, or integers times scales: copied into one array.
+        """[len(names), out, in] float32, or integers times scales if all are quantised alike:
+        copied into one array.
 
         Raises StartError naming one that differs from the first.
         """
@@ -84,17 +99,22 @@ class Weights:
                     f"tensor {name!r} is {list(self.shape(name))}, but {names[0]!r} {list(first)}"
                 )
         packed = [self._packed(name) for name in names]
-        forms = {(p.bits, p.group) if p else None for p in packed}
-        if len(forms) > 1:
-            raise StartError(f"{names[0]!r} and the other experts are not quantised alike")
-        if packed[0] is None:
+        some = [p for p in packed if p is not None and p.order is None]
+        if len(some) < len(names) or len({_form(p) for p in some}) > 1:
+            self.widened += [name for name in names if self._checkpoint.is_quantized(name)]
             arrays = np.stack([self._checkpoint.f32(name) for name in names])
             return self._constant(arrays, arrays.shape, ov.Type.f32)
-        some = [p for p in packed if p is not None]
-        values = np.stack([p.values for p in some])
         minimums = [p.minimums for p in some if p.minimums is not None]
-        form = replace(some[0], minimums=np.stack(minimums) if minimums else None)
-        return self._unpacked(values, np.stack([p.scales for p in some]), form)
+        zeros = [p.zeros for p in some if p.zeros is not None]
+        return self._unpacked(
+            replace(
+                some[0],
+                values=np.stack([p.values for p in some]),
+                scales=np.stack([p.scales for p in some]),
+                minimums=np.stack(minimums) if minimums else None,
+                zeros=np.stack(zeros) if zeros else None,
+            )
+        )
 
     def rows(self, names: Sequence[str]) -> Node:
         """[len(names), features] float32, of vectors that are equally long."""
@@ -109,10 +129,6 @@ class Weights:
     def _vector(self, name: str, plus: float) -> Node:
         return opset.constant(self._checkpoint.f32(name).reshape(1, -1) + np.float32(plus))
 
-    def _is_blocks(self, name: str) -> bool:
-        dtype, _, _ = self._checkpoint.raw(name)
-        return dtype in FORMS
-
     def _packed(self, name: str) -> Packed | None:
         packed = self._checkpoint.packed(name)
         if packed is None and self._bits is not None and not is_router(name):
@@ -122,9 +138,11 @@ class Weights:
     def _matrix(self, name: str) -> Node:
         packed = self._packed(name)
         if packed is not None:
-            return self._unpacked(packed.values, packed.scales, packed)
-        stored = self._table(name)
-        wanted = _TYPES[self._precision.upper()]
+            if packed.order is not None:
+                self._orders[name] = packed.order
+            return self._unpacked(packed)
+        stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
+        wanted = _TYPES[self.precision.upper()]
         if stored.get_element_type() == wanted:
             return stored
         if wanted != ov.Type.f32:
@@ -143,24 +161,36 @@ class Weights:
             )
         return self._constant(bits, shape, _TYPES[dtype])
 
-    def _unpacked(self, values: Array, scales: Array, form: Packed) -> Node:
+    def _widened(self, name: str) -> Node:
+        """A matrix in a format that the plugin has no kernels for, in the precision."""
+        self.widened.append(name)
+        floats = self._checkpoint.f32(name)
+        bits = floats if self.precision == "f32" else to_bf16(floats)
+        return self._constant(bits, floats.shape, _TYPES[self.precision.upper()])
+
+    def _unpacked(self, form: Packed) -> Node:
         """Integers times scales as the plugin recognises it: it multiplies by the integers.
 
-        `values`, `scales` and `form.minimums` are `form`'s, or stacks of them.
+        The arrays of `form` may be stacks of those of several matrices.
         """
+        values, scales = form.values, form.scales
         shape = (*values.shape[:-1], form.shape[1])
         groups = form.shape[1] // form.group
         is_grouped = groups > 1
         integers = (*shape[:-1], groups, form.group) if is_grouped else shape
-        node = self._constant(values, integers, _INTEGERS[form.bits, form.minimums is None])
+        kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
+        wide = "f16" if scales.dtype == np.float16 and form.minimums is None else "f32"
+        node = opset.convert(self._constant(values, integers, kind), wide)
         if form.minimums is not None:
             self.has_minimums = True
             scales, zeros = _with_zeros(scales, form.minimums)
-            node = opset.subtract(opset.convert(node, "f32"), opset.constant(zeros[..., None]))
-        elif scales.dtype == np.float16:
-            node = opset.convert(node, "f16")
-        else:
-            node = opset.convert(node, "f32")
+            node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
+        elif form.zeros is not None:
+            flat = form.zeros.reshape(1, -1)
+            bits = pairs(flat) if form.bits == 4 and flat.size % 2 == 0 else flat
+            kind = _INTEGERS[4 if bits is not flat else 8, False]
+            zeros = self._constant(bits, (*integers[:-1], 1), kind)
+            node = opset.subtract(node, opset.convert(zeros, wide))
         scales = np.ascontiguousarray(scales[..., None] if is_grouped else scales)
         product = opset.multiply(node, opset.constant(scales))
         if is_grouped:
@@ -181,3 +211,9 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
     flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
     wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
     return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)
+
+
+def _form(packed: Packed) -> tuple[object, ...]:
+    """What has to be the same for matrices to be stacked."""
+    has_zeros, has_minimums = packed.zeros is not None, packed.minimums is not None
+    return packed.bits, packed.group, packed.codebook, has_zeros, has_minimums

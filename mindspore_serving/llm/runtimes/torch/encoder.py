@@ -56,15 +56,31 @@ class EncoderOps(TorchOps):
         no_cache = PagedCache((0, 1, 1, 1), 0, dtype=dtype, device=device)
         super().__init__(weights, no_cache, dtype, Adapters())
         self.rectangle: Rectangle | None = None
+        self._added: Tensor | None = None  # to scores, [heads, L, L]
+
+    def add_distances(self, table: Tensor, rows: Sequence[int]) -> None:
+        place = self.rectangle
+        assert place is not None
+        columns = torch.arange(place.places.shape[1], device=table.device)
+        places = columns - columns[:, None] + len(rows) // 2
+        self._added = table[torch.tensor(rows, device=table.device)[places]].permute(2, 0, 1)
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         place = self.rectangle
         if place is None:
             raise RuntimeError("attention outside of a pass")
-        heads = [x[place.places].unflatten(-1, (spec.num_heads, -1)) for x in (q, k, v)]
-        q, k, v = (x.transpose(1, 2) for x in heads)
+        counts = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        pairs = zip((q, k, v), counts, strict=True)
+        q, k, v = (x[place.places].unflatten(-1, (n, -1)).transpose(1, 2) for x, n in pairs)
+        mask = place.is_token
+        if spec.window:
+            columns = torch.arange(mask.shape[-1], device=mask.device)
+            mask = mask & ((columns[:, None] - columns).abs() < spec.window)
+        if self._added is not None:
+            mask = self._added.masked_fill(~mask, -torch.inf)
         attend = functional.scaled_dot_product_attention
-        out = attend(q, k, v, attn_mask=place.is_token, scale=spec.scale)
+        is_grouped = spec.num_kv_heads != spec.num_heads
+        out = attend(q, k, v, attn_mask=mask, scale=spec.scale, enable_gqa=is_grouped)
         return out.transpose(1, 2).flatten(2).flatten(0, 1)[place.back]
 
 

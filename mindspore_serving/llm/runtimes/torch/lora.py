@@ -3,22 +3,28 @@ of the model's matrix, so that one step computes rows of several adapters and of
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.lora import LowRank, read_adapter
+from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE, Changes, Place
 from mindspore_serving.llm.runtimes.layout import Indices, Layout
 
 Tensor: TypeAlias = torch.Tensor
-Chosen: TypeAlias = tuple[tuple[int, Tensor], ...]  # (adapter, its tokens), without 0
+# A weight as it is used.  A tensor is equal to itself alone as a key, whatever is in it.
+Key: TypeAlias = tuple[str, Tensor]
 
-IN_A_LAYER = ".layers."  # matrices outside see the wanted tokens alone, and are not adapted
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An adapter of a step: its tokens, and its places among the wanted ones."""
+
+    adapter: int
+    tokens: Tensor
+    rows: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,64 +36,77 @@ class Change:
 
 
 class Adapters:
-    """The changes of all adapters, by the weight that they are added to."""
+    """The changes of all adapters, by the weight that they are added to.
+
+    `used` has the weights that a pass has used and that can be changed, once it is not None.
+    """
 
     def __init__(self) -> None:
-        # A tensor is equal to itself alone as a key, whatever is in it.
-        self._changes: defaultdict[Tensor, dict[int, Change]] = defaultdict(dict)
-        self._places: dict[tuple[Tensor, int], str] = {}  # not used yet -> what it is called
+        self.loaded: set[int] = set()
+        self.used: set[Key] | None = None
+        self._weights: dict[Place, Tensor] = {}
+        self._changes: defaultdict[Key, dict[int, Change]] = defaultdict(dict)
 
-    def add(self, index: int, where: str, weight: Tensor, change: LowRank) -> None:
-        """Raises StartError, which begins with `where`, if `change` does not fit `weight`."""
-        shape = (change.up.shape[0], change.down.shape[1])
-        if shape != tuple(weight.shape):
-            raise StartError(f"{where} as {list(shape)}, but it is {list(weight.shape)}")
-        down, up = (
-            torch.from_numpy(part.copy()).to(weight.device, weight.dtype)
-            for part in (change.down, change.up)
-        )
-        self._changes[weight][index] = Change(down, up)
-        self._places[weight, index] = where
+    def settle(self, names: dict[Tensor, str]) -> dict[Place, tuple[int, ...]]:
+        """What can be changed, of the weights that were used, which have these `names`; from now on
+        none is recorded."""
+        self._weights = {(use, names[weight]): weight for use, weight in self.used or ()}
+        self.used = None
+        return {place: tuple(weight.shape) for place, weight in self._weights.items()}
 
-    def apply(self, chosen: Chosen, weight: Tensor, x: Tensor, y: Tensor) -> None:
-        """Add to `y`, which is x @ weight.T, what the chosen adapters change."""
-        changes = self._changes.get(weight)
-        if changes is None:
-            return
-        for index, tokens in chosen:
-            change = changes.get(index)
-            if change is not None:
-                y[tokens] += x[tokens] @ change.down.T @ change.up.T
-                self._places.pop((weight, index), None)
+    def load(self, adapter: int, changes: Changes) -> None:
+        for place, change in changes.items():
+            weight = self._weights[place]
+            down, up = (
+                torch.from_numpy(np.ascontiguousarray(part)).to(weight.device, weight.dtype)
+                for part in (change.down, change.up)
+            )
+            self._changes[place[0], weight][adapter] = Change(down, up)
+        self.loaded.add(adapter)
 
-    def check_used(self) -> None:
-        """Raises StartError if a pass with every adapter has left out a change."""
-        for where in self._places.values():
-            raise StartError(f"{where}, which cannot be adapted in this architecture")
+    def unload(self, adapter: int) -> None:
+        self.loaded.discard(adapter)
+        for changes in self._changes.values():
+            changes.pop(adapter, None)
+
+    def add_product(
+        self, chosen: Sequence[Chosen], weight: Tensor, x: Tensor, y: Tensor, *, of_rows: bool
+    ) -> None:
+        """Add to `y`, which is x @ weight.T, what the chosen adapters change; with `of_rows` `x`
+        has the wanted tokens alone."""
+        for one, change in self._find(MATRIX, weight, chosen):
+            tokens = one.rows if of_rows else one.tokens
+            y[tokens] += x[tokens] @ change.down.T @ change.up.T
+
+    def add_rows(self, chosen: Sequence[Chosen], table: Tensor, ids: Tensor, y: Tensor) -> None:
+        """Add to `y`, which is table[ids]."""
+        for one, change in self._find(TABLE, table, chosen):
+            y[one.tokens] += change.up[ids[one.tokens]] @ change.down
+
+    def _find(
+        self, use: str, weight: Tensor, chosen: Sequence[Chosen]
+    ) -> list[tuple[Chosen, Change]]:
+        if self.used is not None:
+            self.used.add((use, weight))
+        if not chosen:
+            return []
+        changes = self._changes.get((use, weight), {})
+        return [(one, changes[one.adapter]) for one in chosen if one.adapter in changes]
 
     def clear(self) -> None:
+        self.loaded.clear()
+        self._weights.clear()
         self._changes.clear()
-        self._places.clear()
 
 
-def load_adapters(
-    paths: Mapping[str, str | Path], has: Callable[[str], bool], weight: Callable[[str], Tensor]
-) -> Adapters:
-    """Read the adapters 1, 2 and so on; `has` and `weight` are the model's.  Raises StartError."""
-    adapters = Adapters()
-    for index, (name, path) in enumerate(paths.items(), 1):
-        for tensor, change in read_adapter(path).items():
-            where = f"adapter {name!r} changes {tensor!r}"
-            if IN_A_LAYER not in tensor or not has(tensor):
-                raise StartError(f"{where}, expected matrices in the model's layers")
-            adapters.add(index, where, weight(tensor), change)
-    return adapters
-
-
-def chosen_adapters(layout: Layout) -> dict[int, Indices]:
-    """Which tokens of a step have which adapter, 0 left out."""
+def chosen_adapters(layout: Layout) -> dict[int, tuple[Indices, Indices]]:
+    """Which tokens of a step have which adapter, and which of its logits; 0 left out."""
     tokens: defaultdict[int, list[int]] = defaultdict(list)
     for span in layout.spans:
         if span.adapter:
             tokens[span.adapter] += range(span.begin, span.end)
-    return {index: np.array(own) for index, own in tokens.items()}
+    found = {}
+    for adapter, own in tokens.items():
+        rows = np.flatnonzero(np.isin(layout.rows, own))
+        found[adapter] = (np.array(own), rows)
+    return found

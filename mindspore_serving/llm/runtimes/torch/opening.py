@@ -25,6 +25,7 @@ from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
+from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
     check_logits,
@@ -35,7 +36,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
-from mindspore_serving.llm.runtimes.torch.lora import load_adapters
+from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
 from mindspore_serving.llm.step import Row, Step
@@ -69,7 +70,7 @@ def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> Torc
     `kv_cache_memory` and `num_threads` are of all ranks together.
     """
     size = group.size
-    if config.adapters:
+    if config.has_adapters:
         raise StartError(f"tensor_parallel is {size}, but adapters are not cut over ranks")
     if open_device(config.device) != "cpu":
         raise StartError(f'tensor_parallel is {size}, which needs device="cpu"')
@@ -93,8 +94,7 @@ def open_model(
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
-    adapters = load_adapters(config.adapters, weights.has, weights.__getitem__)
-    return TorchModel(spec, decoder, weights, adapters, dtype, kv_dtype, device, group)
+    return TorchModel(spec, decoder, weights, Adapters(), dtype, kv_dtype, device, group)
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -103,7 +103,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     Raises StartError: weights that do not fit the model, no memory.
     """
     spec = model.spec
-    layers = _load(model, len(config.adapters))
+    layers, base = _load(model, has_adapters=config.has_adapters)
     kernels = None
     if model.device != "cpu":
         setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
@@ -120,21 +120,29 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
             num_blocks=least(limits.num_blocks),
             max_model_len=least(limits.max_model_len),
         )
+    limits = replace(limits, adapters=model.adapters.loaded)
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
+    runner.base = base
+    for adapter, changes in read_changes(config, base).items():
+        runner.load_adapter(adapter, changes)
     if model.device != "cpu":
         _warm_up(runner, model, config, can_capture=kernels is not None)
     return runner
 
 
-def _load(model: TorchModel, num_adapters: int) -> set[AttentionSpec]:
-    """Load every weight by computing one token without and one with each adapter; what attention
-    there is.  StartError if the checkpoint does not fit, or an adapter."""
-    runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1, num_adapters))
+def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec], Base | None]:
+    """Load every weight by computing one token; what attention there is, and what adapters may
+    change.  StartError if the checkpoint does not fit."""
+    runner = TorchRunner(model, RunnerLimits(1, 1, model.spec.vocab_size, 1))
+    model.adapters.used = set() if has_adapters else None
     with first_step():
-        logits = runner.run(Step(tuple(Row([0], 0, [0], 1, i) for i in range(num_adapters + 1))))
-        model.adapters.check_used()
+        logits = runner.run(Step((Row([0], 0, [0], 1),)))
     check_logits(logits, model.spec)
-    return runner.attention_specs
+    if not has_adapters:
+        return runner.attention_specs, None
+    weights = model.weights
+    shapes = model.adapters.settle(weights.names())
+    return runner.attention_specs, Base(model.spec, shapes, weights.f32)
 
 
 def _warm_up(

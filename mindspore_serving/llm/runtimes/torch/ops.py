@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.nn import functional
 
@@ -40,6 +41,14 @@ class Weights:
     def clear(self) -> None:
         self._loaded.clear()
 
+    def names(self) -> dict[Tensor, str]:
+        """Of what has been used."""
+        return {weight: name for name, weight in self._loaded.items()}
+
+    def f32(self, name: str) -> npt.NDArray[np.float32]:
+        """The tensor as it is in the checkpoint."""
+        return self._checkpoint.f32(name)
+
     def _load(self, name: str) -> Tensor:
         stored, _, bits = self._checkpoint.raw(name)
         if stored in STORED:
@@ -57,7 +66,7 @@ class Pass:
 
     slots: Tensor  # [T]
     attention: Attention
-    adapters: Chosen = ()
+    adapters: tuple[Chosen, ...] = ()
 
 
 class TorchOps(Ops):
@@ -72,12 +81,16 @@ class TorchOps(Ops):
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
         self._pass: Pass | None = None
+        self._chosen: tuple[Chosen, ...] = ()
+        self._is_adapted = False  # whether the pass has adapters, or records what they may change
         self.specs: set[AttentionSpec] = set()  # of all attention that was computed
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
 
     def begin(self, current: Pass) -> None:
         """`current` has the places of the next pass's tokens."""
         self._pass = current
+        self._chosen = current.adapters
+        self._is_adapted = bool(current.adapters) or self._adapters.used is not None
 
     def weight(self, name: str) -> Tensor:
         return self._weights[name]
@@ -86,12 +99,21 @@ class TorchOps(Ops):
         return self._weights.has(name)
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
-        return functional.embedding(ids, table)
+        y = functional.embedding(ids, table)
+        if self._is_adapted:
+            self._adapters.add_rows(self._chosen, table, ids, y)
+        return y
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = functional.linear(x, weight, bias)
-        if self._pass is not None and self._pass.adapters:
-            self._adapters.apply(self._pass.adapters, weight, x, y)
+        if self._is_adapted:
+            self._adapters.add_product(self._chosen, weight, x, y, of_rows=False)
+        return y
+
+    def logits(self, x: Tensor, head: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = functional.linear(x, head, bias)
+        if self._is_adapted:
+            self._adapters.add_product(self._chosen, head, x, y, of_rows=True)
         return y
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, plus_one: bool = False) -> Tensor:

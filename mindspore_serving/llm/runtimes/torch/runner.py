@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +14,7 @@ from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
     Layout,
@@ -36,7 +38,7 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     Frame,
     batch_sizes,
 )
-from mindspore_serving.llm.runtimes.torch.lora import Adapters, chosen_adapters
+from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
 from mindspore_serving.llm.step import Logits, Step, Vectors
@@ -104,8 +106,10 @@ class TorchModel:
 
 
 class TorchRunner(LimitedRunner):
-    """A `Runner`.  Its cache is allocated with one block more than `num_blocks`, for padding.
-    `path` None gathers; up to `num_rows` logits come back through pinned memory."""
+    """An `AdaptedRunner`, if it has a `base`.
+
+    Its cache is allocated with one block more than `num_blocks`, for padding.  `path` None gathers;
+    up to `num_rows` logits come back through pinned memory."""
 
     def __init__(
         self,
@@ -125,6 +129,13 @@ class TorchRunner(LimitedRunner):
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
+        self.base: Base | None = None
+
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        self._model.adapters.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        self._model.adapters.unload(adapter)
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
@@ -199,13 +210,15 @@ class TorchRunner(LimitedRunner):
         return self._readback(ops.last_hidden)
 
     def _pass(self, ops: TorchOps, layout: Layout) -> torch.Tensor:
-        plan, chosen = self._path.plan(layout), chosen_adapters(layout)
+        plan, found = self._path.plan(layout), chosen_adapters(layout)
         inputs = (layout.token_ids, layout.positions, layout.rows)
+        places = list(chain.from_iterable(found.values()))
         token_ids, positions, rows, slots, *rest = upload(
-            [*inputs, layout.slots, *chosen.values(), *plan.arrays], self._model.device
+            [*inputs, layout.slots, *places, *plan.arrays], self._model.device
         )
-        adapters = tuple(zip(chosen, rest, strict=False))
-        ops.begin(Pass(slots, plan.attention(rest[len(chosen) :]), adapters))
+        own, planned = rest[: len(places)], rest[len(places) :]
+        chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
+        ops.begin(Pass(slots, plan.attention(planned), chosen))
         return self._decode(ops, Inputs(token_ids, positions, rows))
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:

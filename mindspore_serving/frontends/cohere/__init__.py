@@ -1,0 +1,5 @@
+"""Cohere's protocol for ranking documents, with the fields that Jina and vLLM have as well."""
+
+from mindspore_serving.frontends.cohere.rerank import routes
+
+__all__ = ["routes"]

@@ -1,0 +1,105 @@
+"""POST /v2/rerank and /v1/rerank: documents in the order in which they answer a query.
+
+A body of this kind for /rerank, which is TEI's path too, is answered by /v1/rerank.
+"""
+
+import secrets
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.reading_messages import Score
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.cohere.errors import to_response
+from mindspore_serving.frontends.endpoint import Endpoints
+from mindspore_serving.frontends.fields import Int, show
+from mindspore_serving.frontends.scores import best_first, find_scorer, score
+from mindspore_serving.frontends.site import Site
+
+V2, V1 = "/v2/rerank", "/v1/rerank"
+IGNORED = ("max_tokens_per_doc", "max_chunks_per_doc", "priority", "user")
+
+_post = Endpoints(to_response).post
+
+
+class Document(msgspec.Struct):
+    """Further fields are not read."""
+
+    text: str
+
+
+class RerankRequest(msgspec.Struct, kw_only=True):
+    """The body.  `truncation` cuts documents that are too long; `instruction` says what a document
+    is judged by, to a model that reads instructions."""
+
+    query: str
+    documents: list[str | Document]
+    model: str | None = None
+    top_n: Int | None = None
+    return_documents: bool | None = None
+    truncation: bool | None = None
+    instruction: str | None = None
+    rank_fields: list[str] | None = None
+
+
+class Rank(msgspec.Struct, omit_defaults=True):
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class Ranking(msgspec.Struct):
+    """Cohere reads `id`, `results` and `meta`, Jina and vLLM `model`, `results` and `usage`."""
+
+    id: str
+    model: str
+    results: list[Rank]
+    usage: dict[str, int]
+    meta: dict[str, Any]
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [_post(site, path, RerankRequest, rerank, IGNORED) for path in (V2, V1)]
+
+
+async def rerank(site: Site, http: Request, body: RerankRequest) -> Response:
+    """The `top_n` best documents, best first.  Their texts come along on the path of Jina and
+    vLLM, unless the body says otherwise."""
+    model = find_scorer(site.models, body.model)
+    texts = to_texts(body)
+    request = Score(
+        texts=texts,
+        queries=[body.query],
+        instruction=body.instruction or "",
+        truncate="" if body.truncation is False else "right",
+    )
+    found = await score(http, model, request)
+    shows = body.return_documents
+    if shows is None:
+        shows = http.url.path != V2
+    values = found.probabilities[:, 0].tolist()
+    order = best_first(values)[: body.top_n]
+    results = [Rank(i, values[i], Document(texts[i]) if shows else None) for i in order]
+    usage = {"prompt_tokens": found.num_tokens, "total_tokens": found.num_tokens}
+    version = "2" if http.url.path == V2 else "1"
+    meta = {"api_version": {"version": version}, "tokens": {"input_tokens": found.num_tokens}}
+    name = f"rerank-{secrets.token_hex(16)}"
+    whole = msgspec.json.encode(Ranking(name, model.name, results, usage, meta))
+    return Response(whole, media_type="application/json")
+
+
+def to_texts(body: RerankRequest) -> list[str]:
+    """Raises InvalidField."""
+    if not body.query.strip():
+        raise InvalidField("query", "is empty, expected a text")
+    if not body.documents:
+        raise InvalidField("documents", "is empty, expected at least one")
+    if body.top_n is not None and body.top_n < 1:
+        raise InvalidField("top_n", f"is {body.top_n}, expected an integer over 0")
+    if body.rank_fields not in (None, ["text"]):
+        problem = f"is {show(body.rank_fields)}, expected text alone: it is what is judged"
+        raise InvalidField("rank_fields", problem)
+    return [one if isinstance(one, str) else one.text for one in body.documents]

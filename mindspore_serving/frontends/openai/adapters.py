@@ -1,0 +1,63 @@
+"""vLLM's routes to load and unload LoRA adapters, which are beside OpenAI's."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from mindspore_serving.core.service import AdapterControl
+from mindspore_serving.errors import Forbidden, InvalidField
+from mindspore_serving.frontends.openai.endpoint import post
+from mindspore_serving.frontends.site import Site
+
+LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+_FIELDS = {"name": "lora_name", "path": "lora_path", "model": "model"}
+
+
+class LoadRequest(msgspec.Struct):
+    """`model` is our own: whose adapter it is, where there are several models."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+    model: str | None = None
+
+
+class UnloadRequest(msgspec.Struct):
+    """`lora_int_id` means nothing here."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+def routes(site: Site) -> list[BaseRoute]:
+    return [
+        post(site, LOAD, LoadRequest, _load),
+        post(site, UNLOAD, UnloadRequest, _unload),
+    ]
+
+
+async def _load(site: Site, _: Request, body: LoadRequest) -> Response:
+    try:
+        await _control(site).load(
+            body.lora_name, body.lora_path, body.model or "", in_place=body.load_inplace
+        )
+    except InvalidField as error:
+        raise error.renamed(_FIELDS.get(error.field, error.field)) from None
+    return _done(body.lora_name, "added")
+
+
+async def _unload(site: Site, _: Request, body: UnloadRequest) -> Response:
+    await _control(site).unload(body.lora_name)
+    return _done(body.lora_name, "removed")
+
+
+def _control(site: Site) -> AdapterControl:
+    if site.adapters is None:
+        raise Forbidden("this server has no LoRA adapters that come and go")
+    return site.adapters
+
+
+def _done(name: str, what: str) -> Response:
+    text = f"Success: LoRA adapter '{name}' {what} successfully."
+    return Response(text, media_type="text/plain")

@@ -1,0 +1,61 @@
+// What a person fills in for an input of a method, and the value that it makes.  Pure.
+//
+// A spec is {name, dtype, shape, optional} as GET servables has it.  A value is {json: ...} or
+// {file: name, b64: text}.
+
+const CELLS = 36; // numbers that have a box each
+const FILES = /image|img|photo|picture|audio|sound|file/i;
+
+// "file", "text", "bool", "number", "grid" (a row or rows of numbers), "json", or "any" where the
+// servable does not say what it takes.
+export function kindOf({ name, dtype, shape }) {
+  if (dtype === "bytes" || (dtype === null && FILES.test(name))) return "file";
+  if (dtype === null) return "any";
+  const sizes = (shape ?? []).map((size) => size ?? 1);
+  if (sizes.length === 0) return { str: "text", bool: "bool" }[dtype] ?? "number";
+  const isGrid = sizes.length <= 2 && sizes.reduce((all, one) => all * one, 1) <= CELLS;
+  return isGrid && dtype !== "str" && dtype !== "bool" ? "grid" : "json";
+}
+
+// The rows and columns of a grid.
+export function gridOf({ shape }) {
+  const sizes = shape.map((size) => size ?? 1);
+  return sizes.length === 1 ? [1, sizes[0]] : sizes;
+}
+
+// The numbers of a grid's boxes, row by row, in the shape of the input.
+export function fromGrid(spec, texts) {
+  const numbers = texts.map((text) => toNumber(spec, text));
+  if (spec.shape.length === 1) return numbers;
+  const [rows, columns] = gridOf(spec);
+  return Array.from({ length: rows }, (_, row) => numbers.slice(row * columns, (row + 1) * columns));
+}
+
+// What was typed for one of the other kinds.  Throws SyntaxError with a reason.
+export function fromText(spec, kind, text) {
+  if (kind === "number") return toNumber(spec, text);
+  if (kind === "json") return JSON.parse(text);
+  return kind === "any" ? loose(text) : text;
+}
+
+// A value to begin with.
+export function example({ name, shape }, kind) {
+  if (kind === "number" || kind === "grid") return "1";
+  if (kind === "text" || kind === "any") return /prompt|text/i.test(name) ? "Hello" : "";
+  const fill = (inner, size) => Array(Math.min(size ?? 1, 4)).fill(inner);
+  return kind === "json" ? JSON.stringify((shape ?? []).reduceRight(fill, 1)) : "";
+}
+
+function toNumber({ name }, text) {
+  if (text.trim() === "" || !Number.isFinite(Number(text))) throw new SyntaxError(`${name}: "${text}"`);
+  return Number(text);
+}
+
+// JSON if it is some, else a text.
+function loose(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}

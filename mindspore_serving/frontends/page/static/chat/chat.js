@@ -1,0 +1,184 @@
+// The chat: which conversation is shown, and what the parts of the view do together.
+
+import { Refused, call } from "../api.js";
+import { keep, recall } from "../kept.js";
+import { t } from "../texts.js";
+import { Composer } from "./composer.js";
+import { ask, start, touch } from "./conversation.js";
+import { LaneView } from "./lane.js";
+import { ConversationList } from "./list.js";
+import { Unusable } from "./request.js";
+import { Settings } from "./settings.js";
+import { Store } from "./store.js";
+
+const SAVED = 2000; // milliseconds between two times while an answer comes
+const find = (id) => document.getElementById(id);
+
+export class Chat {
+  #settings = new Settings();
+  #store = new Store();
+  #models = [];
+  #lanes = [];
+  #conversation = start(recall("model", ""));
+  #list;
+  #composer;
+
+  // Chats that the browser has kept, and then the chat.
+  static async open() {
+    const chat = new Chat();
+    chat.#list = new ConversationList(await chat.#store.open(), {
+      open: (one) => chat.#show(one),
+      save: (one) => chat.#store.put(one),
+      forget: (one) => chat.#forget(one),
+      start: () => chat.#restart(),
+    });
+    find("not-kept").hidden = chat.#store.isLasting;
+    chat.#show(chat.#conversation);
+    return chat;
+  }
+
+  constructor() {
+    this.#composer = new Composer({
+      send: (text) => this.#send(text),
+      stop: () => this.#stop(),
+      again: () => document.querySelector(".message.user:nth-last-child(-n+2) .actions .edit")?.click(),
+    });
+    find("compare").addEventListener("click", () => this.#compare());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.target.closest("dialog, .editing, #list")) this.#stop();
+      if (event.key.toLowerCase() === "o" && event.ctrlKey && event.shiftKey) {
+        event.preventDefault();
+        this.#restart();
+      }
+    });
+    setInterval(() => this.#lanes.some((one) => one.isBusy) && this.#save(), SAVED);
+  }
+
+  // Ask for the models again, and offer those that can talk: `servables` may say that one cannot.
+  // Whether there is one.
+  async refreshModels(servables) {
+    const silent = servables.filter((row) => row.model?.can_generate === false).map((row) => row.name);
+    try {
+      const found = await (await call("v1/models")).json();
+      this.#models = found.data.filter((one) => !silent.includes(one.id));
+    } catch (error) {
+      if (!(error instanceof Refused)) return this.#models.length > 0; // the live view says that nobody answers
+      this.#models = [];
+    }
+    if (!this.#models.some((one) => one.id === this.#conversation.lanes[0].model) && !this.#conversation.title) {
+      this.#conversation.lanes[0].model = "";
+    }
+    for (const lane of this.#lanes) lane.setModels(this.#models);
+    find("compare").hidden = this.#conversation.lanes.length > 1;
+    return this.#models.length > 0;
+  }
+
+  async #send(text) {
+    const conversation = this.#conversation;
+    this.#composer.text = "";
+    ask(conversation, text);
+    const answered = await Promise.all(this.#lanes.map((one) => one.answer()));
+    if (!answered.some(Boolean)) this.#takeBack(conversation, text);
+    if (conversation === this.#conversation && !document.activeElement.matches("input, textarea")) this.#composer.focus();
+  }
+
+  // A question that nobody has answered is where it was typed again, and not part of what was said.
+  #takeBack(conversation, text) {
+    for (const lane of conversation.lanes) lane.messages.pop();
+    touch(conversation);
+    if (conversation.lanes[0].messages.length) this.#store.put(conversation);
+    else this.#forgetEmpty(conversation);
+    if (conversation !== this.#conversation) return;
+    for (const lane of this.#lanes) lane.render();
+    this.#composer.text ||= text;
+  }
+
+  #forgetEmpty(conversation) {
+    this.#list.all = this.#list.all.filter((one) => one !== conversation);
+    this.#list.show();
+    this.#store.remove(conversation.id);
+  }
+
+  #stop() {
+    for (const lane of this.#lanes) lane.stop();
+  }
+
+  #show(conversation) {
+    this.#stop();
+    this.#conversation = conversation;
+    const isTwo = conversation.lanes.length > 1;
+    this.#lanes = conversation.lanes.map((data) => this.#lane(conversation, data));
+    for (const lane of this.#lanes) lane.setModels(this.#models);
+    find("lanes").replaceChildren(...this.#lanes.map((one) => one.element));
+    for (const lane of this.#lanes) lane.render(); // now that it has a size, to its end
+    find("compare").hidden = isTwo;
+    document.body.classList.remove("listing");
+    this.#busy();
+    this.#list.show(conversation);
+    this.#composer.focus();
+  }
+
+  #lane(conversation, data) {
+    return new LaneView(data, {
+      settings: () => this.#settings.values,
+      changed: () => this.#changed(conversation),
+      busy: () => this.#busy(),
+      explain: (error) => this.#explain(error),
+      suggest: (text) => {
+        this.#composer.text = text;
+        this.#composer.focus();
+      },
+      place: conversation.lanes.indexOf(data) + 1,
+      close: conversation.lanes.length > 1 ? () => this.#close(data) : null,
+    });
+  }
+
+  #busy() {
+    this.#composer.isBusy = this.#lanes.some((one) => one.isBusy);
+    if (this.#composer.isBusy) this.#settings.mark(null);
+  }
+
+  #changed(conversation) {
+    keep("model", conversation.lanes[0].model);
+    if (!this.#list.all.includes(conversation) && !conversation.lanes[0].messages.length) return;
+    touch(conversation);
+    this.#list.keep(conversation);
+    this.#store.put(conversation);
+  }
+
+  #save() {
+    touch(this.#conversation);
+    this.#list.keep(this.#conversation);
+    this.#store.put(this.#conversation);
+  }
+
+  #explain(error) {
+    this.#settings.mark(error.field ?? null);
+    if (!(error instanceof Unusable)) return error.message;
+    const said = { name: this.#settings.label(error.field), value: error.value, reason: error.message };
+    return error.expected === "number" ? t("no.number", said) : t("no.json", said);
+  }
+
+  #forget(conversation) {
+    this.#store.remove(conversation.id);
+    if (conversation === this.#conversation) this.#restart();
+  }
+
+  #restart() {
+    this.#show(start(recall("model", "")));
+  }
+
+  // The same questions to another model, beside the first.
+  #compare() {
+    const [first] = this.#conversation.lanes;
+    const other = this.#models.find((one) => one.id !== first.model) ?? this.#models[0];
+    this.#conversation.lanes.push({ model: other?.id ?? "", messages: structuredClone(first.messages) });
+    this.#show(this.#conversation);
+  }
+
+  #close(data) {
+    this.#conversation.lanes = this.#conversation.lanes.filter((one) => one !== data);
+    this.#changed(this.#conversation);
+    this.#show(this.#conversation);
+  }
+}

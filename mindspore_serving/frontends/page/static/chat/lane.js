@@ -1,0 +1,188 @@
+// The column of one model: which it is, what was said, and the answer that comes.
+
+import { iconButton, make } from "../make.js";
+import { number, t } from "../texts.js";
+import { resultForm } from "./calls.js";
+import { edit, openCalls, remove, rewind } from "./conversation.js";
+import { MessageView } from "./message_view.js";
+import { read } from "./reading.js";
+import { begin, isEmpty } from "./reply.js";
+import { toRequest } from "./request.js";
+import { welcome } from "./welcome.js";
+
+const NEAR = 60; // pixels from the end, as which it counts
+
+export class LaneView {
+  element = make("section", "lane");
+  #data;
+  #hooks;
+  #models = [];
+  #views = [];
+  #running = null; // AbortController of the answer that comes
+  #select = make("select", "model");
+  #count = make("span", "hint");
+  #log = make("div", "log");
+  #error = make("div", "failure");
+
+  // `data` is a lane of a conversation.  Of `hooks`, `settings()` gives those of the chat, `changed()`
+  // is called when messages are others, `busy()` when answers begin and end, `explain(error)` gives
+  // words, `suggest(text)` puts a question where people type, `place` is 1 or 2, and `close`, if there is one, ends the lane.
+  constructor(data, hooks) {
+    this.#data = data;
+    this.#hooks = hooks;
+    this.#select.setAttribute("aria-label", t("model"));
+    this.#select.addEventListener("change", () => this.#choose());
+    const head = make("div", "lane-head");
+    head.append(this.#select, this.#count);
+    if (hooks.close) head.append(iconButton("close", t("compare.close"), hooks.close));
+    this.#log.setAttribute("role", "log");
+    this.#log.setAttribute("aria-label", t("conversation"));
+    this.#log.tabIndex = 0;
+    this.#error.setAttribute("role", "alert");
+    this.element.append(head, this.#log, this.#error);
+    this.render();
+  }
+
+  get isBusy() {
+    return this.#running !== null;
+  }
+
+  // `models` are those that can talk: {id, max_model_len}.
+  setModels(models) {
+    this.#models = models;
+    const names = models.map((one) => one.id);
+    this.#data.model ||= names[0] ?? "";
+    const gone = names.includes(this.#data.model) || !this.#data.model ? [] : [new Option(t("model.gone", { name: this.#data.model }), this.#data.model)];
+    this.#select.replaceChildren(...gone, ...names.map((name) => new Option(name)));
+    this.#select.value = this.#data.model;
+    this.#show();
+  }
+
+  stop() {
+    this.#running?.abort();
+  }
+
+  // Ask for the next answer, or for more of the last.  Whether anything came.
+  async answer(isContinued = false) {
+    this.fail(null);
+    let message;
+    try {
+      const body = toRequest(this.#data, this.#hooks.settings(), isContinued);
+      message = this.#begin(isContinued, body);
+      this.#setRunning(new AbortController());
+      await read(body, message, this.#running.signal, () => this.#show());
+    } catch (error) {
+      if (error.name !== "AbortError") this.#failed(message, error);
+    }
+    this.#setRunning(null);
+    const isAnswered = message !== undefined && !isEmpty(message);
+    if (message && !isAnswered) this.#data.messages.pop();
+    this.render();
+    this.#hooks.changed();
+    return isAnswered;
+  }
+
+  // Say what is wrong, just above where people type; null if nothing is.
+  fail(error) {
+    this.#error.replaceChildren();
+    if (error === null) return;
+    this.#error.append(make("p", "", this.#hooks.explain(error)), iconButton("close", t("error.close"), () => this.fail(null)));
+  }
+
+  render() {
+    const { messages } = this.#data;
+    this.#views = messages.map((one, at) => new MessageView(one, this.isBusy ? {} : this.#acts(one, at)));
+    this.#log.replaceChildren(...this.#views.map((one) => one.element));
+    const calls = this.isBusy ? [] : openCalls(this.#data);
+    if (calls.length) this.#log.append(this.#results(calls));
+    if (!messages.length) this.#log.append(welcome(this.#hooks.suggest));
+    if (this.isBusy) this.#views.at(-1).isComing = true;
+    this.#log.scrollTop = this.#log.scrollHeight;
+    this.#showCount();
+  }
+
+  #begin(isContinued, body) {
+    const { messages, model } = this.#data;
+    if (!isContinued) messages.push(begin(model));
+    const message = messages.at(-1);
+    if (isContinued) Object.assign(message, { times: undefined, error: "", mark: "stopped" });
+    if (!body.logprobs) delete message.tokens;
+    return message;
+  }
+
+  #failed(message, error) {
+    if (message) message.error = this.#hooks.explain(error);
+    this.fail(error);
+  }
+
+  #setRunning(running) {
+    this.#running = running;
+    this.#log.setAttribute("aria-busy", running !== null); // read out when it is complete
+    if (running) this.render();
+    this.#hooks.busy();
+  }
+
+  // What has come: laid out once per picture, as a fast model says more words than there are pictures.
+  #show() {
+    if (!this.isBusy) return this.#showCount();
+    const isAtEnd = this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR;
+    this.#views.at(-1).showSoon(() => {
+      if (isAtEnd) this.#log.scrollTop = this.#log.scrollHeight;
+    });
+  }
+
+  #showCount() {
+    this.element.setAttribute("aria-label", t("lane", { place: this.#hooks.place, model: this.#data.model }));
+    const usage = this.#data.messages.findLast((one) => one.usage)?.usage;
+    const most = this.#models.find((one) => one.id === this.#data.model)?.max_model_len;
+    const used = usage ? usage.prompt + usage.completion : 0;
+    this.#count.textContent = most ? t("context", { used: number(used), most: number(most) }) : "";
+  }
+
+  #acts(message, at) {
+    const isLast = at === this.#data.messages.length - 1;
+    const acts = { remove: () => this.#change(() => remove(this.#data, at)) };
+    if (message.role === "assistant" || isLast) acts.redo = () => this.#redo(at);
+    if (message.role !== "tool") acts.edit = () => this.#edit(at);
+    if (isLast && message.role === "assistant" && message.content && !message.calls) acts.resume = () => this.answer(true);
+    return acts;
+  }
+
+  async #redo(at) {
+    const gone = rewind(this.#data, at);
+    if (!(await this.answer())) this.#change(() => this.#data.messages.push(...gone));
+  }
+
+  #edit(at) {
+    const message = this.#data.messages[at];
+    const isQuestion = message.role === "user";
+    this.#views[at].edit((text) => {
+      if (text === null || !text.trim()) return this.render();
+      if (!isQuestion) return this.#change(() => Object.assign(message, { content: text, tokens: undefined }));
+      this.#change(() => edit(this.#data, at, text.trim()));
+      this.answer();
+    }, isQuestion ? t("message.resend") : t("save"));
+  }
+
+  #results(calls) {
+    const line = make("div", "message tool");
+    const send = (results) => {
+      this.#data.messages.push(...results);
+      this.answer();
+    };
+    line.append(resultForm(calls, send));
+    return line;
+  }
+
+  #change(act) {
+    act();
+    this.render();
+    this.#hooks.changed();
+  }
+
+  #choose() {
+    this.#data.model = this.#select.value;
+    this.#showCount();
+    this.#hooks.changed();
+  }
+}

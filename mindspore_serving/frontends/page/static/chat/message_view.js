@@ -1,0 +1,127 @@
+// One message on the page, with what can be done to it.
+
+import { copyButton } from "../copy.js";
+import { button, iconButton, make } from "../make.js";
+import { t } from "../texts.js";
+import { describe } from "../timing.js";
+import { showCall } from "./calls.js";
+import { MarkdownView } from "./markdown.js";
+import { ProbabilityView } from "./probabilities.js";
+
+// What can be done, in this order: a picture and the key of its name.
+const ACTIONS = {
+  redo: ["redo", "message.redo"],
+  resume: ["go", "message.continue"],
+  edit: ["edit", "message.edit"],
+  remove: ["trash", "message.delete"],
+};
+
+export class MessageView {
+  element;
+  #message;
+  #body = make("div", "body");
+  #said; // a view of the content
+  #thought = null;
+  #frame = 0;
+
+  // `acts` are functions by the names of ACTIONS, of which a message has those that are given, and
+  // `save(text)` for the text after an edit.
+  constructor(message, acts) {
+    this.#message = message;
+    this.element = make("div", `message ${message.role}`);
+    const who = { user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
+    this.element.append(make("span", "who", who), this.#body);
+    this.#said = viewOf(message);
+    this.#body.append(this.#said.node);
+    this.show();
+    this.#body.append(...notes(message));
+    if (Object.keys(acts).length) this.element.append(this.#bar(acts));
+  }
+
+  set isComing(value) {
+    this.element.classList.toggle("coming", value);
+  }
+
+  // Show what has come by now, with the next picture of the screen.
+  showSoon(after) {
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0;
+      this.show(false);
+      after();
+    });
+  }
+
+  show(isLast = true) {
+    const { content, tokens, reasoning } = this.#message;
+    if (this.#said instanceof MarkdownView && tokens) this.#change(new ProbabilityView());
+    this.#said.show(this.#said instanceof ProbabilityView ? tokens : content, isLast);
+    if (reasoning) this.#think(reasoning);
+  }
+
+  // Let a person change the text; `save` gets it.
+  edit(save, label) {
+    const area = make("textarea", "edit");
+    area.value = this.#message.content;
+    area.setAttribute("aria-label", t("message.edit"));
+    const done = () => save(area.value);
+    const row = make("div", "row");
+    row.append(button(label, done, "main"), button(t("cancel"), () => save(null)));
+    area.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") save(null);
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) done();
+    });
+    this.element.classList.add("editing");
+    this.element.replaceChildren(area, row);
+    area.style.height = `${area.scrollHeight + 2}px`;
+    area.focus();
+  }
+
+  #change(view) {
+    this.#said.node.replaceWith(view.node);
+    this.#said = view;
+  }
+
+  #think(text) {
+    if (!this.#thought) {
+      const box = make("details", "thought");
+      this.#thought = make("div");
+      box.append(make("summary", "", t("reasoning")), this.#thought);
+      this.#body.prepend(box);
+    }
+    this.#thought.textContent = text;
+  }
+
+  #bar(acts) {
+    const bar = make("div", "actions");
+    bar.append(copyButton(() => this.#message.content, t("message.copy")));
+    for (const [name, [picture, key]] of Object.entries(ACTIONS)) {
+      if (acts[name]) bar.append(iconButton(picture, t(key), acts[name], name));
+    }
+    bar.append(make("span", "numbers", describe(this.#message)));
+    return bar;
+  }
+}
+
+// Answers are Markdown, or coloured tokens; other texts are as they were typed.
+function viewOf({ role, tokens }) {
+  if (role !== "assistant") return new PlainView();
+  return tokens ? new ProbabilityView() : new MarkdownView();
+}
+
+class PlainView {
+  node = make("div", "said plain");
+
+  show(text) {
+    this.node.textContent = text;
+  }
+}
+
+const MARKS = { stopped: "mark.stopped", length: "mark.length" };
+
+function notes({ calls, mark, error, role }) {
+  if (role !== "assistant") return [];
+  const found = (calls ?? []).map(showCall);
+  if (error) found.push(make("p", "error", error));
+  else if (MARKS[mark]) found.push(make("p", "note", t(MARKS[mark])));
+  return found;
+}

@@ -1,0 +1,36 @@
+// Settings of the chat, and sets of them under a name.  Pure.
+
+import { NUMBERS } from "./request.js";
+
+export const TEXTS = ["system", "stop", "schema", "tools"];
+export const DEFAULTS = {
+  ...Object.fromEntries([...TEXTS, ...NUMBERS].map((name) => [name, ""])),
+  logprobs: false,
+};
+
+// Those that are always there change numbers only; "" is as the server has it.
+export const BUILT_IN = {
+  default: {},
+  exact: { temperature: "0" },
+  balanced: { temperature: "0.7", top_p: "0.9" },
+  creative: { temperature: "1.1", top_p: "0.95" },
+};
+
+export function applyBuiltIn(settings, name) {
+  const none = Object.fromEntries(NUMBERS.map((one) => [one, ""]));
+  return { ...settings, ...none, ...BUILT_IN[name] };
+}
+
+// Settings from what the browser kept, which another version of the page may have written.
+export function toSettings(kept) {
+  const made = { ...DEFAULTS };
+  for (const [name, value] of Object.entries(kept ?? {})) {
+    if (typeof value === typeof made[name]) made[name] = value;
+  }
+  return made;
+}
+
+// What differs from the server's defaults, as [name, value].
+export function changes(settings) {
+  return Object.entries(settings).filter(([name, value]) => value !== DEFAULTS[name] && String(value).trim());
+}

@@ -1,0 +1,76 @@
+// The body of a request for the next answer of a lane.  Pure.
+
+export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"];
+
+// What cannot be sent: `field` is that of the settings, `value` what it holds, `expected` "number" or
+// "json".
+export class Unusable extends Error {
+  constructor(field, value, expected, reason = "") {
+    super(reason);
+    Object.assign(this, { field, value, expected });
+  }
+}
+
+// `settings` are texts as they were typed: the server says what is out of range.  Throws Unusable
+// for what is no number, or no JSON.
+export function toRequest(lane, settings, isContinued = false) {
+  const system = settings.system.trim();
+  const body = {
+    model: lane.model,
+    messages: [...(system ? [{ role: "system", content: system }] : []), ...toMessages(lane.messages)],
+    stream: true,
+    stream_options: { include_usage: true },
+    ...sampling(settings),
+  };
+  if (settings.stop.trim()) body.stop = settings.stop.split("\n").filter(Boolean);
+  const isColoured = settings.logprobs && (!isContinued || lane.messages.at(-1).tokens);
+  if (isColoured) Object.assign(body, { logprobs: true, top_logprobs: 5 });
+  if (settings.schema.trim()) body.response_format = toFormat(json("schema", settings.schema));
+  if (settings.tools.trim()) body.tools = toTools(json("tools", settings.tools));
+  if (isContinued) Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+  return body;
+}
+
+// A question that was not answered is not carried along, unless it is the last.
+export function toMessages(messages) {
+  const isDropped = (all, at) => all[at].role === "user" && all[at + 1]?.role === "user";
+  const isFailed = (one) => one.role === "assistant" && one.error && !one.content && !one.calls;
+  const kept = messages.filter((one) => !isFailed(one));
+  return kept.filter((_, at) => !isDropped(kept, at)).map(toMessage);
+}
+
+function toMessage({ role, content, calls, callId }) {
+  if (role === "tool") return { role, content, tool_call_id: callId };
+  if (!calls?.length) return { role, content };
+  const toCall = ({ id, name, arguments: given }) => ({ id, type: "function", function: { name, arguments: given } });
+  return { role, content: content || null, tool_calls: calls.map(toCall) };
+}
+
+function sampling(settings) {
+  const found = {};
+  for (const name of NUMBERS) {
+    const text = settings[name].trim();
+    if (!text) continue;
+    if (!Number.isFinite(Number(text))) throw new Unusable(name, text, "number");
+    found[name] = Number(text);
+  }
+  return found;
+}
+
+function json(field, text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Unusable(field, text, "json", error.message);
+  }
+}
+
+function toFormat(schema) {
+  return { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
+}
+
+// A list of tools, or one; each as OpenAI has them, or the function alone.
+function toTools(given) {
+  const all = Array.isArray(given) ? given : [given];
+  return all.map((one) => (one?.function ? one : { type: "function", function: one }));
+}

@@ -1,0 +1,48 @@
+// Conversations in the browser's own database.  Where it refuses (a private window), they last as
+// long as the page, and `isLasting` is false.
+
+const NAME = "mindspore-serving";
+const TABLE = "conversations";
+
+export class Store {
+  isLasting = true;
+  #database = null;
+
+  // All conversations, the one that was changed last first.
+  async open() {
+    try {
+      this.#database = await opened();
+      const all = await this.#do("readonly", (table) => table.getAll());
+      return all.sort((one, other) => other.changed - one.changed);
+    } catch {
+      this.isLasting = false;
+      return [];
+    }
+  }
+
+  async put(conversation) {
+    await this.#do("readwrite", (table) => table.put(conversation));
+  }
+
+  async remove(id) {
+    await this.#do("readwrite", (table) => table.delete(id));
+  }
+
+  #do(mode, act) {
+    if (!this.#database) return Promise.resolve([]);
+    return asked(act(this.#database.transaction(TABLE, mode).objectStore(TABLE)));
+  }
+}
+
+function opened() {
+  const request = indexedDB.open(NAME, 1);
+  request.onupgradeneeded = () => request.result.createObjectStore(TABLE, { keyPath: "id" });
+  return asked(request);
+}
+
+function asked(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+}

@@ -1,0 +1,91 @@
+// The live view: asks GET servables once a second while somebody looks.
+
+import { Refused, call } from "../api.js";
+import { keep, recall } from "../kept.js";
+import { t } from "../texts.js";
+import { inOrder, keyOf, rowsOf } from "./past.js";
+import { ServablePanel } from "./servable_panel.js";
+
+const PERIOD = 1000; // milliseconds
+const SPANS = { minute: [60000, "span.minute"], ten: [600000, "span.ten"], hour: [3600000, "span.hour"] };
+const find = (id) => document.getElementById(id);
+
+export class LiveView {
+  #panels = new Map();
+  #past = null; // rows by servable, once they have come
+  #timer = 0;
+  #asking = false;
+  #changed;
+
+  // `changed` is called with all servables when others are there than before.
+  constructor(changed) {
+    this.#changed = changed;
+    find("span").append(...Object.entries(SPANS).map(([name, [, key]]) => new Option(t(key), name)));
+    find("span").value = recall("span", "minute");
+    find("span").addEventListener("change", () => {
+      keep("span", find("span").value);
+      this.#draw();
+    });
+    document.addEventListener("visibilitychange", () => this.look());
+    this.look();
+  }
+
+  // Look now, and then once a second.
+  async look() {
+    clearTimeout(this.#timer);
+    if (document.hidden || this.#asking) return;
+    const began = performance.now();
+    this.#asking = true;
+    try {
+      const signal = AbortSignal.timeout(10 * PERIOD);
+      const { servables } = await (await call("servables", { signal })).json();
+      this.#past ??= rowsOf(await (await call("servables/history", { signal })).json());
+      this.#show(inOrder(servables), performance.now());
+      tell(t("connected"), "good");
+    } catch (error) {
+      tell(error instanceof Refused ? error.message : t("unreachable"), "bad");
+    }
+    this.#asking = false;
+    const left = Math.max(PERIOD - (performance.now() - began), 100);
+    this.#timer = setTimeout(() => this.look(), left);
+  }
+
+  #show(servables, now) {
+    const before = [...this.#panels.keys()].join();
+    const keys = servables.map(keyOf);
+    for (const [key, panel] of this.#panels) {
+      if (keys.includes(key)) continue;
+      panel.element.remove();
+      this.#panels.delete(key);
+    }
+    for (const row of servables) this.#panel(row, now).show(row, now);
+    find("nothing").hidden = servables.length > 0;
+    this.#draw();
+    if (before === keys.join()) return;
+    this.#panels = new Map(keys.map((key) => [key, this.#panels.get(key)]));
+    find("servables").append(...[...this.#panels.values()].map((one) => one.element));
+    this.#changed(servables);
+  }
+
+  #panel(row, now) {
+    const key = keyOf(row);
+    if (!this.#panels.has(key)) {
+      this.#panels.set(key, new ServablePanel(row));
+      for (const past of this.#past.get(key) ?? []) this.#panels.get(key).remember(past.row, now - past.age);
+      this.#past.delete(key);
+    }
+    return this.#panels.get(key);
+  }
+
+  #draw() {
+    const [span, key] = SPANS[find("span").value];
+    for (const panel of this.#panels.values()) panel.draw(span, t(key));
+  }
+}
+
+function tell(text, kind) {
+  const state = find("state");
+  if (state.textContent === text) return; // or screen readers would say it every second
+  state.textContent = text;
+  state.className = kind;
+}

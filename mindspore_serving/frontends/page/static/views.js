@@ -1,0 +1,31 @@
+// Which part of the page is shown: the one that the address names behind its #.
+
+const NAMES = [...document.querySelectorAll("#views a")].map((one) => one.hash.slice(1));
+
+export class Views {
+  #first = "chat"; // what is shown if the address names nothing
+
+  constructor() {
+    addEventListener("hashchange", () => this.#show());
+    this.#show();
+  }
+
+  // Whether there is a model to talk to; without one the chat is not offered.
+  offerChat(isThere) {
+    document.body.dataset.chat = isThere ? "yes" : "no";
+    this.#first = isThere ? "chat" : NAMES[1];
+    this.#show();
+  }
+
+  #show() {
+    const asked = location.hash.slice(1);
+    if (asked && !NAMES.includes(asked) && document.body.dataset.view) return; // a place in a view
+    const canBe = NAMES.includes(asked) && !(asked === "chat" && document.body.dataset.chat === "no");
+    const shown = canBe ? asked : this.#first;
+    document.body.dataset.view = shown;
+    for (const link of document.querySelectorAll("#views a")) {
+      if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+  }
+}

@@ -1,0 +1,42 @@
+"""Errors as clients of Text Embeddings Inference read them: status, text and type."""
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from mindspore_serving.core.llm_messages import RequestRefused
+from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
+from mindspore_serving.frontends.openai.errors import to_failure
+from mindspore_serving.frontends.tgi.errors import WrongBody
+
+
+class OtherModel(InvalidInputs):
+    """The model is of another kind than the route, or there is none."""
+
+
+def to_response(error: Exception) -> Response:
+    """The answer to a request that ended with `error`, which is being handled."""
+    if isinstance(error, WrongBody):
+        return error.to_response()
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=499)
+    failure = to_failure(error)
+    status, kind = _kind(error, failure.status)
+    headers = {"retry-after": failure.retry_after} if failure.retry_after else None
+    body = msgspec.json.encode({"error": failure.text, "error_type": kind})
+    return Response(body, status, headers, "application/json")
+
+
+def _kind(error: Exception, status: int) -> tuple[int, str]:
+    """The status and the type of error."""
+    if isinstance(error, Overloaded) or status == 429:
+        return 429, "Overloaded"
+    if isinstance(error, OtherModel):
+        return 424, "Backend"
+    if isinstance(error, RequestRefused) and error.refused.reason == "empty":
+        return 400, "Empty"
+    if isinstance(error, RequestRefused | InvalidField | InvalidInputs):
+        return 413, "Validation"
+    if status == 503:
+        return 503, "Unhealthy"
+    return (status if status in (404, 413, 504) else 424), "Backend"

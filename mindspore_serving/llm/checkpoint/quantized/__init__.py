@@ -1,0 +1,1 @@
+"""Quantised checkpoints of other software: which tensors make a matrix, and what they stand for."""

@@ -1,0 +1,159 @@
+"""compressed-tensors: integers of 4 and 8 bits in words, int8, and float8.
+
+    pack-quantized    weight_packed int32 [outputs, inputs * bits / 32], weight_shape,
+                      weight_zero_point int32 [outputs * bits / 32, groups]
+    int-quantized     weight int8 [outputs, inputs], weight_zero_point int8
+    float-quantized   weight float8, as `float8` has it
+
+and weight_scale: one number, [outputs, 1] or [outputs, groups].  Words have integers less the least
+one.  What a module is follows from its tensors: `targets` and `ignore` say the same.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.quantized import float8
+from mindspore_serving.llm.checkpoint.quantized.gptq import groups_of
+from mindspore_serving.llm.checkpoint.quantized.grouped import Grouped, fields
+from mindspore_serving.llm.checkpoint.quantized.parts import Array, Parts, QuantizedTensor, Words
+
+FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+MIXED = ("mixed-precision", "dense")  # of which each group has a format of its own
+FLOAT8 = "compressed-tensors FP8"
+BITS = {"int": (4, 8), "float": (8,)}
+
+
+def check_compressed(config: Mapping[str, Any]) -> Words:
+    """What it is, in words.  Raises StartError for a format, bits or a transform that is not
+    read."""
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise StartError("config.json has compressed-tensors without config_groups")
+    for key in ("sparsity_config", "transform_config"):
+        if config.get(key) and config[key] != {"format": "dense"}:
+            raise StartError(
+                f"config.json has compressed-tensors with {key}, which is not supported"
+            )
+    kinds = [_check_group(name, group, config) for name, group in groups.items()]
+    return Words(", ".join(dict.fromkeys(kinds)), any(kind != FLOAT8 for kind in kinds))
+
+
+def _check_group(name: str, group: Any, config: Mapping[str, Any]) -> str:
+    where = f"config.json has compressed-tensors whose {name}"
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(weights, dict):
+        raise StartError(f"{where} has no weights")
+    kind = group.get("format") or config.get("format")
+    if kind not in (*FORMATS, *MIXED):
+        raise StartError(f"{where} has format {kind!r}, expected one of {', '.join(FORMATS)}")
+    bits, numbers = weights.get("num_bits"), weights.get("type") or "int"
+    if numbers not in BITS or type(bits) is not int or bits not in BITS[numbers]:
+        raise StartError(
+            f"{where} has {bits!r} bits of type {numbers!r}, expected int of 4 or 8, or float of 8"
+        )
+    if numbers == "float":
+        return FLOAT8
+    activations = "A8" if group.get("input_activations") else "A16"
+    size = weights.get("group_size")
+    return f"compressed-tensors W{bits}{activations}, {groups_of(size)}"
+
+
+def compressed(parts: Parts, config: Mapping[str, Any]) -> QuantizedTensor:
+    """Raises StartError naming a tensor that is missing or does not fit the others."""
+    parts.drop(*float8.INPUT_SCALES, "input_zero_point", "input_global_scale", "output_zero_point")
+    if parts.has("weight_packed"):
+        return _packed(parts)
+    if parts.dtype("weight") == "I8":
+        return _int8(parts)
+    blocks = [_structure(group) for group in config["config_groups"].values()]
+    block = next((one for one in blocks if one), None)
+    return float8.fp8(parts, {"weight_block_size": block})
+
+
+def _structure(group: Mapping[str, Any]) -> Any:
+    found = group["weights"].get("block_structure")
+    if isinstance(found, str):  # "128x128", of older files
+        return [int(part) if part.isdigit() else 0 for part in found.split("x")]
+    return found
+
+
+def _packed(parts: Parts) -> QuantizedTensor:
+    words = parts.matrix("weight_packed", ("I32",))
+    shape = [int(size) for size in parts.take("weight_shape", ("I64", "I32"), (2,))]
+    outputs, inputs = shape
+    bits = next((n for n in (4, 8) if words.shape == (outputs, inputs * n / 32)), 0)
+    if not bits:
+        raise parts.wrong("weight_packed", f"expected words of 4 or 8 bits for weights {shape}")
+    groups, scales = _scales(parts, outputs, inputs)
+    return Grouped(
+        shape=(outputs, inputs),
+        bits=bits,
+        groups=groups,
+        rows=lambda some: words[some].view(np.uint8),
+        scales=scales,
+        zeros=_zeros(parts, (outputs, groups), bits),
+        index=_index(parts, inputs, groups),
+    ).tensor("W4A16" if bits == 4 else "W8A16", words)
+
+
+def _index(parts: Parts, inputs: int, groups: int) -> Array | None:
+    """The group of each input, None if they follow each other."""
+    if not parts.has("weight_g_idx"):
+        return None
+    index = parts.take("weight_g_idx", ("I32", "I64"), (inputs,))
+    if (index == -1).all():  # of a module that was not reordered
+        return None
+    if index.min() < 0 or index.max() >= groups:
+        found = f"has groups {index.min()} to {index.max()}, expected 0 to {groups - 1}"
+        raise parts.wrong("weight_g_idx", found)
+    return index
+
+
+def _int8(parts: Parts) -> QuantizedTensor:
+    values = parts.matrix("weight", ("I8",))
+    outputs, inputs = values.shape
+    groups, scales = _scales(parts, outputs, inputs)
+    return Grouped(
+        shape=(outputs, inputs),
+        bits=8,
+        groups=groups,
+        rows=lambda some: values[some].view(np.uint8) ^ np.uint8(0x80),
+        scales=scales,
+        zeros=_zeros(parts, (outputs, groups), 8),
+    ).tensor("INT8", values)
+
+
+def _scales(parts: Parts, outputs: int, inputs: int) -> tuple[int, Callable[[], Array]]:
+    """How many groups of inputs there are, and what gives their scales [outputs, groups]."""
+    found = parts.take("weight_scale", ("F32", "F16", "BF16"))
+    groups = found.shape[1] if found.ndim == 2 else 1
+    if groups < 1 or inputs % groups:
+        raise parts.wrong("weight_scale", f"expected groups that divide {inputs} inputs")
+    numbers = parts.numbers("weight_scale", (outputs, groups), (outputs,), (), (1,), (1, 1))
+    is_single = found.size == 1
+
+    def scales() -> Array:
+        some = numbers().reshape(-1, groups)
+        return some.repeat(outputs, 0) if is_single else np.ascontiguousarray(some)
+
+    return groups, scales
+
+
+def _zeros(parts: Parts, shape: tuple[int, int], bits: int) -> Callable[[], Array]:
+    """What gives the zeros [outputs, groups] as unsigned integers; in the middle if none are
+    stored."""
+    middle, leaf = 1 << (bits - 1), "weight_zero_point"
+    if not parts.has(leaf):
+        return lambda: np.full(shape, middle, np.uint8)
+    outputs, groups = shape
+    if parts.dtype(leaf) == "I32":
+        words = parts.take(leaf, ("I32",), (-(-outputs * bits // 32), groups))
+        return lambda: np.ascontiguousarray(fields(words.T, bits)[:, :outputs].T)
+    shapes = [shape, (outputs,), (), (1,), (1, 1)]
+    stored = parts.take(leaf, ("I8",), *shapes)
+    return lambda: np.broadcast_to(
+        (stored.reshape(-1, groups).astype(np.int16) + middle).astype(np.uint8), shape
+    )

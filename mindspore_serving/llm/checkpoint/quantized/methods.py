@@ -1,0 +1,125 @@
+"""Which quantised formats there are, by the name that configurations have for them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_optional_json
+from mindspore_serving.llm.checkpoint.quantized import mxfp4
+from mindspore_serving.llm.checkpoint.quantized.bitsandbytes import (
+    bitsandbytes,
+    check_bitsandbytes,
+)
+from mindspore_serving.llm.checkpoint.quantized.compressed_tensors import (
+    check_compressed,
+    compressed,
+)
+from mindspore_serving.llm.checkpoint.quantized.float8 import KINDS, check_fp8, fp8
+from mindspore_serving.llm.checkpoint.quantized.gptq import awq, check_awq, check_gptq, gptq
+from mindspore_serving.llm.checkpoint.quantized.parts import Parts, QuantizedTensor, Words
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
+
+Config: TypeAlias = Mapping[str, Any]
+Tensors: TypeAlias = dict[str, StoredTensor]
+
+OURS = "mindspore_serving"  # of a checkpoint that `llm.quantize` wrote
+GGUF = "gguf"  # of a GGUF file with quantised tensors
+# Files beside config.json that older writers made in place of its quantization_config.
+OLDER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A format.
+
+    `check` says in words what a configuration means, or refuses it.  `build` makes a matrix of the
+    tensors of a module, if it has one of the `leaves`, of one of their types if those are named.
+    """
+
+    check: Callable[[Config], Words]
+    leaves: Mapping[str, tuple[str, ...]]
+    build: Callable[[Parts, Config], QuantizedTensor] | None
+
+
+METHODS: dict[str, Method] = {
+    "gptq": Method(check_gptq, {"qweight": ()}, gptq),
+    "awq": Method(check_awq, {"qweight": ()}, awq),
+    "fp8": Method(check_fp8, {"weight": KINDS}, fp8),
+    "fbgemm_fp8": Method(check_fp8, {"weight": KINDS}, fp8),
+    "compressed-tensors": Method(
+        check_compressed, {"weight_packed": (), "weight": ("I8", *KINDS)}, compressed
+    ),
+    "bitsandbytes": Method(check_bitsandbytes, {"weight": ("U8", "I8")}, bitsandbytes),
+    "mxfp4": Method(mxfp4.check_mxfp4, {}, None),
+}
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """config.json, with what a file beside it says of the quantisation; empty if there is none."""
+    config = read_optional_json(directory / CONFIG)
+    if not config or quantization_of(config):
+        return config
+    for name, method in OLDER_FILES.items():
+        found = read_optional_json(directory / name)
+        if found:
+            return {**config, "quantization_config": {"quant_method": method, **found}}
+    return config
+
+
+def quantization_of(config: Config) -> Config:
+    """What config.json says of the checkpoint's quantisation; empty for floats."""
+    found = config.get("quantization_config") or config.get("compression_config") or {}
+    return found if isinstance(found, dict) else {"quant_method": found}
+
+
+def describe(config: Config) -> Words:
+    """A checkpoint of another format in words; no text for others.  Raises StartError for a format
+    that is not read."""
+    found = quantization_of(config)
+    if not found or found.get("quant_method") in (OURS, GGUF):
+        return Words("", is_kept=False)
+    return _method(found).check(found)
+
+
+def present(config: Config, tensors: Tensors) -> Tensors:
+    """`tensors` with each quantised matrix in place of the tensors that it is stored in.
+
+    Nothing is decoded.  Raises StartError for a format that is not read, and naming a tensor that
+    is missing or does not fit the others.
+    """
+    if not describe(config).text:
+        return tensors
+    options = quantization_of(config)
+    method = _method(options)
+    result = dict(tensors)
+    for name, stored in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        dtypes = method.leaves.get(leaf)
+        is_matrix = dtypes is not None and (not dtypes or stored.dtype in dtypes)
+        if method.build is not None and is_matrix:
+            parts = Parts(module, tensors)
+            matrix = method.build(parts, options)
+            for taken in parts.taken:
+                del result[taken]
+            result[f"{module}.weight"] = matrix
+        elif method.build is None and name.endswith(mxfp4.BLOCKS):
+            stem = name.removesuffix(mxfp4.BLOCKS)
+            result |= mxfp4.experts_of(stem, tensors)
+            del result[name], result[stem + mxfp4.SCALES]
+    return result
+
+
+def _method(options: Config) -> Method:
+    name = options.get("quant_method")
+    if not isinstance(name, str) or name not in METHODS:
+        near = get_close_matches(str(name), METHODS, 1, 0.5)
+        hint = f"; near it: {near[0]}" if near else ""
+        raise StartError(
+            f"config.json has quant_method {name!r}, which is not supported{hint} (supported: "
+            f"{', '.join(METHODS)}); take the model's float checkpoint and quantise it with "
+            "mindspore_serving.llm.quantize"
+        )
+    return METHODS[name]

@@ -1,0 +1,189 @@
+"""SentencePiece's `tokenizer.model` as the tokenizer.json of the `tokenizers` library.
+
+Read as the metadata that GGUF files have of the same tokenizer.  The file is a protobuf message,
+ModelProto, of which the fields that matter are described here.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
+    NORMAL,
+    SPACE,
+    USER,
+    Json,
+    added_token,
+    tokenizer_of,
+)
+from mindspore_serving.llm.checkpoint.model_files import read_optional_json
+
+MAX_BYTES = 64 * 2**20
+PACKAGE = "mindspore_serving.sentencepiece"
+_STRING, _BYTES, _FLOAT, _INT32, _BOOL, _MESSAGE = 9, 12, 2, 5, 8, 11  # types of protobuf
+# Message -> field -> (number, type, whether it is repeated, default or message).
+MESSAGES: dict[str, dict[str, tuple[int, int, bool, str]]] = {
+    "Piece": {
+        "piece": (1, _STRING, False, ""),
+        "score": (2, _FLOAT, False, ""),
+        "type": (3, _INT32, False, "1"),
+    },
+    "Trainer": {
+        "model_type": (3, _INT32, False, "1"),
+        "byte_fallback": (35, _BOOL, False, ""),
+        "unk_id": (40, _INT32, False, "0"),
+        "bos_id": (41, _INT32, False, "1"),
+        "eos_id": (42, _INT32, False, "2"),
+    },
+    "Normalizer": {
+        "precompiled_charsmap": (2, _BYTES, False, ""),
+        "add_dummy_prefix": (3, _BOOL, False, "true"),
+        "remove_extra_whitespaces": (4, _BOOL, False, "true"),
+        "escape_whitespaces": (5, _BOOL, False, "true"),
+    },
+    "Model": {
+        "pieces": (1, _MESSAGE, True, "Piece"),
+        "trainer_spec": (2, _MESSAGE, False, "Trainer"),
+        "normalizer_spec": (3, _MESSAGE, False, "Normalizer"),
+    },
+}
+NAME = "tokenizer.model"
+# tokenizer_class of tokenizer_config.json, where ids are those of the file.
+CLASSES = (
+    "", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "InternLMTokenizer",
+    "InternLM2Tokenizer", "BaichuanTokenizer", "T5Tokenizer", "PreTrainedTokenizer",
+)  # fmt: skip
+UNIGRAM, BPE = 1, 2  # model_type
+KINDS = {UNIGRAM: "t5", BPE: "llama"}  # GGUF's names
+
+
+class SentencePieceFile:
+    """One file.  `metadata` has what a GGUF file's `tokenizer.ggml.*` has; `cleaning` are the
+    normalizers before its own."""
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        """`options` are those of tokenizer_config.json.  Raises StartError naming the file and what
+        is wrong or not supported."""
+        self.path = path
+        self._options = options
+        if path.stat().st_size > MAX_BYTES:
+            raise StartError(f"{path} is over {MAX_BYTES} bytes")
+        model = _model_class()()
+        try:
+            model.ParseFromString(path.read_bytes())
+        except DecodeError:
+            model.Clear()
+        if not model.pieces:
+            raise StartError(f"{path} is no SentencePiece model; a tokenizer.json is needed")
+        self.metadata = self._metadata(model)
+        self.is_bpe = model.trainer_spec.model_type == BPE
+        self.cleaning = _cleaning(model.normalizer_spec)
+
+    def array(self, key: str) -> list[Any]:
+        return list(self.metadata[key])
+
+    def _metadata(self, model: Any) -> dict[str, Any]:
+        trainer, normalizer = model.trainer_spec, model.normalizer_spec
+        kind = KINDS.get(trainer.model_type)
+        if kind is None or not normalizer.escape_whitespaces:
+            raise StartError(
+                f"{self.path} is a SentencePiece model of type {trainer.model_type}, expected BPE "
+                "or unigram with escaped spaces; a tokenizer.json is needed"
+            )
+        found = {
+            "model": kind,
+            "tokens": [piece.piece for piece in model.pieces],
+            "scores": [piece.score for piece in model.pieces],
+            "token_type": [_type(piece) for piece in model.pieces],
+            "unknown_token_id": trainer.unk_id,
+            "bos_token_id": trainer.bos_id,
+            "eos_token_id": trainer.eos_id,
+            "add_space_prefix": normalizer.add_dummy_prefix,
+        }
+        given = {key: self._options.get(key) for key in ("add_bos_token", "add_eos_token")}
+        found |= {key: value for key, value in given.items() if value is not None}
+        return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+
+
+def _type(piece: Any) -> int:
+    """Of a piece; those with marked spaces are found once the text's spaces are marked."""
+    is_marked = piece.type == USER and SPACE in piece.piece
+    return NORMAL if is_marked else int(piece.type)
+
+
+def _cleaning(normalizer: Any) -> list[Json]:
+    """What is done to a text before its spaces are marked."""
+    found: list[Json] = []
+    if normalizer.precompiled_charsmap:
+        table = b64encode(normalizer.precompiled_charsmap).decode()
+        found.append({"type": "Precompiled", "precompiled_charsmap": table})
+    if normalizer.remove_extra_whitespaces:
+        for pattern, content in ((r"\A +| +\z", ""), (" {2,}", " ")):
+            found.append({"type": "Replace", "pattern": {"Regex": pattern}, "content": content})
+    return found
+
+
+def _spaced(file: SentencePieceFile) -> Json:
+    """A space before the text alone, not behind each special token, as the format's library does;
+    files with `legacy` were made when the library of transformers did the latter."""
+    has_prefix = file.metadata["tokenizer.ggml.add_space_prefix"]
+    mark = {"type": "Metaspace", "replacement": SPACE, "split": False}
+    mark["prepend_scheme"] = "first" if has_prefix else "never"
+    return {"normalizer": {"type": "Sequence", "normalizers": []}, "pre_tokenizer": mark}
+
+
+def tokenizer_from(directory: Path) -> Json:
+    """The tokenizer.json that `directory`/tokenizer.model means, with the tokens that the files
+    beside it add.  Raises StartError naming the file that is broken or not supported."""
+    options = read_optional_json(directory / "tokenizer_config.json")
+    kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
+    if kind not in CLASSES:
+        raise StartError(
+            f"{directory} has a tokenizer.model alone, and a tokenizer_class {kind!r}, whose ids "
+            f"may differ from it; expected one of {', '.join(filter(None, CLASSES))}, or a "
+            "tokenizer.json: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
+        )
+    file = SentencePieceFile(directory / NAME, options)
+    result = tokenizer_of(file)
+    if file.is_bpe and not options.get("legacy"):
+        result |= _spaced(file)
+    result["normalizer"]["normalizers"][:0] = file.cleaning
+    added = {one["id"]: one for one in result["added_tokens"]}
+    path = directory / "added_tokens.json"
+    for content, index in read_optional_json(path).items():
+        added[_id(path, index)] = added_token(index, content, is_special=False)
+    for index, one in (options.get("added_tokens_decoder") or {}).items():
+        number = _id(directory / "tokenizer_config.json", index)
+        added[number] = {**added_token(number, "", is_special=False), **one}
+    result["added_tokens"] = [one for _, one in sorted(added.items())]
+    return result
+
+
+def _id(path: Path, value: object) -> int:
+    text = str(value)
+    if not text.isdecimal() or len(text) > 9:
+        raise StartError(f"{path} has a token with {value!r}, expected an id")
+    return int(text)
+
+
+@lru_cache(maxsize=1)
+def _model_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name=f"{PACKAGE}.proto", package=PACKAGE)
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind, is_repeated, more) in fields.items():
+            added: Any = message.field.add(name=field, number=number)
+            added.type, added.label = kind, 3 if is_repeated else 1
+            if kind == _MESSAGE:
+                added.type_name = f".{PACKAGE}.{more}"
+            elif more:
+                added.default_value = more
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Model"))

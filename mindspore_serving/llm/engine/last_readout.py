@@ -1,0 +1,78 @@
+"""What is made of the last token's state, of a model whose tokens see only what is before them: a
+vector, a classifier's logits, or how much likelier the model says "yes" than "no".
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import find_config
+from mindspore_serving.llm.checkpoint.pooling import MODULES, Pooling, read_pooling
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.heads import Head, open_linear
+from mindspore_serving.llm.engine.labels import Labels
+from mindspore_serving.llm.engine.readout import Classifier, Readout, check_head, score_labels
+from mindspore_serving.llm.models import classifies
+from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.step import Runner
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+LAST = ("lasttoken",)
+TOKENS = ("no", "yes")  # of Qwen3-Reranker, where config.json names none
+
+
+def open_last_readout(
+    directory: Path, runner: Runner, config: EngineConfig, tokenizer: Tokenizer | None
+) -> Readout:
+    """Of the model in `directory`, which `runner` computes.  Raises StartError: files that are
+    broken or contradict each other, a runtime without states, pooling of other tokens."""
+    described = find_config(directory)
+    is_classifier = classifies(described)
+    if (is_classifier or config.ranking) and not runner.hidden_size:
+        raise StartError("the runtime gives no states to score with; take openvino or torch")
+    if is_classifier:
+        return _classifier(Checkpoint.open(directory), runner.hidden_size)
+    if config.ranking:
+        return _ranker(open_arranged(directory), tokenizer)
+    if runner.hidden_size and (directory / MODULES).is_file():
+        return _pooling(directory, runner.hidden_size)
+    return Pooling(LAST)
+
+
+def _pooling(directory: Path, hidden_size: int) -> Pooling:
+    found = read_pooling(directory, hidden_size)
+    if found.modes != LAST:
+        modes = ", ".join(found.modes)
+        raise StartError(
+            f"{directory / MODULES} has pooling {modes}, expected lasttoken: of a model that "
+            "generates only the last token has seen the whole text"
+        )
+    return found
+
+
+def _classifier(checkpoint: Checkpoint, hidden_size: int) -> Classifier:
+    head = open_linear(checkpoint, "score")
+    check_head(head, hidden_size)
+    return Classifier(Pooling(LAST, normalizes=False), head, score_labels(checkpoint.config, head))
+
+
+def _ranker(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> Classifier:
+    """The logit of one word over that of another, of which the sigmoid is the chance among both."""
+    config = checkpoint.config
+    if config.get("final_logit_softcapping"):
+        raise StartError("ranking is of no use with final_logit_softcapping in config.json")
+    words = config.get("classifier_from_token") or TOKENS
+    if tokenizer is None:
+        raise StartError("ranking needs the model's tokenizer.json")
+    found = [tokenizer.token_id(str(word)) for word in words]
+    ids = [token for token in found if token is not None]
+    if len(ids) != 2 or len(found) != 2:
+        raise StartError(f"ranking is by the tokens {list(words)}, expected two of tokenizer.json")
+    is_tied = config.get("tie_word_embeddings") and not checkpoint.has("lm_head.weight")
+    table = checkpoint.f32("model.embed_tokens.weight" if is_tied else "lm_head.weight")
+    no, yes = table[ids]
+    weight = np.ascontiguousarray(yes - no)
+    head = Head(lambda states: (states @ weight)[:, None], 1)
+    return Classifier(Pooling(LAST, normalizes=False), head, Labels((str(words[1]),)))

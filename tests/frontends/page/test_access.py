@@ -1,0 +1,84 @@
+"""axe-core finds nothing wrong with the page: every state, three sizes, light and dark."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.cli.talking import Talking
+from tests.frontends.page.browser import Browser
+from tests.frontends.page.chatting import ask, ended, finished, streamed
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.torch,
+    pytest.mark.skipif(
+        find_spec("axe_core_python") is None, reason="axe-core-python is not installed"
+    ),
+]
+COMPLETIONS = "/v1/chat/completions"
+ANSWER = """# Title
+**bold** `code` [web](https://web.invalid/) $x$
+
+- one
+
+```python
+print()
+```
+
+| a | b |
+|---|---|
+| 1 | 2 |"""
+RUN = """
+axe.run(document, {resultTypes: ['violations'], runOnly: %s}).then((found) =>
+  found.violations.map((one) => [one.id, one.nodes[0].html.slice(0, 150)]))
+"""
+
+
+def check(page: Browser, state: str) -> None:
+    """All rules in light, and those of colours in dark."""
+    size = page.evaluate("[innerWidth, innerHeight]")
+    for scheme, rules in (("light", "undefined"), ("dark", "['color-contrast']")):
+        page.look(*size, scheme)
+        assert page.evaluate(RUN % rules) == [], f"{state}, {scheme}"
+
+
+def show(page: Browser, view: str) -> None:
+    page.evaluate(f"location.hash = '#{view}'")
+    page.until(f"document.body.dataset.view === '{view}'")
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 780), (768, 1000), (1280, 800)])
+def test_axe_finds_nothing(browser: Browser, server: Talking, width: int, height: int) -> None:
+    import axe_core_python
+
+    browser.look(width, height)
+    browser.open(server.url)
+    browser.until("document.body.dataset.chat === 'yes'")
+    browser.evaluate((Path(axe_core_python.__file__).parent / "axe.min.js").read_text() + ";0")
+    check(browser, "no conversation")
+    answer = streamed({"reasoning_content": "hm"}, {"content": ANSWER})
+    browser.answer(COMPLETIONS, 200, answer, "text/event-stream")
+    ask(browser, "Show me")
+    finished(browser)
+    check(browser, "an answer")
+    browser.answer(COMPLETIONS, 400, '{"error": {"message": "too hot", "param": "temperature"}}')
+    ask(browser, "Again")
+    ended(browser)
+    browser.excuse()  # Chromium logs the status
+    browser.evaluate("document.getElementById('compare').click()")
+    check(browser, "an error, two models")
+    browser.evaluate("document.getElementById('open-settings').click()")
+    check(browser, "settings")
+    browser.evaluate("document.getElementById('settings').close()")
+    show(browser, "call")
+    browser.evaluate("document.querySelector('#call-form .main').click()")
+    browser.until("document.querySelector('#reply').children.length > 1")
+    browser.complaints.clear()  # the example may be refused
+    check(browser, "a call")
+    show(browser, "live")
+    opened = (
+        "document.querySelectorAll('.card, .card details').forEach((one) => { one.open = true })"
+    )
+    browser.evaluate(opened)
+    check(browser, "live")

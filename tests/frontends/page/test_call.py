@@ -1,0 +1,81 @@
+"""Calling a classic servable by the form of the page, in a real Chromium."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.talking import Talking
+from tests.frontends.page.browser import Browser
+from tests.frontends.page.chatting import choose
+from tests.waiting import PATIENCE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+DOUBLE = "model/words:double"
+
+
+@pytest.fixture
+def form(browser: Browser, server: Talking) -> Browser:
+    """That of the method "double"."""
+    browser.open(f"{server.url}/#call")
+    browser.until("document.querySelectorAll('#method option').length > 2")
+    choose(browser, "#method", DOUBLE)
+    fill(browser, "1.5")
+    return browser
+
+
+def fill(form: Browser, text: str) -> None:
+    form.click(".input textarea")
+    form.evaluate("document.activeElement.select()")
+    form.type(text)
+
+
+def test_a_filled_form_is_answered_by_a_table(form: Browser) -> None:
+    form.click("#call-form .main")
+    form.until("document.querySelector('#reply td')")
+    assert form.text("#reply table").split() == ["y", "3"]
+    assert form.text("#reply .hint").startswith("status 200")
+
+
+def test_what_a_servable_refuses_is_said(form: Browser) -> None:
+    fill(form, '{"no": "number"}')
+    form.click("#call-form .main")
+    form.until("document.querySelector('#reply .error')")
+    assert form.evaluate("document.querySelector('#reply .error').role") == "alert"
+    assert form.text("#reply .error")
+    form.complaints.clear()  # Chromium logs the status, if there is one
+
+
+COMMANDS = {
+    "curl": ["bash", "-c"],
+    "python": [sys.executable, "-c"],
+    "javascript": ["node", "--input-type=module", "-e"],
+}
+
+
+@pytest.mark.parametrize(
+    ("language", "tool", "said"),
+    [
+        ("curl", "curl", '{"instances":[{"y":3.0}]}'),
+        ("python", sys.executable, "{'instances': [{'y': 3.0}]}"),
+        ("javascript", "node", "{ instances: [ { y: 3 } ] }"),
+    ],
+)
+def test_the_shown_program_makes_the_same_call(
+    form: Browser, language: str, tool: str, said: str
+) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    form.click(f"[data-language={language}]")
+    command = [*COMMANDS[language], form.text("#program")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.replace("\n", "").replace(" ", "") == said.replace(" ", "")
+
+
+def test_numbers_that_are_a_picture_are_drawn(form: Browser) -> None:
+    rows = [[(x + y) / 20 for x in range(10)] for y in range(10)]
+    form.answer(f"/{DOUBLE}", 200, json.dumps({"instances": [{"heat": rows}]}))
+    form.click("#call-form .main")
+    form.until("document.querySelector('#reply canvas')?.width === 10")
