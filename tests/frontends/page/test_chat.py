@@ -52,7 +52,8 @@ def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Ta
     assert len(text) > 100
     numbers = page.text(".log > :last-child .numbers")
     assert re.fullmatch(
-        r"[\d,]+ tokens · [\d.,k]+ tokens/s · first after [\d.]+ m?s · prompt \d+( \(\d+ cached\))?",
+        r"[\d,]+ tokens · [\d.,k]+ tokens/s · first after [\d.]+ m?s"
+        r" · prompt \d+( \(\d+ cached\))?",
         numbers,
     )
 
