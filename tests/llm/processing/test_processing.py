@@ -23,6 +23,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC
+from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.processing.answer_format import (
     AnswerFormat,
     AnswerParser,
@@ -49,7 +50,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def processor(tokenizer):
     card = replace(HERMES, vocab_size=tokenizer.vocab_size, can_embed=True)
-    return Processor(tokenizer, ChatTemplate(TEMPLATE), card)
+    return Processor(tokenizer, ChatTemplate(TEMPLATE), card, AdapterNames(("tuned",)).find)
 
 
 # --- the format of an answer ------------------------------------------------------------------
@@ -116,11 +117,10 @@ def test_a_prompt_is_prepared_with_all_that_the_engine_wants(processor, tokenize
     assert prepared.options == {
         "priority": 3,
         "cache_salt": "s",
-        "adapter": 0,
         "grammar": None,
         "continues": True,
     }
-    assert processor.prepare(Generate(prompt=[5, 6], adapter="tuned")).options["adapter"] == 1
+    assert processor.prepare(Generate(prompt=[5, 6], adapter="tuned")).adapter == "tuned"
 
 
 def test_a_chat_sees_its_tools_without_what_no_model_reads(processor):

@@ -66,7 +66,9 @@ def captured(path: Path, most: int = MOST, **options: Any) -> tuple[TorchRunner,
 def answers(runner: TorchRunner, num_requests: int) -> tuple[dict[str, list[int]], int]:
     """COUNT tokens or fewer for each of some requests that come two steps after each other, and
     how often a sequence was preempted."""
-    config = EngineConfig(max_num_seqs=MOST, max_num_batched_tokens=32, block_size=BLOCK)
+    config = EngineConfig(
+        max_num_seqs=MOST, max_num_batched_tokens=32, block_size=BLOCK, num_speculative_tokens=0
+    )
     engine = Engine(runner, None, config)
     waiting = list(enumerate(checkpoints.prompts(num_requests, longest=40)))
     said: dict[str, list[int]] = defaultdict(list)
