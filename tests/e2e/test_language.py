@@ -45,6 +45,10 @@ def double(x):
 LONG = {"max_tokens": 4000, "parameters": '{"ignore_eos": true}'}
 
 
+# Without guesses every token is a piece of its own, so pieces can be compared.
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "num_speculative_tokens": 0}
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
@@ -57,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(place: Path) -> Iterator[Calls]:
     """A language model twice, alone and as a stage, and a classic servable behind one port."""
-    model = config(place, "chatty", llm_options={"dtype": "f32", "kv_cache_memory": 8 << 20})
+    model = config(place, "chatty", llm_options=OPTIONS)
     with serving(place, model, config(place, "asker"), config(place, "plain")) as found:
         yield found
 

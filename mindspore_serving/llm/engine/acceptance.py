@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 from mindspore_serving.llm.engine.suffix_index import Draft
 
-_PRIORS = (0.1, 0.25, 0.5, 0.7, 0.85, 0.92, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
+_PRIORS = (0.1, 0.2, 0.4, 0.7, 0.85, 0.92, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
 _FORCED = len(_PRIORS) - 1
 _WEIGHT = 2.0  # of a prior, in guesses
 _KEPT = 0.9  # of what was counted, with each guess that is counted
-_LEAST_GAIN = 1.02  # in tokens per second, for which guesses are made
+_LEAST_GAIN = 1.05  # in tokens per second, for which guesses are made
 
 
 class Acceptance:
