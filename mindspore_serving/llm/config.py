@@ -32,8 +32,9 @@ class EngineConfig:
             launches its operators one by one; runtime "mindspore" only.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
-            verified in one step; 0 none; None: 16, but 0 with `graph_mode`, which would compile
-            graphs for them.
+            verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
+            since a text would change with what was guessed; also 0 with `graph_mode`, which would
+            compile graphs for them.
         adaptive_speculation: guess only as many as raise tokens per second, by what was measured;
             without it as many as there are.
         max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
@@ -119,11 +120,10 @@ class EngineConfig:
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
-    @property
-    def most_guesses(self) -> int:
-        """Of a sequence in a step."""
+    def most_guesses(self, *, is_rounded: bool) -> int:
+        """Of a sequence in a step; `is_rounded` as of a `Runner`."""
         if self.num_speculative_tokens is None:
-            return 0 if self.graph_mode else _MOST_GUESSES
+            return 0 if self.graph_mode or is_rounded else _MOST_GUESSES
         return self.num_speculative_tokens
 
 

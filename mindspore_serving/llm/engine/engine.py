@@ -61,10 +61,10 @@ class Engine:
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self.max_model_len = min(longest, config.max_model_len or longest)
-        self.config = config
+        self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation, self._clock = Speculation(config, make_drafter), clock
+        self._speculation = Speculation(config, make_drafter, is_rounded=runner.is_rounded)
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(

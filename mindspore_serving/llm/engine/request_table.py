@@ -25,7 +25,10 @@ class RequestTable:
     def add(self, request: Request, sequence: Sequence) -> None:
         """Add a request with its first branch; the others are pending."""
         self._requests[request.request_id] = request
-        guesser = self._speculation.begin(request.prompt_ids, sequence.scope)
+        shows_numbers = request.params.logprobs is not None
+        guesser = self._speculation.begin(
+            request.prompt_ids, sequence.scope, shows_numbers=shows_numbers
+        )
         self.branches[sequence] = Branch(request, 0, sequence, guesser)
 
     def find(self, request_id: str) -> tuple[Request, list[Branch]] | None:

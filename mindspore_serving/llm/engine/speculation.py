@@ -166,17 +166,26 @@ class Guessing(Protocol):
 class Speculation:
     """Decides how many tokens of each answer a step guesses, and counts what was right."""
 
-    def __init__(self, config: EngineConfig, make_drafter: MakeDrafter | None = None) -> None:
-        self.most = config.most_guesses
+    def __init__(
+        self,
+        config: EngineConfig,
+        make_drafter: MakeDrafter | None = None,
+        *,
+        is_rounded: bool = False,
+    ) -> None:
+        self.most = config.most_guesses(is_rounded=is_rounded)
         self.num_guesses = self.num_right = 0
         self._config = config
         self._make_drafter = make_drafter or self._make_suffix_drafter
         self._recent = RecentAnswers(config)
         self._cost = StepCost()
 
-    def begin(self, prompt: list[int], scope: Scope) -> Guesser | None:
-        """Of an answer to `prompt`; None if nothing is guessed."""
-        return Guesser(self._make_drafter(prompt, scope)) if self.most else None
+    def begin(self, prompt: list[int], scope: Scope, *, shows_numbers: bool) -> Guesser | None:
+        """Of an answer to `prompt`; None if nothing is guessed: as long as the operator has not
+        asked for guesses, not where log-probabilities are shown, whose last digits change."""
+        if not self.most or (shows_numbers and self._config.num_speculative_tokens is None):
+            return None
+        return Guesser(self._make_drafter(prompt, scope))
 
     def end(self, scope: Scope, answer: list[int]) -> None:
         """An answer ended: others may go on as it did."""

@@ -61,6 +61,7 @@ class LimitedRunner:
     """A base of runners: the numbers that an engine reads."""
 
     hidden_size = 0
+    is_rounded = False
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._limits = limits

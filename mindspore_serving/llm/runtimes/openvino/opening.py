@@ -146,6 +146,7 @@ class OpenVINORunner:
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
+        self.is_rounded = weights.precision != "f32"
         self.base = base
         self._kept = weights.kept  # the arrays that the compiled model's constants refer to
         self._requests: list[Any] = [compiled.create_infer_request()]

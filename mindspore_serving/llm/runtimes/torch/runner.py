@@ -129,6 +129,7 @@ class TorchRunner(LimitedRunner):
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
+        self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
