@@ -46,7 +46,7 @@ def _as_worker(agent: dict[str, Any]) -> dict[str, Any]:
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
     node = "(here)" if row["node"] == "" else row["node"]
-    where = (node, row["pid"], row["device"], row["state"], row.get("python", ""))
+    where = (node, row["pid"], row["device"], row["state"], row.get("python") or None)
     cells = (servable["name"], servable["version"], *where)
     return ["-" if cell is None else str(cell) for cell in cells]
 

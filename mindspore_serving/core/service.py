@@ -121,8 +121,9 @@ class Control(Protocol):
         """As `describe`, and how busy each is: requests, latencies, a language model's engine."""
         ...
 
-    def history(self) -> dict[str, Any]:
-        """Numbers of `observe` over the last hour, for JSON: rows of each servable version."""
+    def history(self) -> Callable[[], dict[str, Any]]:
+        """Gives, on any thread and in some milliseconds, the numbers of `observe` over the last
+        hour, for JSON: rows of each servable version."""
         ...
 
     def language_models(self) -> list[tuple[str, int, ModelCard]]:

@@ -71,6 +71,14 @@ class History:
             if key in self._kept or len(self._kept) < MOST_SERVABLES:
                 self._kept.setdefault(key, _Past()).add(now, row)
 
+    def copy(self) -> "History":
+        """As it is now, for another thread."""
+        copied = History(self._observe)
+        copied._kept = {
+            key: _Past(past.times[:], past.numbers[:]) for key, past in self._kept.items()
+        }
+        return copied
+
     def show(self, now: float) -> dict[str, Any]:
         """All of it, for JSON: `columns` names the numbers of a row behind its age."""
         servables = [

@@ -1,7 +1,8 @@
 """The `Control` of the master: what runs, how busy it is, and whether it takes requests."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
@@ -71,8 +72,8 @@ class Overview:
     def observe(self) -> list[dict[str, Any]]:
         return [status.observe(one, self._workers(one.deployment)) for one in self._registry]
 
-    def history(self) -> dict[str, Any]:
-        return self.past.show(time.monotonic())
+    def history(self) -> Callable[[], dict[str, Any]]:
+        return partial(self.past.copy().show, time.monotonic())
 
     def _workers(self, deployment: Deployment) -> Sequence[WorkerSupervisor]:
         found = (one.workers for one in self._deployed if one.deployment == deployment)

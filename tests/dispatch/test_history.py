@@ -42,6 +42,15 @@ def test_it_keeps_so_many_servables_and_forgets_those_that_are_gone() -> None:
     assert [one["name"] for one in past.show(1.0)["servables"]] == names
 
 
+def test_a_copy_stays_as_it_was() -> None:
+    past = History(lambda: [row()])
+    past.look(0.0)
+    copied = past.copy()
+    past.look(1.0)
+    assert len(copied.show(1.0)["servables"][0]["rows"]) == 1
+    assert len(past.show(1.0)["servables"][0]["rows"]) == 2
+
+
 def test_a_classic_servable_has_no_numbers_of_an_engine() -> None:
     past = History(lambda: [row()])
     past.look(0.0)

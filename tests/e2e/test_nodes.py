@@ -138,9 +138,11 @@ def test_status_shows_a_line_for_each_worker(start_cluster):
     serve(made, num_parallel_workers=2)
     shown = run([*SERVING, "status", "--http", f"127.0.0.1:{made.calls.http}"], made.directory)
     header, *lines = [line.split() for line in shown.stdout.splitlines()]
-    assert header == ["servable", "version", "node", "pid", "device", "state"]
-    wanted = [["toy", "1", r["node"] or "(here)", str(r["pid"]), "-", "ready"] for r in made.rows()]
-    assert lines == wanted
+    assert header == ["servable", "version", "node", "pid", "device", "state", "python"]
+    assert lines == [
+        ["toy", "1", row["node"] or "(here)", str(row["pid"]), "-", "ready", "-"]
+        for row in made.rows()
+    ]
     assert {line[2] for line in lines} == {"(here)", "one"}
     assert shown.returncode == 0
 

@@ -101,7 +101,7 @@ def remove(name: str) -> Callable[[Path], None]:
     [
         (remove("config.json"), "has no config.json"),
         (remove("tokenizer.json"), "tokenizer.json does not exist"),
-        (remove("model.safetensors"), "have to be converted to safetensors first"),
+        (remove("model.safetensors"), r"has no \*.safetensors"),
         (lambda path: (path / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be read"),
         (change(id2label={"0": "a"}), "1 labels, but the checkpoint's classifier has 3 outputs"),
         (change(id2label={"1": "a", "2": "b", "3": "c"}), "id2label in config.json has no '0'"),

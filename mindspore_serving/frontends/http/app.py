@@ -62,7 +62,9 @@ def own_routes(
         return JSONResponse({"servables": control.observe()})
 
     async def history(_: HttpRequest) -> Response:
-        return Response(msgspec.json.encode(control.history()), media_type="application/json")
+        found = control.history()
+        body = await on_thread("history", lambda: msgspec.json.encode(found()))
+        return Response(body, media_type="application/json")
 
     async def show_metrics(_: HttpRequest) -> Response:
         body = await on_thread("metrics", partial(metrics().render, has_process=True))

@@ -152,6 +152,6 @@ def test_experts_that_are_not_chosen_are_not_computed(root, name, layers):
     from mindspore_serving.llm.runtimes.openvino import opening as openvino
 
     runner = openvino.open_runner(built(root, name), CONFIG)
-    nodes = runner._request.get_compiled_model().get_runtime_model().get_ops()
+    nodes = runner._requests[0].get_compiled_model().get_runtime_model().get_ops()
     kinds = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
     assert kinds.count("GatherMatmul") == 3 * layers
