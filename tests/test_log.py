@@ -50,6 +50,7 @@ def settings(monkeypatch):
     for name in list(os.environ):
         if name.startswith(NAMES):
             monkeypatch.delenv(name)
+    monkeypatch.setattr(log, "_changed_level", None)  # a server of another test may have one
 
     def use(**values):
         for name, value in values.items():

@@ -10,6 +10,7 @@ from mindspore_serving.frontends.sites import SiteRules
 _LANGUAGE = (  # routes of language models, beside "/"
     *("/v1/", "/v2/", "/models/", "/serving/", "/generate", *OLLAMA),
     *("/tokenize", "/detokenize", "/chat_tokenize", "/invocations"),
+    *("/embed", "/predict", "/rerank", "/similarity", "/score", "/classify"),
 )
 OPEN_PATHS = (  # for everybody
     *("/health", "/livez", "/readyz"),

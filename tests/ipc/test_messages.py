@@ -33,6 +33,7 @@ TO_WORKER = [
     m.CallReply(REPLY),
     m.Exit(),
     m.LogLevel("0"),
+    m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [
     m.Ready(2, [METHOD], {"a.mindir": MODEL}),
@@ -43,6 +44,7 @@ TO_MASTER = [
     m.Done([], [0, 65536]),
     m.Call("add", 1, ITEM),
     m.Leaving(),
+    m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
     m.Numbers({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),
 ]
 

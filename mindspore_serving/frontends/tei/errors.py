@@ -29,6 +29,8 @@ def to_response(error: Exception) -> Response:
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:
     """The status and the type of error."""
+    if status in (401, 403, 405):
+        return status, "Validation"
     if isinstance(error, Overloaded) or status == 429:
         return 429, "Overloaded"
     if isinstance(error, OtherModel):
