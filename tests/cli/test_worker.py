@@ -58,4 +58,4 @@ def test_status_of_a_server_that_is_not_there_is_an_error(capsys):
 def test_status_shows_a_worker_that_has_no_place_yet():
     row = {"node": None, "pid": None, "device": None, "state": "starting"}
     table = list(status.lines([{"name": "add", "version": 2, "workers": [row]}]))
-    assert table[1].split() == ["add", "2", "-", "-", "-", "starting"]
+    assert table[1].split() == ["add", "2", "-", "-", "-", "starting", "-"]

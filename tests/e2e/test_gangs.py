@@ -215,8 +215,10 @@ def test_the_status_shows_where_each_agent_runs_also_of_a_new_gang(gang):
 
     def expected() -> list[list[str]]:
         ranks = sorted(agents_of(agents).items())
-        rows = [["big", "1", "127.0.0.1", str(pid), str(n), "rank", str(n)] for n, pid in ranks]
-        return [["big", "1", "(here)", str(worker_of(server)), "-", "ready"], *rows]
+        rows = [
+            ["big", "1", "127.0.0.1", str(pid), str(n), "rank", str(n), "-"] for n, pid in ranks
+        ]
+        return [["big", "1", "(here)", str(worker_of(server)), "-", "ready", "-"], *rows]
 
     assert shown() == expected()
     os.kill(agents_of(agents)[1], signal.SIGKILL)

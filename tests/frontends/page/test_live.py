@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, finished, settings
+from tests.frontends.page.chatting import ask, ended, settings
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -40,7 +40,7 @@ def test_the_live_view_shows_what_the_engine_does(page: Browser, server: Talking
     eventually(lambda: highest(page, "KV blocks used") > 0)
     eventually(lambda: highest(page, "Tokens/s") > 1)
     page.press("Escape")
-    finished(page)
+    ended(page)
     page.until("document.querySelector('[data-title=\"Batch size\"] strong').innerText === '0'")
     assert "highest" in chart(page, MODEL, "Prefix cache hits")
     points = page.evaluate(
