@@ -254,4 +254,6 @@ class LanguageModels:
         if missing is not None:
             raise missing
         names = ", ".join(model.name for model in models) or "none"
+        if models and not is_exact and _is_any(name):
+            raise NotFound(f"No model here is made to {purpose}; there is: {names}")
         raise NotFound(f"The model '{name or 'default'}' does not exist; there is: {names}")

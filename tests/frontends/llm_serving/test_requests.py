@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.errors import Overloaded, WorkerUnavailable
+from mindspore_serving.frontends.cohere import routes as cohere_routes
 from mindspore_serving.frontends.llm_serving import routes
 from tests.frontends.tgi.scripted import CARD, HELLO, WHOLE, Server, begun, ended, piece
 
@@ -254,3 +255,12 @@ async def test_a_client_that_leaves_frees_its_request() -> None:
     await server.app(scope, receive, send)
     assert sent[0]["status"] == 499
     assert server.inference.num_cancelled == 1
+
+
+async def test_what_no_model_is_made_for_is_refused_by_what_it_is() -> None:
+    server = Server(cohere_routes, WHOLE, models=[("one", 1, CARD)])
+    for named in ({}, {"model": "default"}):
+        body = {"query": "a", "documents": ["b"], **named}
+        reply = await server.post("/v1/rerank", body)
+        assert reply.status_code == 404
+        assert reply.json() == {"message": "No model here is made to rank; there is: one, poem"}
