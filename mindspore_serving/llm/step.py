@@ -24,6 +24,8 @@ class Row:
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
+    `is_long`: the sequence is, or will be with its next tokens, longer than the runner's
+    `rope_switch`; its keys in the cache must have been computed so as well.
     """
 
     tokens: Sequence[int]
@@ -31,6 +33,7 @@ class Row:
     blocks: Sequence[int]
     num_logits: int
     adapter: int = 0
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Runner(Protocol):
     max_model_len: int
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
+    rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
     is_rounded: bool  # it computes in 16 bits: logits change with what else is in the step
 
     def run(self, step: Step) -> Logits:

@@ -125,7 +125,8 @@ class Embedder:
         """Compute the next piece of a long prompt; its vector comes with the last."""
         end = long.start + self._config.max_num_batched_tokens
         piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
-        step = Step((Row(piece, long.start, long.blocks, int(is_last)),))
+        is_long = self._is_long(long.text)
+        step = Step((Row(piece, long.start, long.blocks, int(is_last), is_long=is_long),))
         try:
             if not is_last:
                 self._runner.run(step)
@@ -140,6 +141,9 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
+    def _is_long(self, text: Text) -> bool:
+        return 0 < self._runner.rope_switch < len(text.ids)
+
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
         self._long = None
@@ -151,7 +155,8 @@ class Embedder:
             return []
         batch = [self._waiting.pop(request_id) for request_id in ids]
         tables = [self._allocate(text) for text in batch]
-        rows = [Row(text.ids, 0, table, 1) for text, table in zip(batch, tables, strict=True)]
+        pairs = zip(batch, tables, strict=True)
+        rows = [Row(one.ids, 0, blocks, 1, is_long=self._is_long(one)) for one, blocks in pairs]
         try:
             vectors = self._embed(Step(tuple(rows)), batch)
         except RunnerLost:

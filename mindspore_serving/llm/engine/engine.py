@@ -70,7 +70,7 @@ class Engine:
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
+        self._scheduler = Scheduler(config, self.num_blocks, self.block_size, runner.rope_switch)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()

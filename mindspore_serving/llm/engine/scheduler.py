@@ -7,6 +7,8 @@ come first, chunks of prompts fill the rest, so that a long prompt does not dela
 A sequence is admitted when the cache has room for all of its tokens.  When there is no block for
 one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of its
 blocks back and waits again; later its tokens are computed anew, except those still in the cache.
+So does one that grows beyond `rope_switch` tokens, where the model has one: all of its keys are
+others from then on.
 
 Decisions only: no clock, no I/O, no model.
 """
@@ -28,7 +30,9 @@ class Scheduler:
     A row's `blocks` are the list of its sequence: valid until the next call of `schedule`.
     """
 
-    def __init__(self, config: EngineConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, config: EngineConfig, num_blocks: int, block_size: int, rope_switch: int = 0
+    ) -> None:
         self.pool = BlockPool(num_blocks)
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
@@ -39,6 +43,7 @@ class Scheduler:
         self.num_cache_hits = 0
         self._config = config
         self._block_size = block_size
+        self._rope_switch = rope_switch
         self._aborted: list[Sequence] = []
 
     @property
@@ -90,6 +95,8 @@ class Scheduler:
             sequence.status = Status.FINISHED
         self._aborted.clear()
         self.admitted.clear()
+        if self._rope_switch:
+            self._restart_outgrown()
         num_preemptions = self.num_preemptions
         plan = Plan(self._config.max_num_batched_tokens)
         self._schedule_decoding(plan)
@@ -161,6 +168,7 @@ class Scheduler:
         pool = self.pool
         if pool.num_free == 0:
             return False
+        self._choose_table(sequence)
         shared: list[int] = []
         if self._config.enable_prefix_caching:
             most = sequence.wanted_from // self._block_size
@@ -206,6 +214,8 @@ class Scheduler:
         """The guesses that fit the step, the sequence and the free blocks."""
         length = len(sequence.tokens)
         count = max(0, min(len(sequence.draft), most, sequence.room))
+        if self._rope_switch and not sequence.is_long:
+            count = min(count, self._rope_switch - length)
         blocks = sequence.blocks
         missing = self._blocks_for(length + count) - len(blocks)
         while missing > 0 and self.pool.num_free:
@@ -214,13 +224,27 @@ class Scheduler:
         return sequence.draft[: min(count, len(blocks) * self._block_size - length)]
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.num_preemptions += 1
+        self._restart(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
         _remove(self.running, sequence)
         self._give_back(sequence)
         sequence.num_computed = 0
         sequence.num_registered = 0
         sequence.draft = []
-        self.num_preemptions += 1
         self.add(sequence)
+
+    def _restart_outgrown(self) -> None:
+        most = self._rope_switch
+        for sequence in [one for one in self.running if len(one.tokens) > most and not one.is_long]:
+            self._restart(sequence)
+
+    def _choose_table(self, sequence: Sequence) -> None:
+        is_long = 0 < self._rope_switch < len(sequence.tokens)
+        if is_long is not sequence.is_long:
+            sequence.is_long = is_long
+            sequence.hashes.clear()
 
     def _register(self, sequence: Sequence) -> None:
         if not self._config.enable_prefix_caching:

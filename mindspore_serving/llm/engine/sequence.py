@@ -34,6 +34,7 @@ class Sequence:
     order: tuple[int, int, int]  # (priority, arrival, index): the least runs first, is kept longest
     salt: str = ""
     adapter: int = 0
+    is_long: bool = False  # its keys are those of a sequence beyond the model's rotary switch
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
     num_computed: int = 0
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
@@ -71,7 +72,7 @@ class Sequence:
         """The chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(*self.scope)
+            previous = hashes[-1] if hashes else hash_root(*self.scope, self.is_long)
             start = index * block_size
             hashes.append(hash_block(previous, self.tokens[start : start + block_size]))
         return hashes[:count]
@@ -85,6 +86,7 @@ class Sequence:
             order=(self.order[0], self.order[1], index),
             salt=self.salt,
             adapter=self.adapter,
+            is_long=self.is_long,
             num_cached=self.num_cached,
             hashes=self.hashes[:],
         )
@@ -110,7 +112,8 @@ class Plan:
     def add(self, sequence: Sequence, tokens: list[int]) -> None:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
-        row = Row(tokens, start, sequence.blocks, max(0, num_logits), sequence.adapter)
+        adapter, is_long = sequence.adapter, sequence.is_long
+        row = Row(tokens, start, sequence.blocks, max(0, num_logits), adapter, is_long)
         self.rows.append(row)
         self.sequences.append(sequence)
         self.budget -= len(tokens)

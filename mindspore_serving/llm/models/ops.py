@@ -78,6 +78,12 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
+    is_long: Tensor | None = None
+
+
+Longer: TypeAlias = tuple[Tensor, Sequence[float]]
+"""`Inputs.is_long`, and the frequencies of tokens that it is 1 for."""
 
 
 class Ops(Protocol):
@@ -130,9 +136,12 @@ class Ops(Protocol):
         ...
 
     def rope_tables(
-        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> Tensor:
-        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`."""
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> Tensor:  # fmt: skip
+        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`.
+
+        Tokens of long sequences have the frequencies of `longer`."""
         ...
 
     def rope(self, x: Tensor, tables: Tensor, num_heads: int, *, pairs: bool = False) -> Tensor:

@@ -24,10 +24,10 @@ class Load(Message, frozen=True, tag=1):
 
 
 class Compute(Message, frozen=True, tag=2):
-    """A step.  A row is (tokens, start, blocks, num_logits)."""
+    """A step.  A row is (tokens, start, blocks, num_logits, adapter, is_long)."""
 
     number: int
-    rows: list[tuple[list[int], int, list[int], int]]
+    rows: list[tuple[list[int], int, list[int], int, int, bool]]
     copies: list[tuple[int, int]]
 
     def step(self) -> Step:
@@ -53,5 +53,8 @@ decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
 
 
 def compute(number: int, step: Step) -> Compute:
-    rows = [(list(r.tokens), r.start, list(r.blocks), r.num_logits) for r in step.rows]
+    rows = [
+        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.is_long)
+        for r in step.rows
+    ]
     return Compute(number, rows, list(step.copies))

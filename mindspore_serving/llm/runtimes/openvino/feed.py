@@ -17,6 +17,7 @@ import openvino as ov
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
+from mindspore_serving.llm.runtimes.openvino.nodes import IS_LONG
 from mindspore_serving.llm.step import Row, Step
 
 Ints = npt.NDArray[np.int32]
@@ -38,6 +39,7 @@ class Buffers:
             "token_ids": (tokens,),
             "positions": (tokens,),
             "rows": (logits,),
+            IS_LONG: (tokens,),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
             "block_indices": (room,),
@@ -58,6 +60,7 @@ class Feed:
         self.request = request
         self._names = names
         self._is_adapted = TOKENS in names
+        self._switches = IS_LONG in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
         self._current: Buffers | None = None
@@ -91,6 +94,8 @@ class Feed:
         arrays["max_context_len"][...] = max(ends)
         _fill_positions(arrays, lengths)
         _fill_rows(arrays, logits)
+        if self._switches:
+            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
         if self._is_adapted:
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
             arrays[ROWS][:, 0] = np.repeat(adapters, logits)

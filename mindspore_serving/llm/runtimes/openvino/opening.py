@@ -66,7 +66,7 @@ def open_runner(
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters)
+    ops = OpenVINOOps(weights, adapts=config.has_adapters, switches=bool(spec.rope.switch))
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
@@ -146,6 +146,7 @@ class OpenVINORunner:
     ) -> None:
         self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
+        self.rope_switch = spec.rope.switch
         self.is_rounded = weights.precision != "f32"
         self.base = base
         self._kept = weights.kept  # the arrays that the compiled model's constants refer to

@@ -17,6 +17,7 @@ from mindspore_serving.llm.models.ops import (
     Clamp,
     Expert,
     Inputs,
+    Longer,
     Ops,
     Routing,
     Weight,
@@ -26,6 +27,7 @@ from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
+    IS_LONG,
     Node,
     expect,
     f32,
@@ -44,13 +46,14 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Ops):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change."""
+    adapters (`lora`) wherever there can be a change; with `switches` it has `Inputs.is_long`."""
 
-    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False, switches: bool = False) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
-        vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
+        names = ("token_ids", "positions", "rows", *([IS_LONG] if switches else []))
+        vectors = {name: self._parameter(name) for name in names}
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
@@ -134,9 +137,10 @@ class OpenVINOOps(Ops):
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
     def rope_tables(
-        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> heads.Tables:
-        return heads.rope_tables(positions, inv_freq, scale)
+        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> heads.Tables:  # fmt: skip
+        return heads.rope_tables(positions, inv_freq, scale, longer)
 
     def rope(self, x: Node, tables: heads.Tables, num_heads: int, *, pairs: bool = False) -> Node:
         return heads.rope(x, tables, num_heads, pairs=pairs)

@@ -161,6 +161,9 @@ def _warm_up(
         ) from error
     if not can_capture:
         return
+    if model.spec.rope.switch:
+        log.warning("no CUDA graphs: rotary positions depend on the length of a sequence")
+        return
     if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")
         return

@@ -129,6 +129,7 @@ class TorchRunner(LimitedRunner):
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
+        self.rope_switch = spec.rope.switch
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
 
@@ -212,15 +213,15 @@ class TorchRunner(LimitedRunner):
 
     def _pass(self, ops: TorchOps, layout: Layout) -> torch.Tensor:
         plan, found = self._path.plan(layout), chosen_adapters(layout)
-        inputs = (layout.token_ids, layout.positions, layout.rows)
+        inputs = (layout.token_ids, layout.positions, layout.rows, layout.is_long)
         places = list(chain.from_iterable(found.values()))
-        token_ids, positions, rows, slots, *rest = upload(
+        token_ids, positions, rows, is_long, slots, *rest = upload(
             [*inputs, layout.slots, *places, *plan.arrays], self._model.device
         )
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         ops.begin(Pass(slots, plan.attention(planned), chosen))
-        return self._decode(ops, Inputs(token_ids, positions, rows))
+        return self._decode(ops, Inputs(token_ids, positions, rows, is_long))
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
