@@ -4,7 +4,8 @@ There are no phases.  Every sequence has tokens that are not computed yet: one w
 many while its prompt is computed.  A step has room for a number of tokens: sequences that decode
 come first, chunks of prompts fill the rest, so that a long prompt does not delay the others.
 
-A sequence is admitted when the cache has room for all of its tokens.  When there is no block for
+A sequence is admitted when the cache has room for all of its tokens.  One whose prompt begins as a
+prompt does that is being computed waits for those blocks, and shares them.  When there is no block for
 one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of its
 blocks back and waits again; later its tokens are computed anew, except those still in the cache.
 So does one that grows beyond `rope_switch` tokens, where the model has one: all of its keys are
@@ -153,13 +154,44 @@ class Scheduler:
                 plan.add_piece(sequence)
 
     def _admit(self, plan: Plan) -> None:
-        while self.waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
-            sequence = self.waiting[0]
+        most, place = self._config.max_num_seqs, 0
+        coming = self._coming_blocks() if self.waiting else {}
+        while place < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
+            sequence = self.waiting[place]
+            self._choose_table(sequence)
+            if coming and self._can_share_later(sequence, coming):
+                place += 1
+                continue
             if not self._allocate(sequence):
                 return  # later ones wait as well, else small ones could starve it
-            del self.waiting[0]
+            del self.waiting[place]
             self._run(sequence)
             plan.add_piece(sequence)
+            self._expect_blocks(sequence, coming)
+
+    def _coming_blocks(self) -> dict[bytes, int]:
+        """The hashes of the blocks of prompts that running sequences have not computed yet, and the
+        priority of the most urgent of those sequences."""
+        coming: dict[bytes, int] = {}
+        for sequence in self.running:
+            if not sequence.is_decoding:
+                self._expect_blocks(sequence, coming)
+        return coming
+
+    def _expect_blocks(self, sequence: Sequence, coming: dict[bytes, int]) -> None:
+        if self._config.enable_prefix_caching:
+            full = len(sequence.tokens) // self._block_size
+            hashes = sequence.hash_blocks(full, self._block_size)
+            for digest in hashes[sequence.num_registered :]:
+                coming.setdefault(digest, sequence.order[0])  # `running` is in order
+
+    def _can_share_later(self, sequence: Sequence, coming: dict[bytes, int]) -> bool:
+        """Whether a sequence that is as urgent computes a block soon that this one needs next."""
+        hashes = sequence.hash_blocks(sequence.wanted_from // self._block_size, self._block_size)
+        found = len(self.pool.find(hashes))
+        if found == len(hashes) or hashes[found] not in coming:
+            return False
+        return coming[hashes[found]] <= sequence.order[0]
 
     def _allocate(self, sequence: Sequence) -> bool:
         """Blocks for all tokens of a waiting sequence, shared where the cache holds them.
@@ -168,7 +200,6 @@ class Scheduler:
         pool = self.pool
         if pool.num_free == 0:
             return False
-        self._choose_table(sequence)
         shared: list[int] = []
         if self._config.enable_prefix_caching:
             most = sequence.wanted_from // self._block_size

@@ -31,6 +31,7 @@ class Runtime:
     opens_rank: str = ""
     has_adapters: bool = False
     has_graph_mode: bool = False
+    is_deterministic: bool = False
     keeps_integers: bool = False
 
 
@@ -46,6 +47,7 @@ RUNTIMES: dict[str, Runtime] = {
         "torch.encoder:open_encoder",
         "torch.opening:open_rank",
         has_adapters=True,
+        is_deterministic=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner"),
@@ -56,6 +58,7 @@ OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
+    "deterministic": lambda row: row.is_deterministic,
     "tensor_parallel": lambda row: bool(row.opens_rank),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}

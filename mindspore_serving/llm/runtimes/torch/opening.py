@@ -36,6 +36,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
+from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
@@ -94,7 +95,11 @@ def open_model(
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
     weights = Weights(checkpoint, dtype, device)
-    return TorchModel(spec, decoder, weights, Adapters(), dtype, kv_dtype, device, group)
+    if config.deterministic:
+        check_deterministic(config, spec, dtype, device)
+    return TorchModel(
+        spec, decoder, weights, Adapters(), dtype, kv_dtype, device, group, config.deterministic
+    )
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -104,6 +109,8 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     """
     spec = model.spec
     layers, base = _load(model, has_adapters=config.has_adapters)
+    if model.is_invariant:
+        check_kernels(model.weights.names())
     kernels = None
     if model.device != "cpu":
         setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)

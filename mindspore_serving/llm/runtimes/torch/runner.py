@@ -38,6 +38,8 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     Frame,
     batch_sizes,
 )
+from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
+from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
@@ -98,8 +100,11 @@ class TorchModel:
     kv_dtype: torch.dtype
     device: str
     group: Group | None = None  # of ranks, of which this is the part of one
+    is_invariant: bool = False  # rows are computed the same whatever the other rows are
 
     def ops(self, cache: PagedCache) -> TorchOps:
+        if self.is_invariant:
+            return InvariantOps(self.weights, cache, self.dtype, self.adapters)
         if self.group is None:
             return TorchOps(self.weights, cache, self.dtype, self.adapters)
         return RankOps(self.weights, cache, self.dtype, self.group, self.spec.vocab_size)
@@ -123,7 +128,8 @@ class TorchRunner(LimitedRunner):
         spec = model.spec
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
-        self._path = path or GatherPath(limits.block_size)
+        default = InvariantPath if model.is_invariant else GatherPath
+        self._path: AttentionPath = path or default(limits.block_size)
         self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
         self._ops: TorchOps | None = model.ops(self._cache)
         self._graphs: DecodeGraphs | None = None
