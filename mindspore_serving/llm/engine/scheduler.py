@@ -5,11 +5,11 @@ many while its prompt is computed.  A step has room for a number of tokens: sequ
 come first, chunks of prompts fill the rest, so that a long prompt does not delay the others.
 
 A sequence is admitted when the cache has room for all of its tokens.  One whose prompt begins as a
-prompt does that is being computed waits for those blocks, and shares them.  When there is no block for
-one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of its
-blocks back and waits again; later its tokens are computed anew, except those still in the cache.
-So does one that grows beyond `rope_switch` tokens, where the model has one: all of its keys are
-others from then on.
+prompt does that is being computed waits for those blocks, and shares them.  When there is no block
+for one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of
+its blocks back and waits again; later its tokens are computed anew, except those still in the
+cache.  So does one that grows beyond `rope_switch` tokens, where the model has one: all of its keys
+are others from then on.
 
 Decisions only: no clock, no I/O, no model.
 """
@@ -18,6 +18,7 @@ from bisect import bisect_left, insort
 
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.coming import ComingBlocks
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
 
 
@@ -155,11 +156,14 @@ class Scheduler:
 
     def _admit(self, plan: Plan) -> None:
         most, place = self._config.max_num_seqs, 0
-        coming = self._coming_blocks() if self.waiting else {}
+        coming = ComingBlocks(self._block_size)
+        if self.waiting and self._config.enable_prefix_caching:
+            for sequence in self.running:
+                coming.expect(sequence)
         while place < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
             sequence = self.waiting[place]
             self._choose_table(sequence)
-            if coming and self._can_share_later(sequence, coming):
+            if coming.has_next_of(sequence, self.pool):
                 place += 1
                 continue
             if not self._allocate(sequence):
@@ -167,31 +171,8 @@ class Scheduler:
             del self.waiting[place]
             self._run(sequence)
             plan.add_piece(sequence)
-            self._expect_blocks(sequence, coming)
-
-    def _coming_blocks(self) -> dict[bytes, int]:
-        """The hashes of the blocks of prompts that running sequences have not computed yet, and the
-        priority of the most urgent of those sequences."""
-        coming: dict[bytes, int] = {}
-        for sequence in self.running:
-            if not sequence.is_decoding:
-                self._expect_blocks(sequence, coming)
-        return coming
-
-    def _expect_blocks(self, sequence: Sequence, coming: dict[bytes, int]) -> None:
-        if self._config.enable_prefix_caching:
-            full = len(sequence.tokens) // self._block_size
-            hashes = sequence.hash_blocks(full, self._block_size)
-            for digest in hashes[sequence.num_registered :]:
-                coming.setdefault(digest, sequence.order[0])  # `running` is in order
-
-    def _can_share_later(self, sequence: Sequence, coming: dict[bytes, int]) -> bool:
-        """Whether a sequence that is as urgent computes a block soon that this one needs next."""
-        hashes = sequence.hash_blocks(sequence.wanted_from // self._block_size, self._block_size)
-        found = len(self.pool.find(hashes))
-        if found == len(hashes) or hashes[found] not in coming:
-            return False
-        return coming[hashes[found]] <= sequence.order[0]
+            if self._config.enable_prefix_caching:
+                coming.expect(sequence)
 
     def _allocate(self, sequence: Sequence) -> bool:
         """Blocks for all tokens of a waiting sequence, shared where the cache holds them.
