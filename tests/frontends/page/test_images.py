@@ -80,7 +80,9 @@ def test_a_picture_goes_with_the_message(seeing: Browser, how: str) -> None:
     assert seeing.evaluate(ATTACHED) == 0
     canvas = "document.querySelector('.message.user canvas')"
     assert seeing.evaluate(f"{canvas}.ariaLabel") == "Picture red.png"
-    seeing.until(f"[...{canvas}.getContext('2d').getImageData(1, 1, 1, 1).data][0] === 255")
+    seeing.until(f"{canvas}.width === 4")
+    pixel = f"[...{canvas}.getContext('2d').getImageData(1, 1, 1, 1).data]"
+    assert seeing.evaluate(pixel) == [255, 0, 0, 255]
 
 
 def test_a_picture_alone_is_a_message_and_one_that_is_removed_is_none(seeing: Browser) -> None:
