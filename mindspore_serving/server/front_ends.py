@@ -16,13 +16,16 @@ from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
+MOST_FRONT_ENDS = 64
+
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEndOptions:
     """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
-    `client_shared_memory` clients of protocol v2 may name shared memory of this machine."""
+    `client_shared_memory` clients of protocol v2 may name shared memory of this machine.  With
+    several `front_ends` each is a process of its own."""
 
     address: str
     max_message: int
@@ -31,8 +34,10 @@ class FrontEndOptions:
     limits: ServerLimits
     allow_loading: bool
     client_shared_memory: bool
+    front_ends: int = 1
 
     def __post_init__(self) -> None:
+        check.check_int("front_ends", self.front_ends, 1, MOST_FRONT_ENDS)
         check.check_bool("allow_loading", self.allow_loading)
         check.check_bool("client_shared_memory", self.client_shared_memory)
 
@@ -47,6 +52,7 @@ class FrontEndOptions:
         *,
         allow_loading: bool,
         client_shared_memory: bool,
+        front_ends: int = 1,
     ) -> "FrontEndOptions":
         """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
@@ -73,6 +79,7 @@ class FrontEndOptions:
             limits,
             allow_loading,
             client_shared_memory,
+            front_ends,
         )
 
 
