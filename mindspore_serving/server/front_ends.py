@@ -50,11 +50,12 @@ class FrontEndOptions:
         api_keys: ApiKeys,
         limits: ServerLimits | None,
         *,
-        allow_loading: bool,
-        client_shared_memory: bool,
-        front_ends: int = 1,
+        may: tuple[bool, bool],
+        front_ends: int,
     ) -> "FrontEndOptions":
-        """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
+        """Clients `may` load servables, and name shared memory.
+
+        Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
         check.check_str("address", address)
         check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
@@ -77,8 +78,7 @@ class FrontEndOptions:
             ssl_config,
             to_keys(api_keys),
             limits,
-            allow_loading,
-            client_shared_memory,
+            *may,
             front_ends,
         )
 

@@ -5,11 +5,11 @@ Lives on the event loop; `startup` is the public face.
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
@@ -54,6 +54,8 @@ from mindspore_serving.tracing.options import TraceOptions
 
 if TYPE_CHECKING:
     from mindspore_serving.tracing.otlp import OtlpTracer
+
+T = TypeVar("T")
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 EXIT_GRACE = 5.0  # seconds that workers have to leave
@@ -118,6 +120,14 @@ class Serving:
         if poll_seconds:
             self._tasks.append(asyncio.create_task(self.repository.follow(poll_seconds)))
         return [(deployment.name, error) for deployment, error in failed]
+
+    async def run(self, work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
+        """What `work` returns; by then all front ends know what it has changed."""
+        try:
+            return await work(self)
+        finally:
+            if self._pool is not None:
+                await self._pool.sync()
 
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()

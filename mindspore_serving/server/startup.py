@@ -141,10 +141,7 @@ def start_grpc_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments,
-            allow_loading=allow_loading,
-            client_shared_memory=client_shared_memory,
-            front_ends=front_ends,
+            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
         run_on_server(lambda serving: serving.start_grpc(options))
     say(f"Serving gRPC server start success, listening on {address}")
@@ -179,15 +176,14 @@ def start_restful_server(
         max_msg_mb_size: largest request body in megabytes, 1 to 512.
         ssl_config: certificates for HTTPS; None for plain text.
         use_status_codes: answer errors with 4xx and 5xx, not with 200 as the original did.
-        api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
-            password of basic authentication), on every route but /health, /livez and /readyz; a
-            pathlib.Path is a file with a key in each line.
+        api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or password
+            of basic authentication), on every route but those of health; or a file, a pathlib.Path.
         llm_serving_form: streams of llm-serving: "r21", server-sent events, or "bare", lines alone.
         limits: of what clients send, and of time; see docs/limits.md.
         allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
             and that of `address`.  Checked if they are given, or `address` is of this machine.
         allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
-        language_limits: of what requests to language models hold; see docs/limits.md.
+        language_limits: of requests to language models; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
         allow_chat_template: clients may give the chat template of a request to one.
@@ -202,10 +198,7 @@ def start_restful_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments,
-            allow_loading=allow_loading,
-            client_shared_memory=client_shared_memory,
-            front_ends=front_ends,
+            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
         names = to_names("allowed_hosts", allowed_hosts), to_names("allow_origins", allow_origins)
         content = language_limits or LanguageLimits()
@@ -258,7 +251,7 @@ def set_shutdown_timeout(seconds: float) -> None:
 
 def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
     """What `work` returns for the server, which is made if there is none."""
-    return _loop.run(work(_get()))
+    return _loop.run(_get().run(work))
 
 
 def _get() -> "Serving":

@@ -1,12 +1,15 @@
 """gRPC calls of a front-end process that only the master can answer: passed to the master's own
 server, message by message, and its answers back."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from mindspore_serving.frontends.grpc_access import Behavior
 from mindspore_serving.frontends.message_reader import Context
 
 _OPTIONS = [
@@ -64,19 +67,58 @@ async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
 
 
 async def _messages(context: Context) -> AsyncIterator[Any]:
-    while isinstance(message := await context.read(), bytes):
+    """Those of the client.  A call that is answered before it has sent all may still be read: gRPC
+    could not send the answer if the reading were cancelled."""
+    while True:
+        reading = asyncio.ensure_future(_read(context))
+        message = await asyncio.shield(reading)
+        if not isinstance(message, bytes):
+            return
         yield message
 
 
+async def _read(context: Context) -> Any:
+    with suppress(asyncio.CancelledError, grpc.aio.BaseError):  # the call has ended
+        return await context.read()
+
+
 class Choosing:
-    """The handler of calls that `takes` accepts is `own`, of others `forwarding`."""
+    """A handler of the methods that `own` has of `methods`: of calls that it `takes`, others are
+    passed on."""
 
     def __init__(
-        self, own: Any, forwarding: Any, takes: Callable[[grpc.HandlerCallDetails], bool]
+        self, own: Any, methods: Collection[str], forwarding: Any, takes: Callable[[Context], bool]
     ) -> None:
         self._own = own
+        self._methods = methods
         self._forwarding = forwarding
         self._takes = takes
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        return (self._own if self._takes(details) else self._forwarding).service(details)
+        """Asked once for each method, whoever calls it."""
+        own = self._own.service(details) if details.method in self._methods else None
+        if own is None:
+            return None
+        pass_on = self._forwarding.service(details).stream_stream
+        if own.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._stream(own.stream_stream, pass_on))
+        return grpc.stream_unary_rpc_method_handler(self._unary(own.stream_unary, pass_on))
+
+    def _stream(self, own: Behavior, pass_on: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> AsyncIterator[bytes]:
+            behavior = own if self._takes(context) else pass_on
+            async with aclosing(behavior(requests, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return answer
+
+    def _unary(self, own: Behavior, pass_on: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> Any:
+            if self._takes(context):
+                return await own(requests, context)
+            async with aclosing(pass_on(requests, context)) as responses:
+                found = [response async for response in responses]
+            return found[-1] if found else b""
+
+        return answer

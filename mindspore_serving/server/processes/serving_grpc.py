@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-import grpc
-
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import ms_grpc
 from mindspore_serving.frontends.grpc_access import Counted
 from mindspore_serving.frontends.grpc_calls import CallGate
 from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.language import LanguageRules
+from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.server.processes.grpc_forwarding import Choosing, Forwarding
 from mindspore_serving.server.processes.messages import ServeGrpc
@@ -38,16 +37,18 @@ def make_grpc_server(parts: Parts, message: ServeGrpc) -> GrpcServer:
     own_methods = _PREDICT if options.client_shared_memory else (*_PREDICT, _INFER)
     v2 = parts.v2(options, LanguageRules(limits=options.limits))
 
-    def is_own(details: grpc.HandlerCallDetails) -> bool:
-        fields = {
-            name.encode(): value if isinstance(value, bytes) else value.encode()
-            for name, value in details.invocation_metadata or ()
-        }
-        return details.method in own_methods and keys.accepts(fields)
+    def takes(context: Context) -> bool:
+        return keys.is_open or keys.accepts(
+            {
+                name.encode(): value if isinstance(value, bytes) else value.encode()
+                for name, value in context.invocation_metadata() or ()
+            }
+        )
 
+    own = ms_grpc.handler(parts.inference, gate), v2_service.handler(v2, gate)
     handlers = [
-        Choosing(Counted(own, parts.responses), forwarding, is_own)
-        for own in (ms_grpc.handler(parts.inference, gate), v2_service.handler(v2, gate))
+        *(Choosing(Counted(one, parts.responses), own_methods, forwarding, takes) for one in own),
+        forwarding,
     ]
     where = addresses.parse(options.address, "Serving gRPC", allow_unix=False)
     return GrpcServer(where, handlers, limits, [gate.close], parts.responses, shares_port=True)
