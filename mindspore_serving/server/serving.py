@@ -207,6 +207,7 @@ class Serving:
             keys=keys,
             sites=sites,
             routes=mounted.routes,
+            allow_loading=options.allow_loading,
         )
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
