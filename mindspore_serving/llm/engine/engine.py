@@ -6,6 +6,7 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
@@ -64,18 +65,19 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation = Speculation(config, make_drafter, is_rounded=runner.is_rounded)
+        guessing = replace(config, num_speculative_tokens=0) if runner.num_slots else config
+        self._speculation = Speculation(guessing, make_drafter, is_rounded=runner.is_rounded)
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
+        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size, runner.num_slots)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
         self._aborted: Outputs = []  # of the next step
-        self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
+        self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property
