@@ -21,8 +21,8 @@ class StateSlots:
     """Where the state of a sequence is, in a model that has more than keys and values.
 
     A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
-    last token in `write`, that after its first `kept` new tokens in `snapshot` as well (-1: none;
-    else 0 < `kept` < new tokens).
+    last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
+    0 and -1 are for none.
     """
 
     read: int

@@ -6,7 +6,6 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import log
@@ -65,8 +64,8 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        guessing = replace(config, num_speculative_tokens=0) if runner.num_slots else config
-        self._speculation = Speculation(guessing, make_drafter, is_rounded=runner.is_rounded)
+        can_guess = not (runner.is_rounded or runner.num_slots)
+        self._speculation = Speculation(config, make_drafter, can_guess=can_guess)
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(

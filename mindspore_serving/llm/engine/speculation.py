@@ -171,9 +171,9 @@ class Speculation:
         config: EngineConfig,
         make_drafter: MakeDrafter | None = None,
         *,
-        is_rounded: bool = False,
+        can_guess: bool = True,
     ) -> None:
-        self.most = config.most_guesses(is_rounded=is_rounded)
+        self.most = config.most_guesses(can_guess=can_guess)
         self.num_guesses = self.num_right = 0
         self._config = config
         self._make_drafter = make_drafter or self._make_suffix_drafter

@@ -11,14 +11,8 @@ from mindspore_serving.errors import StartError
 MOST = 2**31 - 1
 MOST_FEATURES = 1 << 16  # of a head
 _OF_HEADS = (
-    "linear_key_head_dim",
-    "linear_value_head_dim",
-    "conv_L_cache",
-    "linear_conv_kernel_dim",
-    "head_dim",
-    "qk_nope_head_dim",
-    "qk_rope_head_dim",
-    "v_head_dim",
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
 )
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (

@@ -114,7 +114,7 @@ def fits_slots(row: Row, num_slots: int) -> bool:
     if state is None:
         return row.start == 0
     has_read = 0 <= state.read < num_slots if row.start else state.read == -1
-    has_snapshot = state.snapshot == -1 or (
+    has_snapshot = (state.snapshot, state.kept) == (-1, 0) or (
         0 <= state.snapshot < num_slots and 0 < state.kept < len(row.tokens)
     )
     return has_read and 0 <= state.write < num_slots and has_snapshot

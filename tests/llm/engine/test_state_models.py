@@ -69,6 +69,21 @@ def test_a_crowd_that_shares_beginnings_is_answered_as_by_transformers(
     engine.close()
 
 
+def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> None:
+    directory, (prompt,) = built(root, "lfm2"), checkpoints.prompts(1, longest=150)
+    vectors = []
+    for budget in (64, 256):
+        given = config("openvino", max_num_batched_tokens=budget)
+        engine = Engine(open_runner(directory, "openvino", given), None, given)
+        engine.add_embedding("one", prompt)
+        found = []
+        while engine.has_work:
+            found += engine.step()
+        vectors.append(found[0][1])
+        engine.close()
+    assert float(abs(vectors[0] - vectors[1]).max()) < 1e-5
+
+
 def test_guesses_are_refused(root: Path) -> None:
     options = config("openvino", num_speculative_tokens=4)
     with pytest.raises(StartError, match="num_speculative_tokens is 4, but .* a state"):
