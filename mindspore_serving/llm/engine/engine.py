@@ -19,7 +19,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation
+from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation, can_guess
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -64,8 +64,7 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        can_guess = not (runner.is_rounded or runner.num_slots)
-        self._speculation = Speculation(config, make_drafter, can_guess=can_guess)
+        self._speculation = Speculation(config, make_drafter, can_guess=can_guess(runner))
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(

@@ -17,7 +17,7 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import StepCost
 from mindspore_serving.llm.engine.suffix_index import END, Draft, SuffixIndex
 from mindspore_serving.llm.grammar.state import GrammarState
-from mindspore_serving.llm.step import Step
+from mindspore_serving.llm.step import Runner, Step
 
 MAX_SHARED_TOKENS = 1 << 16  # of recent answers of one scope, twice at most; 130 bytes each
 MAX_SCOPES = 16
@@ -161,6 +161,11 @@ class Guessing(Protocol):
 
     guesser: Guesser | None
     grammar: GrammarState | None
+
+
+def can_guess(runner: Runner) -> bool:
+    """Whether guesses change nothing: neither last digits, nor a state that remembers them."""
+    return not (runner.is_rounded or runner.num_slots)
 
 
 class Speculation:
