@@ -39,7 +39,8 @@ def run(settings: ServeSettings) -> int:
         _complain(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
-        _say(f"  {config.servable_name}  from {config.servable_directory}")
+        source = servables.url_of(config.llm_options) or config.servable_directory
+        _say(f"  {config.servable_name}  from {source}")
     try:
         _prepare(settings, tls)
         if not settings.wait:

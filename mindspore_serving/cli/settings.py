@@ -219,6 +219,12 @@ class ServeSettings:
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
     )
+    upstream: str = option(
+        "",
+        "in place of a PATH: the API of another server, as http://host:port/v1, with --name; see "
+        "docs/engines.md",
+        metavar="URL",
+    )
     engine: str = option(
         "", "language models: what serves them (default: ours); others: docs/engines.md"
     )
@@ -257,10 +263,10 @@ class ServeSettings:
 
     def parts(self) -> "Iterator[ServeSettings]":
         """The settings of servables that have the same ones."""
-        if self.paths:
+        if self.paths or self.upstream:
             yield self
         for own in self.servables:
-            yield replace(self, servables=(), **own)
+            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **own})
 
 
 @dataclass(frozen=True, slots=True)

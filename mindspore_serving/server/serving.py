@@ -177,6 +177,7 @@ class Serving:
             keys=keys,
             sites=sites,
             routes=mounted.routes,
+            allow_loading=options.allow_loading,
         )
         path = FastPath(inference, rest, keys, sites, FastInfer(v2))
         server = HttpServer(where, app, path, options.limits, self._responses, tracer=self._tracer)

@@ -7,13 +7,14 @@ whether cutting takes so little time that it is done.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.wire import ms_json, ms_proto
 from mindspore_serving.wire.tensor import MOST_CUT
 from mindspore_serving.wire.v2 import tensors
 
 __all__ = ["MOST_CUT", "Chunk", "cut_again", "split", "whole"]
 
-Chunk: TypeAlias = "bytes | bytearray | memoryview"
+Chunk: TypeAlias = "Buffer | Pieces"
 
 
 class _Row(NamedTuple):
@@ -52,9 +53,9 @@ def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     return split(codec, body) if whole is None else (codec, whole(body))
 
 
-def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
-    """Of what `split` or `whole` gave: the codec of the pieces, and one piece per instance; none if
-    they cannot be told apart."""
+def cut_again(codec: str, chunks: Sequence[Buffer]) -> tuple[str, Sequence[Any]]:
+    """Of what a worker got of `split` or `whole`: the codec of the pieces, and one piece per
+    instance; none if they cannot be told apart."""
     row = _TABLE.get(codec)
     if row is None or row.whole is None:
         return codec, chunks
