@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_serving.cli.options import (
-    hidden,
-    ids,
-    option,
-    pairs,
-    positional,
-)
+from mindspore_serving.cli.options import hidden, ids, option, pairs, positional
 from mindspore_serving.log.settings import FORMATS, NAMES
 from mindspore_serving.servable.backend_choice import NAMES as BACKENDS
 
@@ -51,9 +45,7 @@ class ServeSettings:
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
-    front_ends: int = option(
-        1, "processes that serve the ports, where one cannot answer enough; see docs/deploy.md"
-    )
+    front_ends: int = option(1, "processes that serve the ports; see docs/deploy.md")
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
