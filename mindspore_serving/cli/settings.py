@@ -43,9 +43,7 @@ class ServeSettings:
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
-    front_ends: int = option(
-        1, "processes that serve the ports, where one cannot answer enough; see docs/deploy.md"
-    )
+    front_ends: int = option(1, "processes that serve the ports; see docs/deploy.md")
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
