@@ -269,6 +269,8 @@ class UpstreamModel:
         await generation.run(self._server, self._model, self._options, put)
 
     def _put(self, request_id: str, found: list[Event] | ServingError, is_last: bool) -> None:
+        if request_id not in self._open:
+            self._stop(request_id)  # it was cancelled, also if a library lost that
         self._outbox.append((request_id, found, is_last))
         self._wake()
 
