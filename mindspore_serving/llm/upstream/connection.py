@@ -189,12 +189,17 @@ class Server:
         return head.encode("latin-1") + (body or b"")
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        opening = asyncio.open_connection(self._host, self._port, ssl=self._context)
+        opening = asyncio.ensure_future(
+            asyncio.open_connection(self._host, self._port, ssl=self._context)
+        )
         try:
-            return await asyncio.wait_for(opening, self._timeout)
-        except asyncio.TimeoutError:
+            await asyncio.wait([opening], timeout=self._timeout)
+            if opening.done():
+                return opening.result()
             why = f"it did not accept a connection within {self._timeout:g} s"
         except OSError as error:  # those of TLS are as well
             why = error.strerror or str(error)
+        finally:
+            opening.cancel()
         text = f"the upstream {self.where} cannot be reached: {why}"
         raise Failure(ServableUnavailable(text), may_retry=True)
