@@ -90,6 +90,7 @@ class Architecture:
         alibi: slopes, which are multiplied as scores are if `alibi_scaled`.
         qk_norm: the kind, if config.json has no `qk_norm_key` or that is true.
         cut: whether `tensor_parallel` can cut it.
+        has_pictures: vectors of pictures may be in place of embeddings of tokens.
     """
 
     names: Names = Names()
@@ -114,6 +115,7 @@ class Architecture:
     qk_norm_key: str = ""
     norm_after_rope: bool = False
     cut: bool = False
+    has_pictures: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from mindspore_serving.errors import StartError
+
 Tensor: TypeAlias = Any  # of the runtime
 Weight: TypeAlias = Any  # a handle of the runtime
 
@@ -78,6 +80,8 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
+    places: Tensor | None = None  # [n]: of which tokens
 
 
 class Ops(Protocol):
@@ -93,6 +97,10 @@ class Ops(Protocol):
     def embedding(self, ids: Tensor, table: Weight) -> Tensor:
         """[T] ids -> [T, H]."""
         ...
+
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """`x` with `rows` [n, H] in place of those at `places` [n]."""
+        raise StartError("this runtime takes no pictures")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
