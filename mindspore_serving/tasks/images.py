@@ -16,13 +16,20 @@ def decode_image(value: "Value | None", options: TaskOptions) -> Any:
 
     Raises InvalidInputs: neither of them, too many bytes or pixels, another format, a broken file.
     """
+    try:
+        return _decode(value, options)
+    except InvalidInputs as error:
+        raise InvalidInputs(f"image {error}") from None
+
+
+def _decode(value: "Value | None", options: TaskOptions) -> Any:
     if isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim in (1, 3):
         if value.ndim == 3:
             return _checked_array(value, options)
         value = value.tobytes()
     if not isinstance(value, bytes):
         raise InvalidInputs(
-            f"image is {_kind(value)}, expected the bytes of a file of {', '.join(FORMATS)}; in "
+            f"is {_kind(value)}, expected the bytes of a file of {', '.join(FORMATS)}; in "
             'JSON {"b64": "..."}'
         )
     return decode_file(value, options)
@@ -31,7 +38,7 @@ def decode_image(value: "Value | None", options: TaskOptions) -> Any:
 def _checked_array(value: "npt.NDArray[Any]", options: TaskOptions) -> Any:
     height, width, channels = value.shape
     if channels != 3 or not height or not width:
-        raise InvalidInputs(f"image is an array {list(value.shape)}, expected [height, width, 3]")
+        raise InvalidInputs(f"is an array {list(value.shape)}, expected [height, width, 3]")
     check_size(width, height, options)
     return value
 

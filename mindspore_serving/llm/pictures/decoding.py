@@ -22,37 +22,38 @@ class ImageLimits(Protocol):
     def max_image_pixels(self) -> int: ...
 
 
-def decode_file(data: bytes, limits: ImageLimits, name: str = "image") -> Any:
+def decode_file(data: bytes, limits: ImageLimits) -> Any:
     """The picture, RGB, turned as its camera was.
 
-    Raises InvalidInputs with its `name`: too many bytes or pixels, another format, a broken file.
+    Raises InvalidInputs that continues the picture's name: too many bytes or pixels, another
+    format, a broken file.
     """
     if len(data) > limits.max_image_bytes:
         most = limits.max_image_bytes
-        raise InvalidInputs(f"{name} has {len(data):,} bytes, expected at most {most:,}")
+        raise InvalidInputs(f"has {len(data):,} bytes, expected at most {most:,}")
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a size that is checked here, of odd metadata
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                check_size(image.width, image.height, limits, name)
+                check_size(image.width, image.height, limits)
                 return ImageOps.exif_transpose(image).convert("RGB")
     except InvalidInputs:
         raise
     except Image.DecompressionBombError:
         most = limits.max_image_pixels
-        raise InvalidInputs(f"{name} has too many pixels, expected at most {most:,}") from None
+        raise InvalidInputs(f"has too many pixels, expected at most {most:,}") from None
     except UnidentifiedImageError:
-        raise InvalidInputs(f"{name} is no file of {', '.join(FORMATS)}") from None
+        raise InvalidInputs(f"is no file of {', '.join(FORMATS)}") from None
     except MemoryError:
         raise
     except Exception as error:  # a decoder raises almost anything for a broken file
-        raise InvalidInputs(f"{name} is broken: {str(error)[:200]}") from None
+        raise InvalidInputs(f"is broken: {str(error)[:200]}") from None
 
 
-def check_size(width: int, height: int, limits: ImageLimits, name: str = "image") -> None:
+def check_size(width: int, height: int, limits: ImageLimits) -> None:
     """Raises InvalidInputs for too many pixels."""
     most = limits.max_image_pixels
     if width * height > most:
-        raise InvalidInputs(f"{name} has {width} x {height} pixels, expected at most {most:,}")
+        raise InvalidInputs(f"has {width} x {height} pixels, expected at most {most:,}")

@@ -96,7 +96,7 @@ class PictureReader:
     def _read(self, source: Source) -> Picture:
         try:
             data = _load(source.url, self._config)
-            image = decode_file(data, self._config, "the picture")
+            image = decode_file(data, self._config)
             return self._prepare(image, blake2b(data, digest_size=16).digest())
         except InvalidInputs as error:
             raise InvalidField(source.place, str(error)) from None
