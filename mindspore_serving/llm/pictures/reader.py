@@ -83,12 +83,13 @@ class PictureReader:
 
     def expand(self, text: str, pictures: Sequence[Picture]) -> str:
         """`text` with the pictures' own in place of the tokens that stand for them.  Raises
-        InvalidInputs if it has more or fewer such tokens."""
+        InvalidField if it has more or fewer such tokens."""
         pieces = text.split(self.token)
         if len(pieces) != len(pictures) + 1:
-            raise InvalidInputs(
-                f"the chat has {len(pictures)} pictures and {len(pieces) - 1} times "
-                f"{self.token!r}, which stands for one: leave it out of texts"
+            raise InvalidField(
+                "messages",
+                f"have {len(pictures)} pictures and {len(pieces) - 1} times {self.token!r}, which "
+                "stands for one: leave it out of texts",
             )
         texts = [picture.text for picture in pictures]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
