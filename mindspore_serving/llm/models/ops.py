@@ -105,6 +105,8 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
+    places: Tensor | None = None  # [n]: of which tokens
 
 
 class Ops(Protocol):
@@ -120,6 +122,10 @@ class Ops(Protocol):
     def embedding(self, ids: Tensor, table: Weight) -> Tensor:
         """[T] ids -> [T, H]."""
         ...
+
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """`x` with `rows` [n, H] in place of those at `places` [n]."""
+        raise StartError("this runtime takes no pictures")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""

@@ -70,7 +70,8 @@ def open_runner(
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters)
+    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
+    ops = OpenVINOOps(weights, adapts=config.has_adapters, num_features=num_features)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)

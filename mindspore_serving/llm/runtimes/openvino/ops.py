@@ -46,13 +46,18 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Ops):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change."""
+    adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
+    numbers in place of embeddings."""
 
-    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False, num_features: int = 0) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
+        if num_features:
+            vectors["places"] = self._parameter("places")
+            shape = ov.PartialShape([-1, num_features])
+            vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
@@ -78,6 +83,9 @@ class OpenVINOOps(Ops):
         if self.ports is not None:
             y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
         return named(y, table)
+
+    def with_rows(self, x: Node, places: Node, rows: Node) -> Node:
+        return opset.scatter_update(x, places, rows, i32(0))
 
     def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
         return self._product(x, head, bias, of_rows=True)

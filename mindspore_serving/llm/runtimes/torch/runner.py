@@ -225,7 +225,15 @@ class TorchRunner(LimitedRunner):
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
-        return self._decode(ops, Inputs(token_ids, positions, rows))
+        return self._decode(ops, Inputs(token_ids, positions, rows, *self._features(layout)))
+
+    def _features(self, layout: Layout) -> tuple[torch.Tensor, ...]:
+        """The vectors and places of `Inputs`; none if there are none."""
+        features, device = layout.features, self._model.device
+        if features is None:
+            return ()
+        vectors = torch.as_tensor(features.vectors, device=device)
+        return vectors, torch.as_tensor(features.places, device=device)
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
