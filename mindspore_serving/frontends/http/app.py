@@ -52,7 +52,7 @@ def make_app(
     own = own_routes(inference, control, metrics, rest, allow_loading=allow_loading)
     known = [*routes, *own]
     app = Starlette(routes=[*known, Route("/{path:path}", Unrouted(known))])
-    return _guarded(without_slash(app), keys or Keys(), sites)
+    return guarded(without_slash(app), keys or Keys(), sites)
 
 
 def own_routes(
@@ -113,7 +113,7 @@ class ClassicRoute(Route):
         return super().matches(scope)
 
 
-def _guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
+def guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
     """`app` for those who may ask."""
     gate = Gate(app, keys, sites) if keys or sites else app
     if sites is None or not sites.allow_origins:

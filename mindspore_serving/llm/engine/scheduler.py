@@ -20,6 +20,7 @@ from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.coming import ComingBlocks
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
+from mindspore_serving.llm.engine.states import StatePool
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:
@@ -33,9 +34,16 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, num_blocks: int, block_size: int, rope_switch: int = 0
-    ) -> None:
+        self, config: EngineConfig, num_blocks: int, block_size: int, num_slots: int = 0,
+        rope_switch: int = 0,
+    ) -> None:  # fmt: skip
         self.pool = BlockPool(num_blocks)
+        self.states = None
+        self._most_running = config.max_num_seqs
+        if num_slots:
+            keeps = config.enable_prefix_caching
+            self.states = StatePool(num_slots, block_size, keeps=keeps)
+            self._most_running = min(config.max_num_seqs, self.states.most_running)
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
         self.num_reserved = 0  # blocks kept free of new sequences, for a prompt to embed
@@ -64,13 +72,15 @@ class Scheduler:
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Run `child` on the blocks of `parent`, or let it wait if no more sequences can run."""
-        if len(self.running) >= self._config.max_num_seqs:
+        if len(self.running) >= self._most_running:
             self.add(child)
             return
         child.num_computed = parent.num_computed
         child.blocks = parent.blocks[: self._blocks_for(child.num_computed)]
         child.num_registered = parent.num_registered
         self.pool.share(child.blocks)
+        if self.states is not None:
+            self.states.share(parent, child)
         self._run(child)
 
     def abort(self, sequence: Sequence) -> None:
@@ -100,7 +110,8 @@ class Scheduler:
         if self._rope_switch:
             self._restart_outgrown()
         num_preemptions = self.num_preemptions
-        plan = Plan(self._config.max_num_batched_tokens)
+        place = None if self.states is None else self.states.place
+        plan = Plan(self._config.max_num_batched_tokens, place)
         self._schedule_decoding(plan)
         self._schedule_prompts(plan)
         if self.num_preemptions == num_preemptions:
@@ -125,6 +136,8 @@ class Scheduler:
                 sequence.wanted_from = max(sequence.wanted_from, end)
             if sequence.num_computed // self._block_size > sequence.num_registered:
                 self._register(sequence)
+            if self.states is not None:
+                self.states.settle(sequence, row)
 
     def _schedule_decoding(self, plan: Plan) -> None:
         num_guesses = (plan.budget - len(self.running)) // 2  # the rest is for prompts
@@ -155,14 +168,15 @@ class Scheduler:
                 plan.add_piece(sequence)
 
     def _admit(self, plan: Plan) -> None:
-        most, place = self._config.max_num_seqs, 0
+        most, place = self._most_running, 0
         coming = ComingBlocks(self._block_size)
-        if self.waiting and self._config.enable_prefix_caching:
+        shares = self._config.enable_prefix_caching and self.states is None
+        if self.waiting and shares:
             for sequence in self.running:
                 coming.expect(sequence)
         while place < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
             sequence = self.waiting[place]
-            self._choose_table(sequence)
+            sequence.choose_table(self._rope_switch)
             if coming.has_next_of(sequence, self.pool):
                 place += 1
                 continue
@@ -171,7 +185,7 @@ class Scheduler:
             del self.waiting[place]
             self._run(sequence)
             plan.add_piece(sequence)
-            if self._config.enable_prefix_caching:
+            if shares:
                 coming.expect(sequence)
 
     def _allocate(self, sequence: Sequence) -> bool:
@@ -185,12 +199,16 @@ class Scheduler:
         if self._config.enable_prefix_caching:
             most = sequence.wanted_from // self._block_size
             shared = pool.find(sequence.hash_blocks(most, self._block_size))
+        if self.states is not None:
+            shared = shared[: self.states.find(sequence, len(shared))]
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
         # Some are kept for running sequences, so that the new one is not preempted at once.
         spare = min(len(self.running), pool.num_blocks // 64)
         if num_new + pool.num_unused(shared) + spare + self.num_reserved > pool.num_free:
             return False
         pool.share(shared)
+        if self.states is not None:
+            self.states.begin(sequence, len(shared))
         sequence.blocks = shared + [pool.allocate() for _ in range(num_new)]
         sequence.num_registered = len(shared)
         sequence.num_computed = len(shared) * self._block_size
@@ -252,12 +270,6 @@ class Scheduler:
         for sequence in [one for one in self.running if len(one.tokens) > most and not one.is_long]:
             self._restart(sequence)
 
-    def _choose_table(self, sequence: Sequence) -> None:
-        is_long = 0 < self._rope_switch < len(sequence.tokens)
-        if is_long is not sequence.is_long:
-            sequence.is_long = is_long
-            sequence.hashes.clear()
-
     def _register(self, sequence: Sequence) -> None:
         if not self._config.enable_prefix_caching:
             return
@@ -274,6 +286,8 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         self.pool.free(sequence.blocks)
         sequence.blocks = []
+        if self.states is not None:
+            self.states.give_back(sequence)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

@@ -31,7 +31,7 @@ class Compute(Message, frozen=True, tag=2):
     copies: list[tuple[int, int]]
 
     def step(self) -> Step:
-        return Step(tuple(Row(*row) for row in self.rows), tuple(self.copies))
+        return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
 
 
 class Loaded(Message, frozen=True, tag=10):

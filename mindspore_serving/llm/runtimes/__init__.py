@@ -22,8 +22,8 @@ class Runtime:
     """Where a runtime's functions are, as "module:function" below this package.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`, and
-    whether quantised weights stay integers.
+    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`,
+    whether it takes pictures, and whether quantised weights stay integers.
     """
 
     opens: str
@@ -32,6 +32,7 @@ class Runtime:
     has_adapters: bool = False
     has_graph_mode: bool = False
     is_deterministic: bool = False
+    has_pictures: bool = False
     keeps_integers: bool = False
 
 
@@ -40,6 +41,7 @@ RUNTIMES: dict[str, Runtime] = {
         "openvino.opening:open_runner",
         "openvino.encoder:open_encoder",
         has_adapters=True,
+        has_pictures=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -48,6 +50,7 @@ RUNTIMES: dict[str, Runtime] = {
         "torch.opening:open_rank",
         has_adapters=True,
         is_deterministic=True,
+        has_pictures=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner"),

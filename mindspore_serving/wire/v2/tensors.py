@@ -21,7 +21,7 @@ from mindspore_serving.wire.tensor import (
     MOST_CUT,
     MOST_PIECES,
 )
-from mindspore_serving.wire.v2.datatypes import BYTES, Datatype
+from mindspore_serving.wire.v2.datatypes import BY_NAME, BYTES, Datatype
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
 
@@ -175,6 +175,19 @@ def read_chunk(chunk: Buffer) -> tuple[Header, memoryview]:
     if sum(part.size for part in header.parts) != len(data):
         raise InvalidInputs("the chunk of tensors is not whole")
     return header, data
+
+
+def read_body(chunk: Buffer) -> TensorBody:
+    """The body whose instances are all in `chunk`, in views of it.  Raises InvalidInputs."""
+    header, data = read_chunk(chunk)
+    count, inputs, start = header.num_instances, [], 0
+    for part in header.parts:
+        shape = part.shape if count == 1 else (count, *part.shape)
+        content = data[start : start + part.size]
+        kind = BY_NAME[part.datatype]
+        inputs.append(InputTensor(part.name, kind, shape, part.form, content, part.content_type))
+        start += part.size
+    return TensorBody(inputs, is_batched=count > 1)
 
 
 # --------------------------------------------------------------------- instances

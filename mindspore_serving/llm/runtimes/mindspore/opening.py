@@ -106,7 +106,8 @@ class MindSporeRunner(LimitedRunner):
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
         arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
-        inputs = Inputs(*(tensor(array.astype(np.int32)) for array in arrays))
+        token_ids, positions, wanted, is_long = (tensor(one.astype(np.int32)) for one in arrays)
+        inputs = Inputs(token_ids, positions, wanted, is_long=is_long)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 
