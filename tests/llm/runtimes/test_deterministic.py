@@ -92,6 +92,7 @@ def test_the_logits_are_those_of_the_reference(root):
         ("llama", {"dtype": "bf16"}, "dtype is 'bf16', expected 'f32'"),
         ("llama", {"max_loras": 1}, "adapters are not computed so"),
         ("llama", {"tensor_parallel": 2}, "tensor_parallel is 2, expected 1"),
+        ("lfm2", {}, "Lfm2ForCausalLM has states beside keys and values"),
         ("mixtral", {}, "MixtralForCausalLM has a mixture of experts"),
     ],
 )
