@@ -6,8 +6,8 @@
 Every engine computes the same tasks through all of itself (scheduler, sampling, detokenising),
 greedy and to a fixed number of tokens, in a process that is started anew in every round; within a
 round all are open and take turns task by task, in another order each time.  Shown are medians;
-ratios are medians of the ratios of a turn, with the interval of that median by bootstrap: nothing is
-said of who is faster if 1 is in it, or of fewer than five turns.
+ratios are medians of the ratios of a turn, with the interval of that median by bootstrap: nothing
+is said of who is faster if 1 is in it, or of fewer than five turns.
 """
 
 import argparse
