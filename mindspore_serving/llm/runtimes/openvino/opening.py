@@ -19,7 +19,7 @@ from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import map_now
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
@@ -34,6 +34,13 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
+from mindspore_serving.llm.runtimes.openvino.fusion import (
+    fusible,
+    give_back,
+    is_fused_here,
+    narrow,
+    num_fused,
+)
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
@@ -79,8 +86,14 @@ def open_runner(
         map_now(weights.kept)  # the plugin makes no copy of integers
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = weights.has_minimums or (is_foreign and config.dtype == "f32")
-    found = options.properties(weights.group, is_exact=is_exact)
+    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
+    by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
+    found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
+    halves = narrow(blocks)
+    weights.kept += halves
     compiled = compile_graph(model, {**found, **(properties or {})})
+    if num_fused(compiled) == len(blocks):
+        weights.unpacked += halves
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, spec, config, weights, base)
@@ -168,6 +181,7 @@ class OpenVINORunner:
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
+        give_back(weights.unpacked)
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE)
         block_bytes = sum(cache.block_bytes for cache in self._caches)
@@ -178,7 +192,8 @@ class OpenVINORunner:
         return self._infer(step, 0)
 
     def embed(self, step: Step) -> Vectors:
-        return self._infer(step, 1)
+        found = self._infer(step, 1)
+        return found if found.dtype == np.float32 else from_bf16(found.view(np.uint16))
 
     def _infer(self, step: Step, output: int) -> Vectors:
         if not self._feeds:

@@ -4,7 +4,7 @@ Shapes are checked as the graph grows, so that a checkpoint that does not fit it
 refused by the name of the tensor.  Knows neither the step nor the memory of the cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import openvino as ov
@@ -25,6 +25,7 @@ from mindspore_serving.llm.models.ops import (
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
+from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
@@ -38,6 +39,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     named,
     reshaped,
     sliced,
+    swish,
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
@@ -63,9 +65,15 @@ class OpenVINOOps(Ops):
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
-        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size]."""
+        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size].
+
+        In bf16 `hidden` is bfloat16: the plugin computes in float32 whatever leads to a float32
+        result without a product in between, which is every addition to the residual stream.
+        """
         expect(logits, vocab_size, "vocab_size")
-        results = [opset.result(logits), opset.result(self._hidden)]
+        is_bf16 = self._weights.precision == "bf16"
+        hidden = opset.convert(self._hidden, "bf16") if is_bf16 else self._hidden
+        results = [opset.result(logits), opset.result(hidden)]
         for result, name in zip(results, ("logits", "hidden"), strict=True):
             result.output(0).get_tensor().set_names({name})
         return ov.Model(results, list(self.parameters.values()), "decoder")
@@ -102,12 +110,7 @@ class OpenVINOOps(Ops):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
         matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
         given = x if columns is None else opset.gather(x, opset.constant(columns), i32(-1))
-        if matrix.get_element_type() == ov.Type.bf16:
-            # With float32 on both sides the plugin would keep a float32 copy of the matrix.
-            product = opset.matmul(opset.convert(given, "bf16"), matrix, False, True)
-            y = opset.convert(product, "f32")
-        else:
-            y = opset.matmul(given, matrix, False, True)
+        y = opset.matmul(given, matrix, False, True)
         if self.ports is not None:
             y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
         if bias is not None:
@@ -191,8 +194,13 @@ class OpenVINOOps(Ops):
         table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
         return states.delta_rule(parts, table, rule, self._state_step())
 
+    def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
+        y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
+        # What an adapter adds is between the products, and has rank 2.
+        return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
+
     def silu(self, x: Node) -> Node:
-        return opset.swish(x)
+        return swish(x)
 
     def relu(self, x: Node) -> Node:
         return opset.relu(x)
@@ -201,7 +209,7 @@ class OpenVINOOps(Ops):
         return opset.sigmoid(x)
 
     def silu_mul(self, gate: Node, up: Node) -> Node:
-        return self.mul(opset.swish(gate), up)
+        return self.mul(swish(gate), up)
 
     def gelu(self, x: Node, *, tanh: bool = True) -> Node:
         return opset.gelu(x, "TANH" if tanh else "ERF")

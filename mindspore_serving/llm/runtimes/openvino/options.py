@@ -12,6 +12,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 
 BITS = {"int8": 8, "int4": 4}
+BY_ROWS = str(2**64 - 1)  # the group of dynamic quantisation that is a whole row
 
 # (precision, kv_cache_dtype) -> KV_CACHE_PRECISION.  Under bf16 the plugin makes f16 into bf16.
 CACHE_PRECISIONS = {
@@ -33,10 +34,13 @@ class PluginOptions:
     bits: int | None
     num_threads: int | None
 
-    def properties(self, group: int, *, is_exact: bool = False) -> dict[str, Any]:
+    def properties(
+        self, group: int, *, is_exact: bool = False, by_rows: bool = False
+    ) -> dict[str, Any]:
         """The plugin's properties; `group` is how many weights share a scale, 0 with floats.
 
-        Unless `is_exact`, what integers are multiplied with is rounded to int8 as well.
+        Unless `is_exact`, what integers are multiplied with is rounded to int8 as well; `by_rows`
+        all that a token has with one scale.
         """
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
@@ -49,7 +53,8 @@ class PluginOptions:
             properties["INFERENCE_NUM_THREADS"] = self.num_threads
         if group:
             # One that does not divide the weights' group switches the integer kernels off.
-            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0 if is_exact else group
+            size = BY_ROWS if by_rows else str(group)
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0" if is_exact else size
         return properties
 
 
