@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
 from mindspore_serving.llm.runtimes.openvino.opening import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -33,7 +33,7 @@ OPTIONS = {
     "kv_cache_memory": 2**20,
 }
 CONFIG = EngineConfig(**OPTIONS)
-HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+HAS_BF16 = "BF16" in capabilities()
 BLOCK_BYTES = 2 * checkpoints.LAYERS * 2 * 16 * 32 * 4  # keys and values, 2 heads of 16, f32
 
 
@@ -190,6 +190,16 @@ def test_no_room_for_one_sequence_is_an_error(directory):
 def test_without_a_given_size_the_cache_holds_every_sequence_at_most(directory):
     config = EngineConfig(dtype="f32", max_num_seqs=3, max_num_batched_tokens=16)
     assert open_runner(directory, "openvino", config).num_blocks == 3 * 512 // 32
+
+
+def test_an_instruction_set_without_bf16_is_respected(monkeypatch):
+    for name in ("AVX512_CORE_VNNI", "AVX2"):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", name)
+        assert "BF16" not in capabilities()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    with_amx = capabilities()
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    assert with_amx == capabilities()
 
 
 def test_bf16_is_the_default_where_the_processor_has_it():

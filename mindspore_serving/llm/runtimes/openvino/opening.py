@@ -43,7 +43,11 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
 )
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
+from mindspore_serving.llm.runtimes.openvino.options import (
+    PluginOptions,
+    capabilities,
+    options_from,
+)
 from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
@@ -69,7 +73,7 @@ def open_runner(
     an openvino whose paged attention computes something else.
     """
     check_paged_attention()
-    options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    options = options_from(config, capabilities())
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if spec.state:

@@ -3,9 +3,12 @@
 Decided from the options and what the processor can do; compiles nothing.
 """
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+
+import openvino as ov
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
@@ -22,6 +25,7 @@ CACHE_PRECISIONS = {
     ("f32", "f16"): "f16",
     ("f32", "u8"): "u8",
 }
+WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2")  # in names of instruction sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,17 @@ class PluginOptions:
         return properties
 
 
+def capabilities() -> list[str]:
+    """The plugin's OPTIMIZATION_CAPABILITIES.  It names BF16 also where ONEDNN_MAX_CPU_ISA forbids
+    the kernels, which fail then; here it is left out."""
+    found: list[str] = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    is_allowed = most in ("", "ALL", "DEFAULT") or any(kind in most for kind in WITH_BF16)
+    return [each for each in found if each != "BF16" or is_allowed]
+
+
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:
-    """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
+    """`capabilities` is what the function of that name says.
 
     dtype "auto" is bf16 if the processor computes it and kv_cache_dtype is auto, bf16 or u8; else
     it is f32, so a cache of f32 or f16 can be asked for on every processor.  kv_cache_dtype "auto"
