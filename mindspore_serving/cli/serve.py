@@ -168,6 +168,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_chat_template=settings.allow_chat_template,
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
+            front_ends=settings.front_ends,
             limits=most,
             language_limits=content,
             vllm_metrics=settings.vllm_metrics,
@@ -183,6 +184,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             limits=most,
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
+            front_ends=settings.front_ends,
         )
 
 
