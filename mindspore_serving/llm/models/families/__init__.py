@@ -3,6 +3,12 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mixtures, pictures
+from mindspore_serving.llm.models.families import gpt, llama, mixtures, pictures, states
 
-FAMILIES: dict[str, Architecture] = {**llama.ROWS, **gpt.ROWS, **mixtures.ROWS, **pictures.ROWS}
+FAMILIES: dict[str, Architecture] = {
+    **llama.ROWS,
+    **gpt.ROWS,
+    **mixtures.ROWS,
+    **pictures.ROWS,
+    **states.ROWS,
+}
