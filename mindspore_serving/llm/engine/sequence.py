@@ -125,8 +125,8 @@ class Plan:
         features = None
         if sequence.pictures is not None:
             features = sequence.pictures.between(start, start + len(tokens))
-        wanted = max(0, num_logits)
-        row = Row(tokens, start, sequence.blocks, wanted, sequence.adapter, state, features)
+        blocks, adapter = sequence.blocks, sequence.adapter
+        row = Row(tokens, start, blocks, max(0, num_logits), adapter, state, features)
         self.rows.append(row)
         self.sequences.append(sequence)
         self.budget -= len(tokens)
