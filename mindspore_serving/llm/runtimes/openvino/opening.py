@@ -36,7 +36,11 @@ from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
+from mindspore_serving.llm.runtimes.openvino.options import (
+    PluginOptions,
+    options_from,
+    with_matrices,
+)
 from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
@@ -62,9 +66,12 @@ def open_runner(
     an openvino whose paged attention computes something else.
     """
     check_paged_attention()
-    options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    capabilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    options = options_from(config, capabilities)
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    if spec.state and spec.state.value_heads:
+        options = with_matrices(options, config)
     if spec.state:
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
