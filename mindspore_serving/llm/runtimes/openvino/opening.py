@@ -47,6 +47,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     PluginOptions,
     capabilities,
     options_from,
+    with_matrices,
 )
 from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -77,6 +78,7 @@ def open_runner(
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if spec.state:
+        options = with_matrices(options, config) if spec.state.value_heads else options
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)

@@ -5,7 +5,7 @@ Decided from the options and what the processor can do; compiles nothing.
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openvino as ov
@@ -107,6 +107,20 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginO
         bits=BITS[config.quantization] if config.quantization else None,
         num_threads=config.num_threads,
     )
+
+
+def with_matrices(options: PluginOptions, config: EngineConfig) -> PluginOptions:
+    """`options` of a model whose states are matrices: in f32.  Under bf16 the plugin would round
+    them at every token, so that what fades slowly would not fade.  Raises StartError for bf16."""
+    if config.dtype == "bf16":
+        raise StartError(
+            "dtype is 'bf16', in which the states of the model's linear attention would be rounded "
+            "at every token; leave it out, or take f32 or the torch runtime"
+        )
+    if options.precision == "f32":
+        return options
+    others = options_from(config, ())
+    return replace(others, has_bf16=True)
 
 
 def _precision(config: EngineConfig, has_bf16: bool) -> str:
