@@ -78,6 +78,7 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
 
 
 class Ops(Protocol):

@@ -36,9 +36,11 @@ INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 class ModelSpec:
     """One model's sizes and options.
 
-    `windows` has, for each layer, how many tokens it attends to, the current one among them; 0 is
-    all.  `rotated` are the layers that turn queries and keys by their positions; `local_rope` is
-    for those with a window, where that differs.  `activation` is the name in config.json.
+    `layers` are those that this process computes, of `num_layers`: all, unless the model is cut
+    into stages.  `windows` has, for each layer, how many tokens it attends to, the current one
+    among them; 0 is all.  `rotated` are the layers that turn queries and keys by their positions;
+    `local_rope` is for those with a window, where that differs.  `activation` is the name in
+    config.json.
     """
 
     architecture: str
@@ -46,6 +48,7 @@ class ModelSpec:
     hidden_size: int
     intermediate_size: int
     num_layers: int
+    layers: range
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -69,6 +72,16 @@ class ModelSpec:
     activation: str
     mixture: Mixture | None
     latent: Latent | None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the embedding is computed here."""
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether final norm and output matrix are computed here."""
+        return self.layers.stop == self.num_layers
 
     @property
     def q_size(self) -> int:
@@ -127,6 +140,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         hidden_size=hidden,
         intermediate_size=size(config, *INTERMEDIATE, default=4 * hidden),
         num_layers=num_layers,
+        layers=range(num_layers),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,

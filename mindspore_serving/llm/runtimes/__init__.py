@@ -10,10 +10,12 @@ from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
-from mindspore_serving.llm.parallel.runner import OpenRank, open_ranks
+from mindspore_serving.llm.parallel.runner import open_ranks
+from mindspore_serving.llm.runtimes.stages import Stage, StageRunner
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
+OpenPart = Callable[[str | Path, EngineConfig, Group], Stage]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 
@@ -38,6 +40,7 @@ RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
         "openvino.opening:open_runner",
         "openvino.encoder:open_encoder",
+        "openvino.opening:open_rank",
         has_adapters=True,
         keeps_integers=True,
     ),
@@ -57,6 +60,7 @@ OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
     "tensor_parallel": lambda row: bool(row.opens_rank),
+    "pipeline_parallel": lambda row: bool(row.opens_rank),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 
@@ -73,8 +77,8 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
             raise StartError(
                 f"runtime {runtime!r} has no {option}, expected one of {', '.join(accepted)}"
             )
-    if config.tensor_parallel > 1:
-        return open_ranks(directory, runtime, config, _import(runtime, row.opens_rank))
+    if config.num_ranks > 1:
+        return open_ranks(directory, runtime, config, open_rank)
     opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
 
@@ -83,8 +87,9 @@ def open_rank(
     directory: str | Path, runtime: str, config: EngineConfig, group: Group
 ) -> EmbeddingRunner:
     """The part of the model that this rank of `group` holds.  Raises as `open_runner`."""
-    opener: OpenRank = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
-    return opener(directory, config, group)
+    opener: OpenPart = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
+    own = opener(directory, config, group)
+    return StageRunner(own, group) if config.pipeline_parallel > 1 else own
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:

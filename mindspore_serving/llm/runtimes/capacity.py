@@ -26,7 +26,7 @@ FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
     """Of the keys and values of one block in all layers; `element_size` is bytes per number."""
-    return 2 * spec.num_layers * spec.kv_size * element_size * config.block_size
+    return 2 * len(spec.layers) * spec.kv_size * element_size * config.block_size
 
 
 def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:

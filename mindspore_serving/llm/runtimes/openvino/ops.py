@@ -4,7 +4,8 @@ Shapes are checked as the graph grows, so that a checkpoint that does not fit it
 refused by the name of the tensor.  Knows neither the step nor the memory of the cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -21,6 +22,7 @@ from mindspore_serving.llm.models.ops import (
     Routing,
     Weight,
 )
+from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.openvino import heads
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
@@ -39,6 +41,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
+HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
@@ -55,11 +58,25 @@ class OpenVINOOps(Ops):
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
+    def inputs_of(self, spec: ModelSpec) -> Inputs:
+        """`inputs`, and of a stage that is not the first what the one before it computes."""
+        if spec.is_first:
+            return self.inputs
+        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, spec.hidden_size]))
+        return replace(self.inputs, hidden=self._add(HIDDEN, hidden))
+
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
         """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size]."""
         expect(logits, vocab_size, "vocab_size")
-        results = [opset.result(logits), opset.result(self._hidden)]
-        for result, name in zip(results, ("logits", "hidden"), strict=True):
+        return self._model({"logits": logits, "hidden": self._hidden})
+
+    def stage_model(self, hidden: Node) -> ov.Model:
+        """The graph of a stage that is not the last."""
+        return self._model({"hidden": hidden})
+
+    def _model(self, outputs: Mapping[str, Node]) -> ov.Model:
+        results = [opset.result(node) for node in outputs.values()]
+        for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
         return ov.Model(results, list(self.parameters.values()), "decoder")
 

@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
@@ -97,12 +97,12 @@ class TorchModel:
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
-    group: Group | None = None  # of ranks, of which this is the part of one
+    part: Part | None = None  # what this process holds of it; None is all
 
     def ops(self, cache: PagedCache) -> TorchOps:
-        if self.group is None:
+        if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, cache, self.dtype, self.adapters)
-        return RankOps(self.weights, cache, self.dtype, self.group, self.spec.vocab_size)
+        return RankOps(self.weights, cache, self.dtype, self.part.exchange)
 
 
 class TorchRunner(LimitedRunner):
@@ -124,13 +124,14 @@ class TorchRunner(LimitedRunner):
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
         self._path = path or GatherPath(limits.block_size)
-        self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
+        self._cache = PagedCache(shape, spec.layers, dtype=model.kv_dtype, device=model.device)
         self._ops: TorchOps | None = model.ops(self._cache)
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
+        self._given: Vectors | None = None
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         self._model.adapters.load(adapter, changes)
@@ -140,10 +141,15 @@ class TorchRunner(LimitedRunner):
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
-        return self._run(step, self._logits)
+        return self.compute(step)
 
     def embed(self, step: Step) -> Vectors:
-        return self._run(step, self._hidden)
+        return self.compute(step, embeds=True)
+
+    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
+        """As `Stage.compute`."""
+        self._given = given
+        return self._run(step, self._hidden if embeds else self._logits)
 
     def use_graphs(self, capture: Capture, most: int) -> None:
         """From now on, compute steps of up to `most` sequences with one new token each by graphs
@@ -205,7 +211,9 @@ class TorchRunner(LimitedRunner):
     def _hidden(self, ops: TorchOps, layout: Layout) -> Vectors:
         if not layout.spans:
             return np.zeros((0, self.hidden_size), np.float32)
-        self._pass(ops, layout)
+        found = self._pass(ops, layout)
+        if not self._model.spec.is_last:
+            return self._readback(found)
         if ops.last_hidden is None:
             raise RuntimeError("the definition does not say what its hidden state is")
         return self._readback(ops.last_hidden)
@@ -220,7 +228,16 @@ class TorchRunner(LimitedRunner):
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         ops.begin(Pass(slots, plan.attention(planned), chosen))
-        return self._decode(ops, Inputs(token_ids, positions, rows))
+        return self._decode(ops, Inputs(token_ids, positions, rows, self._hidden_of(layout)))
+
+    def _hidden_of(self, layout: Layout) -> torch.Tensor | None:
+        """What the stage before this one has computed; zeros to load the weights."""
+        spec, given = self._model.spec, self._given
+        if spec.is_first:
+            return None
+        if given is None:
+            given = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
+        return torch.from_numpy(given).to(self._model.dtype)
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
