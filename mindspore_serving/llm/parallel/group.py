@@ -92,17 +92,16 @@ class Group:
         Raises RunnerLost naming a rank that has ended, is stopped, or computes something else.
         """
         number = self.num_exchanges
+        self.num_exchanges += 1
         self._total += 1
         for rank in self._peers:
             self.tell(rank, number, num_bytes)
         for rank in self._peers:
             self.hear(rank, number, num_bytes)
-        self.num_exchanges = number + 1
 
     def tell(self, rank: int, number: int, num_bytes: int) -> None:
         """Say to one rank that exchange `number`, of `num_bytes`, is done here.  Raises as
         `meet`."""
-        self.num_exchanges += 1
         try:
             self._peers[rank].send(_TAG.pack(self._step, number, num_bytes))
         except OSError as error:

@@ -18,6 +18,7 @@ from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.rank_threads import ranks
 from tests.llm.running import generate, generate_staggered, texts
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 COUNT = 16
@@ -114,3 +115,21 @@ def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):
 def test_both_ways_at_once_are_refused():
     with pytest.raises(InvalidInputs, match="expected 1 for one of them: they cannot be combined"):
         EngineConfig(tensor_parallel=2, pipeline_parallel=2)
+
+
+def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama):
+    """Else the others would wait for it."""
+    with ranks(llama, 2, by=PIPELINE) as runner:
+        last = runner.runners[1]
+        step = Step((Row((5,), 0, (1,), 1),))
+        runner.run(step)
+        last._own.close()
+        group = runner._groups[1]
+        group.begin(2)
+        runner._groups[0].begin(2)
+        failing = runner._threads[1].submit(last.run, step)
+        runner._threads[0].submit(runner.runners[0].run, step)
+        with pytest.raises(ServingError, match="the runner is closed"):
+            failing.result(PATIENCE)
+        assert group.num_exchanges
+        group.close()
