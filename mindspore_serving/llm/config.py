@@ -30,8 +30,9 @@ class EngineConfig:
             `num_threads` and `kv_cache_memory` are of all ranks together.  Runtimes "openvino" and
             "torch".
         pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
-            is none.  `kv_cache_memory` is of all stages together, `num_threads` of each.  Not with
-            `tensor_parallel`.  Runtimes "openvino" and "torch".
+            is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
+            many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
+            Runtimes "openvino" and "torch".
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.

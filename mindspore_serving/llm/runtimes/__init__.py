@@ -11,7 +11,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.runner import open_ranks
-from mindspore_serving.llm.runtimes.stages import Stage, StageRunner
+from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
@@ -89,7 +89,9 @@ def open_rank(
     """The part of the model that this rank of `group` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
     own = opener(directory, config, group)
-    return StageRunner(own, group) if config.pipeline_parallel > 1 else own
+    if config.pipeline_parallel == 1:
+        return own
+    return StageRunner(own, group, overlaps=has_own_cores(config))
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:

@@ -1,16 +1,20 @@
 """A stage of a model whose layers are cut over ranks: a runner that takes hidden states from the
 stage before and gives them to the next one.
 
-A step is computed in pieces, micro-batches, so that stages work at the same time: while one
-computes a piece, the stage before it computes the next one.  Steps of few tokens are one piece,
-since each piece reads all weights again.  Rank 0, the first stage, gets the logits.
+Where each stage has cores of its own, a step is computed in pieces, micro-batches, so that stages
+work at the same time: while one computes a piece, the stage before it computes the next one.  Steps
+of few tokens are one piece, since each piece reads all weights again; so are all steps where stages
+share cores, since they would wait for each other's threads.  Rank 0, the first stage, gets the
+logits.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
@@ -31,9 +35,10 @@ class Stage(EmbeddingRunner, Protocol):
 
 
 class StageRunner(LimitedRunner):
-    """An `EmbeddingRunner` over `own`, which every rank of `group` calls with the same steps."""
+    """An `EmbeddingRunner` over `own`, which every rank of `group` calls with the same steps.  With
+    `overlaps` large steps are computed in pieces, if all ranks say so."""
 
-    def __init__(self, own: Stage, group: Group) -> None:
+    def __init__(self, own: Stage, group: Group, *, overlaps: bool) -> None:
         sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
         super().__init__(RunnerLimits(*sizes))
         self.hidden_size = own.hidden_size
@@ -42,6 +47,7 @@ class StageRunner(LimitedRunner):
         self._ring = Ring(group)
         self._is_first, self._is_last = group.rank == 0, group.rank == group.size - 1
         self._size = group.size
+        self._overlaps = bool(group.least(overlaps))
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run` on rank 0; on others nothing."""
@@ -75,9 +81,11 @@ class StageRunner(LimitedRunner):
         return self._received(num_rows, width)
 
     def _pieces(self, step: Step) -> Iterator[Step]:
-        total, room = step.num_tokens, rows_at_once(self.hidden_size)
-        count = max(1, -(-total // min(MOST_TOKENS, room)), min(self._size, total // LEAST_TOKENS))
-        return micro_batches(step, -(-total // count))
+        total, size = step.num_tokens, rows_at_once(self.hidden_size)
+        if self._overlaps:
+            count = max(-(-total // MOST_TOKENS), min(self._size, total // LEAST_TOKENS), 1)
+            size = min(size, -(-total // count))
+        return micro_batches(step, size)
 
     def _send_back(self, rows: Vectors, width: int) -> None:
         most = rows_at_once(width)
@@ -93,6 +101,13 @@ class StageRunner(LimitedRunner):
             rows[...] = self._ring.receive((len(rows), width))
         self._ring.release()
         return found
+
+
+def has_own_cores(config: EngineConfig) -> bool:
+    """Whether each stage has: the option `num_threads` says so."""
+    threads = config.num_threads
+    cores = len(os.sched_getaffinity(0))
+    return threads is not None and threads * config.pipeline_parallel <= cores
 
 
 def micro_batches(step: Step, size: int) -> Iterator[Step]:

@@ -1,5 +1,6 @@
 """A model whose layers are cut over stages: tokens of one process, pieces in order, refusals."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm import LLM, SamplingParams, runtimes
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import ring
 from mindspore_serving.llm.runtimes import open_runner, stages
@@ -54,6 +55,7 @@ def test_two_stages_generate_what_the_reference_does(built, runtime, name):
 
 @RUNTIMES
 def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
+    monkeypatch.setattr(runtimes, "has_own_cores", lambda _: True)
     monkeypatch.setattr(stages, "LEAST_TOKENS", 1)
     monkeypatch.setattr(stages, "MOST_TOKENS", 3)
     prompts = checkpoints.prompts(4)
@@ -78,6 +80,13 @@ def test_a_step_is_cut_by_tokens_and_keeps_the_order_of_its_logits():
         Step((Row((1, 2, 3, 4), 0, (7,), 2),), ((1, 2),)),
         Step((Row((5,), 4, (7,), 1), Row((6,), 9, (8, 9), 1), Row((7, 8), 0, (5,), 0))),
     ]
+
+
+@pytest.mark.parametrize(("num_threads", "expected"), [(None, False), (10_000, False), (1, True)])
+def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_threads, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    config = EngineConfig(pipeline_parallel=2, num_threads=num_threads)
+    assert stages.has_own_cores(config) is expected
 
 
 @pytest.mark.slow
