@@ -41,6 +41,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
+    frozenset({"upstream"}),
 )
 # Layers below that a package does without all the same.
 FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker

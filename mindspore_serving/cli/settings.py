@@ -51,6 +51,9 @@ class ServeSettings:
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
+    front_ends: int = option(
+        1, "processes that serve the ports, where one cannot answer enough; see docs/deploy.md"
+    )
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
@@ -219,6 +222,12 @@ class ServeSettings:
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
     )
+    upstream: str = option(
+        "",
+        "in place of a PATH: the API of another server, as http://host:port/v1, with --name; see "
+        "docs/engines.md",
+        metavar="URL",
+    )
     engine: str = option(
         "", "language models: what serves them (default: ours); others: docs/engines.md"
     )
@@ -257,10 +266,10 @@ class ServeSettings:
 
     def parts(self) -> "Iterator[ServeSettings]":
         """The settings of servables that have the same ones."""
-        if self.paths:
+        if self.paths or self.upstream:
             yield self
         for own in self.servables:
-            yield replace(self, servables=(), **own)
+            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **own})
 
 
 @dataclass(frozen=True, slots=True)

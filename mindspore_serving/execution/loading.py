@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
+from mindspore_serving.core.declaration import (
+    UPSTREAM,
+    Declaration,
+    DistributedSpec,
+    LanguageSpec,
+    ModelSpec,
+)
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.tasks import TaskSpec
@@ -32,6 +38,7 @@ from mindspore_serving.servable import pipeline, repository
 
 if TYPE_CHECKING:
     from mindspore_serving.execution.language import LanguageService
+    from mindspore_serving.llm.upstream.engine import UpstreamModel
 
 MOST_WAITING = 1024  # requests, unless the operator says otherwise
 MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
@@ -162,6 +169,10 @@ def _open_language(
 ) -> "LanguageService":
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.execution.language import LanguageService, LanguageStage
+
+    if spec.engine == UPSTREAM:
+        upstream = _open_upstream(spec, wake)
+        return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import make_config, open_model
     from mindspore_serving.llm.models import is_encoder
@@ -181,6 +192,20 @@ def _open_language(
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = AsyncEngine(opened, wake, steps)
     return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+
+
+def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamModel":
+    """Raises StartError."""
+    from mindspore_serving.llm.upstream.engine import UpstreamModel
+    from mindspore_serving.llm.upstream.options import read_options
+
+    options = dict(spec.options)
+    most = options.pop("max_model_len", None)
+    for name in options:
+        raise StartError(f"engine {UPSTREAM!r} has no option {name}, expected max_model_len alone")
+    if most is not None and (not isinstance(most, int) or most < 1):
+        raise StartError(f"max_model_len is {most!r}, expected an int >= 1")
+    return UpstreamModel(read_options(spec.engine_options), most, wake)
 
 
 def _open_task(host: Host, spec: TaskSpec, setup: Setup) -> None:

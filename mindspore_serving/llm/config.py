@@ -19,7 +19,7 @@ class EngineConfig:
             has at most one pass that generates and one that embeds.
         max_num_waiting: requests that may wait for room; None any number.
         max_num_waiting_tokens: tokens that they may have together; None any number.
-        kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
+        kv_cache_memory: bytes for keys, values and states; None lets the runner take what is free.
         block_size: tokens per cache block.  A runtime that has a size of its own refuses others.
         kv_cache_dtype: "auto", or a name the runtime knows ("f32", "f16", "bf16", "u8").
         dtype: what the model computes in: "auto", or a name the runtime knows.
@@ -136,10 +136,10 @@ class EngineConfig:
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
-    def most_guesses(self, *, is_rounded: bool) -> int:
-        """Of a sequence in a step; `is_rounded` as of a `Runner`."""
+    def most_guesses(self, *, can_guess: bool) -> int:
+        """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
         if self.num_speculative_tokens is None:
-            return 0 if self.graph_mode or is_rounded else _MOST_GUESSES
+            return _MOST_GUESSES if can_guess and not self.graph_mode else 0
         return self.num_speculative_tokens
 
 

@@ -17,6 +17,21 @@ Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class StateSlots:
+    """Where the state of a sequence is, in a model that has more than keys and values.
+
+    A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
+    last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
+    0 and -1 are for none.
+    """
+
+    read: int
+    write: int
+    snapshot: int = -1
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The new tokens of one sequence.
 
@@ -24,6 +39,7 @@ class Row:
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
+    `state` is for models with state slots; without it a text that is computed at once leaves none.
     """
 
     tokens: Sequence[int]
@@ -31,6 +47,7 @@ class Row:
     blocks: Sequence[int]
     num_logits: int
     adapter: int = 0
+    state: StateSlots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +73,7 @@ class Runner(Protocol):
 
     block_size: int  # tokens per cache block
     num_blocks: int
+    num_slots: int  # of states beside keys and values; 0 if the model has none
     vocab_size: int
     max_model_len: int
     adapters: Collection[int]  # LoRA adapters that rows may name

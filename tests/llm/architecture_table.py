@@ -24,6 +24,8 @@ TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }
 COMPARED = {
     "openvino": {*OPENVINO, *architectures.ALL},

@@ -98,6 +98,18 @@ class BlockPool:
             found.append(block)
         return found
 
+    def is_registered(self, block: int) -> bool:
+        """Whether later prompts may find `block`, which then must not be written any more."""
+        return self._hash_of[block] is not None
+
+    def drop(self, digest: bytes) -> None:
+        """Forget what `digest` is the hash of, unless it is used."""
+        block = self._block_of.get(digest)
+        if block is not None and not self.users[block]:
+            del self._cached[block]
+            self._forget(block)
+            self._empty.append(block)
+
     def num_unused(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` are free, so that sharing them takes from `num_free`."""
         users = self.users

@@ -19,7 +19,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation
+from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation, can_guess
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -64,18 +64,18 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation = Speculation(config, make_drafter, is_rounded=runner.is_rounded)
+        self._speculation = Speculation(config, make_drafter, can_guess=can_guess(runner))
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
+        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size, runner.num_slots)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
         self._aborted: Outputs = []  # of the next step
-        self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
+        self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property

@@ -53,7 +53,13 @@ def open_part(directory: str | Path, config: EngineConfig, group: Group | None =
 
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
-    """With the layers of one of `size` stages.  Raises StartError if there are too few."""
+    """With the layers of one of `size` stages.  Raises StartError if there are too few,
+    or some that stages cannot compute."""
+    if spec.state is not None:
+        raise StartError(
+            f"pipeline_parallel is {size}, but {spec.architecture} has layers with a state beside "
+            "keys and values, which stages do not keep; leave it out"
+        )
     if spec.num_layers < size:
         raise StartError(
             f"pipeline_parallel is {size}, expected at most {spec.num_layers}: so many layers has "

@@ -72,8 +72,14 @@ def load(setup: bytes) -> Mapping[str, Role]:
 
 
 def _answer(processor: Processor, outputs: OutputProcessor, job: bytes) -> bytes:
+    request, request_id = decode_job(job)
+    with log.of_request(request_id):
+        return _guarded(processor, outputs, request)
+
+
+def _guarded(processor: Processor, outputs: OutputProcessor, request: LLMRequest) -> bytes:
     try:
-        return encode_work(_prepare(processor, outputs, decode_job(job)))
+        return encode_work(_prepare(processor, outputs, request))
     except ServingError as error:
         return encode_work(to_failed(error))
     except MemoryError:

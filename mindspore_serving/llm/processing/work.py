@@ -25,6 +25,7 @@ from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
 SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
+_SIZE = 4  # bytes of a length
 _VALUE = 4  # what a value counts beside its characters
 
 
@@ -86,14 +87,18 @@ def to_failed(error: ServingError) -> Failed:
     return Failed(error.code, str(error), to_refused(error))
 
 
-def encode_job(request: LLMRequest) -> bytes:
-    """A request of any kind: the place of its method, and the request."""
+def encode_job(request: LLMRequest, request_id: str = "") -> bytes:
+    """A request of any kind: the place of its method, its id in logs, and the request."""
     place = next(n for n, kind in enumerate(METHODS.values()) if kind is type(request))
-    return bytes([place]) + encode_request(request)
+    name = request_id.encode()
+    return bytes([place]) + len(name).to_bytes(_SIZE, "little") + name + encode_request(request)
 
 
-def decode_job(job: bytes) -> LLMRequest:
-    return decode_request(_METHODS[job[0]], memoryview(job)[1:])
+def decode_job(job: bytes) -> tuple[LLMRequest, str]:
+    """The request, and its id in logs."""
+    begin = 1 + _SIZE
+    end = begin + int.from_bytes(job[1:begin], "little")
+    return decode_request(_METHODS[job[0]], memoryview(job)[end:]), job[begin:end].decode()
 
 
 def is_small(request: LLMRequest) -> bool:

@@ -93,6 +93,8 @@ class AsyncEngine:
         steps: where it is written that a step runs, since when, and for which items.
     """
 
+    unready = ""  # it can always compute
+
     def __init__(
         self, opened: Opened, wake: Callable[[], None], steps: ItemLane | None = None
     ) -> None:

@@ -103,9 +103,10 @@ class Preparation:
             end = partial(self._end, request_id, take, answer)
             self._completing.submit(context.run, self._guarded, request_id, end)
 
+        job = encode_job(request, log.request_id.get())
         with self._lock:
             if request_id in self._jobs:
-                self._jobs[request_id] = self._pool.submit(encode_job(request), done)
+                self._jobs[request_id] = self._pool.submit(job, done)
 
     def _end(self, request_id: str, take: Take, answer: bytes | Failure) -> None:
         if isinstance(answer, Failure):

@@ -121,6 +121,12 @@ def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):
         LLM(llama, "openvino", dtype="f32", **options)
 
 
+def test_stages_refuse_layers_with_a_state_by_name(built):
+    path = checkpoints.build("lfm2", built)
+    with pytest.raises(StartError, match="Lfm2ForCausalLM has layers with a state"):
+        LLM(path, "torch", pipeline_parallel=2)
+
+
 def test_both_ways_at_once_are_refused():
     with pytest.raises(InvalidInputs, match="expected 1 for one of them: they cannot be combined"):
         EngineConfig(tensor_parallel=2, pipeline_parallel=2)

@@ -3,6 +3,11 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mixtures
+from mindspore_serving.llm.models.families import gpt, llama, mixtures, states
 
-FAMILIES: dict[str, Architecture] = {**llama.ROWS, **gpt.ROWS, **mixtures.ROWS}
+FAMILIES: dict[str, Architecture] = {
+    **llama.ROWS,
+    **gpt.ROWS,
+    **mixtures.ROWS,
+    **states.ROWS,
+}

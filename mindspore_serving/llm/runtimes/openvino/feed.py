@@ -15,8 +15,14 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import (
+    RunnerLimits,
+    check_copies,
+    fits_slots,
+    lay_out,
+)
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
+from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
 from mindspore_serving.llm.step import Row, Step
 
 Ints = npt.NDArray[np.int32]
@@ -43,10 +49,15 @@ class Buffers:
             "block_indices": (room,),
             "block_indices_begins": (rows + 1,),
             "max_context_len": (),
+            "state_slots": (SLOTS_PER_ROW * rows,),
+            "state_begins": (rows + 1,),
+            "state_past": (rows,),
+            "state_intervals": (rows,),
             TOKENS: (tokens, 1),
             ROWS: (logits, 1),
         }
         arrays = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
+        arrays["state_begins"][:] = np.arange(rows + 1) * SLOTS_PER_ROW
         tensors = {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}
         return cls(arrays, tensors)
 
@@ -58,6 +69,7 @@ class Feed:
         self.request = request
         self._names = names
         self._is_adapted = TOKENS in names
+        self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
         self._current: Buffers | None = None
@@ -73,6 +85,8 @@ class Feed:
         if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
             self._refuse(step)
         if any(adapters) and not all(one in limits.adapters for one in adapters if one):
+            self._refuse(step)
+        if self._has_states and not all(fits_slots(row, limits.num_slots) for row in rows):
             self._refuse(step)
         logits = [row.num_logits for row in rows]
         room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
@@ -94,6 +108,8 @@ class Feed:
         if self._is_adapted:
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
             arrays[ROWS][:, 0] = np.repeat(adapters, logits)
+        if self._has_states:
+            fill(arrays, rows, limits.num_slots)
         self._hand_over(buffers)
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:

@@ -25,6 +25,7 @@ from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
+from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 
@@ -69,6 +70,8 @@ def _open(
     check_paged_attention()
     options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
     checkpoint, spec = part.checkpoint, part.spec
+    if spec.state:
+        check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)

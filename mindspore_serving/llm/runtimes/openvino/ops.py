@@ -16,6 +16,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import (
     AttentionSpec,
     Clamp,
+    DeltaRule,
     Expert,
     Inputs,
     Ops,
@@ -23,7 +24,7 @@ from mindspore_serving.llm.models.ops import (
     Weight,
 )
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes.openvino import heads
+from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
@@ -37,6 +38,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     i64,
     name_of,
     named,
+    reshaped,
     sliced,
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
@@ -179,6 +181,25 @@ class OpenVINOOps(Ops):
         sinks = self._vector(spec.sinks, spec.num_heads) if spec.sinks else None
         return paged_attention((q, k, v), cache, spec, step=self._step, sinks=sinks)
 
+    def convolution(self, layer: int, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        shape = self._weights.shape(weight)
+        if len(shape) != 3 or shape[:2] != (features(x), 1):
+            raise StartError(f"tensor {weight!r} is {list(shape)}, expected [{features(x)}, 1, *]")
+        none = opset.constant(np.zeros(0, np.float32))
+        added = none if bias is None else reshaped(self._vector(bias, features(x)), -1)
+        kernel = reshaped(self._weights.vector(weight), *shape)
+        table = self._state(f"convolution_state.{layer}", (features(x), shape[2]))
+        return named(states.convolution(x, table, (kernel, added), self._state_step()), weight)
+
+    def delta_rule(
+        self, layer: int, qkv: tuple[Node, Node, Node], alpha: Node, beta: Node, rule: DeltaRule
+    ) -> Node:
+        heads = rule.value_heads
+        rate, bias = (self._vector(name, heads) for name in (rule.a_log, rule.dt_bias))
+        parts = (*qkv, states.decay(alpha, rate, bias), opset.sigmoid(beta))
+        table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
+        return states.delta_rule(parts, table, rule, self._state_step())
+
     def silu(self, x: Node) -> Node:
         return opset.swish(x)
 
@@ -255,6 +276,16 @@ class OpenVINOOps(Ops):
     def _cache(self, name: str) -> Node:
         """The plugin fills in type and shape when it compiles the graph."""
         return self._add(name, Parameter(ov.Type.dynamic, ov.PartialShape([-1] * 4)))
+
+    def _state(self, name: str, shape: tuple[int, ...]) -> Node:
+        return self._add(name, Parameter(ov.Type.f32, ov.PartialShape([-1, *shape])))
+
+    def _state_step(self) -> dict[str, Node]:
+        """With the inputs that only models with a state have."""
+        for name in states.STATE_INPUTS:
+            if name not in self._step:
+                self._step[name] = self._parameter(name)
+        return self._step
 
     def _add(self, name: str, parameter: Node) -> Node:
         parameter.output(0).get_tensor().set_names({name})

@@ -32,6 +32,7 @@ from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 T = TypeVar("T")
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
+MORE_SLOTS = 2  # of states: see `states.fill`
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
@@ -62,6 +63,7 @@ class OpenVINORunner:
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
+        self._states = [_Cache(port) for name, port in ports.items() if "_state." in name]
         self._names = [name for name in ports if _is_of_step(name)]
         self._feeds: list[Feed] = []
         self._loaded: LoadedAdapters | None = None
@@ -130,15 +132,18 @@ class OpenVINORunner:
 
     def close(self) -> None:
         self._feeds, self._requests = [], []
-        self._caches = []
+        self._caches, self._states = [], []
         self._kept = []
         self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
         self.num_blocks = limits.num_blocks
         self.max_model_len = limits.max_model_len
+        self.num_slots = limits.num_slots
         for cache in self._caches:
             cache.allocate(self._requests, limits.num_blocks)
+        for state in self._states:
+            state.allocate(self._requests, limits.num_slots + MORE_SLOTS)
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
@@ -155,7 +160,8 @@ class OpenVINORunner:
 
 
 def _is_of_step(name: str) -> bool:
-    return "_cache." not in name and "lora." not in name and name != HIDDEN
+    kept = ("_cache.", "_state.", "lora.")
+    return name != HIDDEN and not any(part in name for part in kept)
 
 
 def within(seconds: float, sizes: list[T], least: Callable[[int], int] = int) -> Iterator[T]:
@@ -181,7 +187,7 @@ def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
 
 
 class _Cache:
-    """One layer's keys or values: an array that the request reads and writes."""
+    """One layer's keys or values, or state: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()

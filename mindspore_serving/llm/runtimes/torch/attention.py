@@ -6,7 +6,7 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -172,8 +172,9 @@ class PagedCache:
     """Keys and values of `layers`, [num_blocks, block_size, kv_heads, head_dim] each."""
 
     def __init__(
-        self, shape: tuple[int, int, int, int], layers: range, *, dtype: torch.dtype, device: str
-    ) -> None:
+        self, shape: tuple[int, int, int, int], layers: Iterable[int], *, dtype: torch.dtype,
+        device: str,
+    ) -> None:  # fmt: skip
         def empty() -> torch.Tensor:
             # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
             return torch.zeros(shape, dtype=dtype, device=device)

@@ -3,18 +3,17 @@
 import torch
 
 from mindspore_serving.llm.parallel.exchange import Exchange
-from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Tensor, TorchOps, Weights
 
 
 class RankOps(TorchOps):
     """`Ops` of one rank.  Embedding and head have its rows of the vocabulary."""
 
     def __init__(
-        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, exchange: Exchange
+        self, weights: Weights, caches: Caches, dtype: torch.dtype, exchange: Exchange
     ) -> None:
-        super().__init__(weights, cache, dtype, Adapters())
+        super().__init__(weights, caches, dtype, Adapters())
         self._exchange = exchange
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
