@@ -32,6 +32,17 @@ class StateSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
+
+    `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
+    """
+
+    places: npt.NDArray[np.int64]
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The new tokens of one sequence.
 
@@ -40,6 +51,7 @@ class Row:
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
     `state` is for models with state slots; without it a text that is computed at once leaves none.
+    `features` are only for a runner of a model that takes pictures.
     """
 
     tokens: Sequence[int]
@@ -48,6 +60,7 @@ class Row:
     num_logits: int
     adapter: int = 0
     state: StateSlots | None = None
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,16 @@ class Step:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_tokens", sum(len(row.tokens) for row in self.rows))
+
+    def features(self) -> Features | None:
+        """Those of all rows, with places from the step's first token on; None if there are none."""
+        places, vectors, begin = [], [], 0
+        for row in self.rows:
+            if row.features is not None:
+                places.append(row.features.places + begin)
+                vectors.append(row.features.vectors)
+            begin += len(row.tokens)
+        return Features(np.concatenate(places), np.concatenate(vectors)) if places else None
 
 
 class RunnerLost(ServingError):

@@ -22,9 +22,11 @@ def hash_root(salt: str, adapter: int) -> bytes:
     return blake2b(start, digest_size=_DIGEST_SIZE).digest()
 
 
-def hash_block(previous: bytes, tokens: Sequence[int]) -> bytes:
-    """The hash of a full block of `tokens` that follows what `previous` is the hash of."""
-    return blake2b(previous + array("i", tokens).tobytes(), digest_size=_DIGEST_SIZE).digest()
+def hash_block(previous: bytes, tokens: Sequence[int], pictures: bytes = b"") -> bytes:
+    """The hash of a full block of `tokens` that follows what `previous` is the hash of; `pictures`
+    says what is in place of some of them."""
+    content = previous + array("i", tokens).tobytes() + pictures
+    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 
 
 class BlockPool:

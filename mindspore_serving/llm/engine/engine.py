@@ -15,6 +15,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.embedding import Embedder
+from mindspore_serving.llm.engine.pictures import PromptPictures
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
@@ -112,6 +113,7 @@ class Engine:
         grammar: CompiledGrammar | None = None,
         continues: bool = False,
         bad_words_ids: list[list[int]] | None = None,
+        pictures: PromptPictures | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
@@ -119,7 +121,7 @@ class Engine:
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
         `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
         that is complete.  With `continues` the text may begin with a space.  `bad_words_ids` are
-        `params.bad_words` as tokens, if that was done before.
+        `params.bad_words` as tokens, if that was done before; `pictures` those of the prompt.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
@@ -132,13 +134,10 @@ class Engine:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids))
         sequence = Sequence(
-            tokens=request.prompt_ids[:],
-            max_len=len(request.prompt_ids) + request.max_tokens,
-            order=(priority, self._num_arrivals, 0),
-            salt=cache_salt,
-            adapter=adapter,
-            wanted_from=-1 if params.prompt_logprobs is None else 0,
-        )
+            tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
+            order=(priority, self._num_arrivals, 0), salt=cache_salt, adapter=adapter,
+            wanted_from=-1 if params.prompt_logprobs is None else 0, pictures=pictures,
+        )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
+from mindspore_serving.llm.engine.pictures import PromptPictures
 from mindspore_serving.llm.step import Row, StateSlots, Step
 
 MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
@@ -36,6 +37,7 @@ class Sequence:
     salt: str = ""
     adapter: int = 0
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
+    pictures: PromptPictures | None = None
     num_computed: int = 0
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
@@ -77,7 +79,9 @@ class Sequence:
         for index in range(len(hashes), count):
             previous = hashes[-1] if hashes else hash_root(*self.scope)
             start = index * block_size
-            hashes.append(hash_block(previous, self.tokens[start : start + block_size]))
+            end = start + block_size
+            seen = self.pictures.identity(start, end) if self.pictures else b""
+            hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
 
     def fork(self, index: int, token: int) -> "Sequence":
@@ -90,6 +94,7 @@ class Sequence:
             salt=self.salt,
             adapter=self.adapter,
             num_cached=self.num_cached,
+            pictures=self.pictures,
             hashes=self.hashes[:],
         )
 
@@ -117,7 +122,11 @@ class Plan:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
         state = self.place(sequence, len(tokens)) if self.place is not None else None
-        row = Row(tokens, start, sequence.blocks, max(0, num_logits), sequence.adapter, state)
+        features = None
+        if sequence.pictures is not None:
+            features = sequence.pictures.between(start, start + len(tokens))
+        wanted = max(0, num_logits)
+        row = Row(tokens, start, sequence.blocks, wanted, sequence.adapter, state, features)
         self.rows.append(row)
         self.sequences.append(sequence)
         self.budget -= len(tokens)

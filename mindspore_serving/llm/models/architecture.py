@@ -94,6 +94,7 @@ class Architecture:
         state: what layer_types calls the layers that have one (`models.states`), if there are any.
         output_gate: half of each head's queries are a gate of what attention gives.
         cut: whether `tensor_parallel` can cut it.
+        has_pictures: vectors of pictures may be in place of embeddings of tokens.
     """
 
     names: Names = Names()
@@ -120,6 +121,7 @@ class Architecture:
     state: str = ""
     output_gate: bool = False
     cut: bool = False
+    has_pictures: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:

@@ -32,6 +32,8 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = _scaled(ops, x, spec.scales.embedding)
+    if inputs.features is not None:
+        x = ops.with_rows(x, inputs.places, inputs.features)
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))

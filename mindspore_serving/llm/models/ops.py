@@ -106,6 +106,8 @@ class Inputs:
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
     hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
+    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
+    places: Tensor | None = None  # [n]: of which tokens
 
 
 class Ops(Protocol):
@@ -121,6 +123,10 @@ class Ops(Protocol):
     def embedding(self, ids: Tensor, table: Weight) -> Tensor:
         """[T] ids -> [T, H]."""
         ...
+
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """`x` with `rows` [n, H] in place of those at `places` [n]."""
+        raise StartError("this runtime takes no pictures")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""

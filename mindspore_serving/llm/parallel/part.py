@@ -45,6 +45,11 @@ def open_part(directory: str | Path, config: EngineConfig, group: Group | None =
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
     if group is None:
         return Part(spec, decoder, checkpoint)
+    if spec.form.has_pictures and config.max_images:
+        raise StartError(
+            f"{parallel_option(config)} is {group.size}, but vectors of pictures are not sent to "
+            "ranks: leave it out, or give max_images=0 to serve the model for texts"
+        )
     if config.pipeline_parallel > 1:
         return Part(cut_layers(spec, group.rank, group.size), decoder, checkpoint, group)
     exchange = Exchange(group, spec.vocab_size)

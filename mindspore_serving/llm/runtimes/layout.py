@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.step import Row, StateSlots, Step
+from mindspore_serving.llm.step import Features, Row, StateSlots, Step
 
 Indices = npt.NDArray[np.int64]
 
@@ -62,6 +62,7 @@ class Layout:
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
     spans: tuple[Span, ...]
+    features: Features | None = None
 
 
 class LimitedRunner:
@@ -103,6 +104,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             for span, row in zip(spans, step.rows, strict=True)
         ),
         tuple(spans),
+        step.features(),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from mindspore_serving.aio import Ticker
+from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.channel import Frames, encode
@@ -60,7 +61,7 @@ class Pipe(Generic[T]):
             self._unsent.append(encode(message))
             self._ticker.arm()
 
-    def put(self, data: "bytes | bytearray | memoryview") -> Payload:
+    def put(self, data: "Buffer | Pieces") -> Payload:
         """`data` for a message."""
         return b"" if self.is_closed else self._arena.put(data)
 

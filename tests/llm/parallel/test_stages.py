@@ -16,7 +16,7 @@ from mindspore_serving.llm.parallel import ring
 from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, Step
-from tests.llm import checkpoints
+from tests.llm import checkpoints, seeing
 from tests.llm.rank_threads import ranks
 from tests.llm.running import generate, generate_staggered, texts
 from tests.waiting import PATIENCE
@@ -125,6 +125,13 @@ def test_stages_refuse_layers_with_a_state_by_name(built):
     path = checkpoints.build("lfm2", built)
     with pytest.raises(StartError, match="Lfm2ForCausalLM has layers with a state"):
         LLM(path, "torch", pipeline_parallel=2)
+
+
+@pytest.mark.parametrize("option", [PIPELINE, "tensor_parallel"])
+def test_ranks_refuse_pictures_by_name(built, option):
+    path = seeing.build(built, "llava", f"llava-{option}")
+    with pytest.raises(StartError, match=f"{option} is 2, but vectors of pictures .* max_images=0"):
+        LLM(path, "torch", **{option: 2})
 
 
 def test_both_ways_at_once_are_refused():

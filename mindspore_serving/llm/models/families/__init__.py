@@ -3,11 +3,12 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mixtures, states
+from mindspore_serving.llm.models.families import gpt, llama, mixtures, pictures, states
 
 FAMILIES: dict[str, Architecture] = {
     **llama.ROWS,
     **gpt.ROWS,
     **mixtures.ROWS,
     **states.ROWS,
+    **pictures.ROWS,
 }

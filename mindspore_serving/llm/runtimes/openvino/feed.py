@@ -23,12 +23,13 @@ from mindspore_serving.llm.runtimes.layout import (
 )
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.step import Features, Row, Step
 
 Ints = npt.NDArray[np.int32]
 Sizes = tuple[int, int, int, int]  # tokens, rows, room for block numbers, logits
 
 MAX_KEPT = 256
+FEATURES = ("features", "places")
 LEAST_ROOM = 64  # room for block numbers is a power of two, so that few sizes occur
 
 
@@ -67,7 +68,9 @@ class Feed:
 
     def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
         self.request = request
-        self._names = names
+        self._names = [name for name in names if name not in FEATURES]
+        self._takes_features = len(self._names) < len(names)
+        self._has_features = True  # from before, until it is set to none
         self._is_adapted = TOKENS in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
@@ -111,6 +114,8 @@ class Feed:
         if self._has_states:
             fill(arrays, rows, limits.num_slots)
         self._hand_over(buffers)
+        if self._takes_features:
+            self._hand_over_features(step.features())
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
         """One comparison for both ends of each range: a negative number is a large unsigned."""
@@ -139,6 +144,18 @@ class Feed:
             for name in self._names:
                 self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
+
+    def _hand_over_features(self, features: Features | None) -> None:
+        if features is None and not self._has_features:
+            return
+        self._has_features = features is not None
+        width = self.request.get_compiled_model().input("features").get_partial_shape()[1]
+        vectors = np.zeros((0, width.get_length()), np.float32)
+        places = np.zeros(0, np.int32)
+        if features is not None:
+            vectors, places = features.vectors, features.places.astype(np.int32)
+        for name, array in zip(FEATURES, (vectors, places), strict=True):
+            self.request.set_tensor(name, ov.Tensor(array))  # a copy
 
 
 def _is_shaped(row: Row, length: int, end: int, count: int) -> bool:

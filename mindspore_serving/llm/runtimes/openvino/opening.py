@@ -75,8 +75,9 @@ def _open(
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
+    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
     sums = None if part.exchange is None else Sums(part.exchange)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters)
+    ops = OpenVINOOps(weights, adapts=config.has_adapters, num_features=num_features)
     if sums is not None:
         ops = RankOps(weights, sums)
     model = build_model(ops, part)
@@ -99,9 +100,10 @@ def _open(
 def build_model(ops: OpenVINOOps, part: Part) -> ov.Model:
     """The graph of the layers of `part`.  Raises StartError: weights that do not fit."""
     spec = part.spec
-    found = part.decoder(ops, spec, ops.inputs_of(spec))
+    inputs = ops.inputs if spec.is_first else ops.stage_inputs(spec.hidden_size)
+    found = part.decoder(ops, spec, inputs)
     if not spec.is_last:
-        return ops.stage_model(found)
+        return ops.graph_of({"hidden": found})
     width = spec.vocab_size if part.exchange is None else part.exchange.rows.count
     return ops.model(found, width)
 

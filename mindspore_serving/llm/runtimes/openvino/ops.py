@@ -23,7 +23,6 @@ from mindspore_serving.llm.models.ops import (
     Routing,
     Weight,
 )
-from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
@@ -49,34 +48,33 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Ops):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change."""
+    adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
+    numbers in place of embeddings."""
 
-    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False, num_features: int = 0) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
+        if num_features:
+            vectors["places"] = self._parameter("places")
+            shape = ov.PartialShape([-1, num_features])
+            vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
-    def inputs_of(self, spec: ModelSpec) -> Inputs:
-        """`inputs`, and of a stage that is not the first what the one before it computes."""
-        if spec.is_first:
-            return self.inputs
-        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, spec.hidden_size]))
+    def stage_inputs(self, width: int) -> Inputs:
+        """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
+        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, width]))
         return replace(self.inputs, hidden=self._add(HIDDEN, hidden))
 
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
         """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size]."""
         expect(logits, vocab_size, "vocab_size")
-        return self._model({"logits": logits, "hidden": self._hidden})
+        return self.graph_of({"logits": logits, "hidden": self._hidden})
 
-    def stage_model(self, hidden: Node) -> ov.Model:
-        """The graph of a stage that is not the last."""
-        return self._model({"hidden": hidden})
-
-    def _model(self, outputs: Mapping[str, Node]) -> ov.Model:
+    def graph_of(self, outputs: Mapping[str, Node]) -> ov.Model:
         results = [opset.result(node) for node in outputs.values()]
         for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
@@ -95,6 +93,9 @@ class OpenVINOOps(Ops):
         if self.ports is not None:
             y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
         return named(y, table)
+
+    def with_rows(self, x: Node, places: Node, rows: Node) -> Node:
+        return opset.scatter_update(x, places, rows, i32(0))
 
     def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
         return self._product(x, head, bias, of_rows=True)

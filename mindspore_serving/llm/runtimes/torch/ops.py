@@ -114,6 +114,9 @@ class TorchOps(Ops):
             self._adapters.add_rows(self._chosen, table, ids, y)
         return y
 
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        return x.index_copy(0, places, rows.to(x.dtype))
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = functional.linear(x, weight, bias)
         if self._is_adapted:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -233,7 +233,8 @@ class TorchRunner(LimitedRunner):
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
-        return self._decode(ops, Inputs(token_ids, positions, rows, self._hidden_of(layout)))
+        given = Inputs(token_ids, positions, rows, self._hidden_of(layout))
+        return self._decode(ops, replace(given, **self._features(layout)))
 
     def _hidden_of(self, layout: Layout) -> torch.Tensor | None:
         """What the stage before this one has computed; zeros to load the weights."""
@@ -243,6 +244,14 @@ class TorchRunner(LimitedRunner):
         if given is None:
             given = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
         return torch.from_numpy(given).to(self._model.dtype)
+
+    def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
+        """The vectors and places of `Inputs`; none if there are none."""
+        features, device = layout.features, self._model.device
+        if features is None:
+            return {}
+        vectors = torch.as_tensor(features.vectors, device=device)
+        return {"features": vectors, "places": torch.as_tensor(features.places, device=device)}
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""
