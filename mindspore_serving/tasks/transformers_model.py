@@ -26,7 +26,10 @@ CLASSES = {
     "feature-extraction": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
 }
-REFUSED = ("dtype", "quantization", "adapters", "tensor_parallel", "graph_mode", "kv_cache_memory")
+REFUSED = (
+    "dtype", "quantization", "adapters", "tensor_parallel", "pipeline_parallel", "graph_mode",
+    "kv_cache_memory",
+)  # fmt: skip
 LONGEST = 512  # tokens, where config.json does not say
 WORDS = 400  # characters of the library's own messages
 

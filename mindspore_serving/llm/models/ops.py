@@ -105,6 +105,7 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
     features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
     places: Tensor | None = None  # [n]: of which tokens
 

@@ -15,11 +15,12 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
-from mindspore_serving.llm.runtimes.openvino.opening import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -267,7 +268,7 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     assert any(np.shares_memory(kept, mapped) for kept in weights.kept)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    runner = OpenVINORunner(compiled, spec, CONFIG, weights)
+    runner = OpenVINORunner(compiled, Part(spec, decoder, checkpoint), CONFIG, weights)
     prompt = checkpoints.prompts(1)[0]
     assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.05
 
@@ -314,6 +315,7 @@ def test_serving_imports_neither_torch_nor_transformers(directory):
     program = f"""
 import sys
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 runner = open_runner({str(directory)!r}, "openvino", EngineConfig(

@@ -4,7 +4,8 @@ Shapes are checked as the graph grows, so that a checkpoint that does not fit it
 refused by the name of the tensor.  Knows neither the step nor the memory of the cache.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -43,6 +44,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
+HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
@@ -64,6 +66,11 @@ class OpenVINOOps(Ops):
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
+    def stage_inputs(self, width: int) -> Inputs:
+        """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
+        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, width]))
+        return replace(self.inputs, hidden=self._add(HIDDEN, hidden))
+
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
         """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size].
 
@@ -73,8 +80,11 @@ class OpenVINOOps(Ops):
         expect(logits, vocab_size, "vocab_size")
         is_bf16 = self._weights.precision == "bf16"
         hidden = opset.convert(self._hidden, "bf16") if is_bf16 else self._hidden
-        results = [opset.result(logits), opset.result(hidden)]
-        for result, name in zip(results, ("logits", "hidden"), strict=True):
+        return self.graph_of({"logits": logits, "hidden": hidden})
+
+    def graph_of(self, outputs: Mapping[str, Node]) -> ov.Model:
+        results = [opset.result(node) for node in outputs.values()]
+        for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
         return ov.Model(results, list(self.parameters.values()), "decoder")
 
