@@ -36,7 +36,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
-    frozenset({"engine", "chat"}),
+    frozenset({"engine", "chat", "pictures"}),
     frozenset({"engines"}),
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),

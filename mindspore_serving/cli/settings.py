@@ -17,9 +17,7 @@ class Access:
     """How a server is reached, besides its URL."""
 
     api_key: str = option(
-        "",
-        "key of the server (default: that in MINDSPORE_SERVING_API_KEY)",
-        metavar="KEY",
+        "", "key of the server (default: that in MINDSPORE_SERVING_API_KEY)", metavar="KEY"
     )
     tls_ca: str | None = option(None, "PEM authority to trust instead of the system's")
     tls_cert: str | None = option(None, "PEM client certificate, for a server that demands one")

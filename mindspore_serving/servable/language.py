@@ -68,10 +68,7 @@ def declare_llm(
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
-    if engine != UPSTREAM:
-        check_str("path", path)
-    elif path:
-        raise InvalidInputs(f"path is {path!r}, expected none: engine {engine!r} has the model")
+    _check_path(path, check_str("engine", engine))
     check_str("runtime", runtime)
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
@@ -84,7 +81,7 @@ def declare_llm(
         runtime,
         options,
         params or SamplingParams(),
-        check_str("engine", engine),
+        engine,
         _check_engine_options(engine_options),
     )
     return LanguageModel(where)
@@ -99,6 +96,13 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     where = os.path.join(directory, name)
     spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
+
+
+def _check_path(path: object, engine: str) -> None:
+    if engine != UPSTREAM:
+        check_str("path", path)
+    elif path:
+        raise InvalidInputs(f"path is {path!r}, expected none: engine {engine!r} has the model")
 
 
 def _check_engine_options(options: object) -> dict[str, Any]:

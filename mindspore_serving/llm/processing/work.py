@@ -15,12 +15,15 @@ from mindspore_serving.core.llm_messages import (
     LLMRequest,
     Refused,
     RequestRefused,
+    Tokenize,
     decode_request,
     encode_request,
     to_refused,
 )
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError, from_code
+from mindspore_serving.llm.pictures.messages import find_pictures
+from mindspore_serving.llm.pictures.reader import Picture
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
@@ -37,6 +40,7 @@ class Prompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
+    pictures: list[Picture] = []
 
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -114,6 +118,8 @@ def is_small(request: LLMRequest) -> bool:
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
+    if has_pictures(request):
+        return False
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
         texts.append(request.prompt)
@@ -122,6 +128,11 @@ def is_small(request: LLMRequest) -> bool:
         if words and _room(SMALL_BAD_WORDS, words) < 0:
             return False
     return _room(SMALL, texts) >= 0
+
+
+def has_pictures(request: LLMRequest) -> bool:
+    """Whether there are any in its messages.  Raises InvalidField for one without a URL."""
+    return isinstance(request, Generate | Tokenize) and bool(find_pictures(request.messages or ()))
 
 
 def _room(room: int, value: Any) -> int:

@@ -108,6 +108,8 @@ class AsyncEngine:
             self.card,
             opened.find_adapter,
             is_trusted=False,
+            pictures=opened.pictures,
+            tower=opened.tower,
         )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}

@@ -5,8 +5,8 @@ Knows no language model.  Redirects are not followed, and proxies of the environ
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlsplit
 
 import httptools
@@ -31,11 +31,19 @@ class Failure(Exception):
 class Answer:
     """The head of an answer, and its body piece by piece: each comes within `timeout` seconds."""
 
-    def __init__(self, reader: asyncio.StreamReader, server: "Server", timeout: float) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        transport: asyncio.WriteTransport,
+        server: "Server",
+        timeout: float,
+    ) -> None:
         self.status = 0
         self.timeout = timeout
         self.headers: dict[str, str] = {}
         self._reader = reader
+        self._transport = transport
+        self._is_late = False
         self._server = server
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
@@ -64,10 +72,11 @@ class Answer:
 
     async def read_head(self) -> None:
         size = 0
-        while not self._has_head:
-            size += await self._feed()
-            if size > MOST_HEAD and not self._has_head:
-                raise self.failed(f"it sent a head of over {MOST_HEAD:,} bytes")
+        with self._in_time():
+            while not self._has_head:
+                size += await self._feed()
+                if size > MOST_HEAD and not self._has_head:
+                    raise self.failed(f"it sent a head of over {MOST_HEAD:,} bytes")
         if self.headers.get("content-encoding", "identity") != "identity":
             raise self.failed("it sent a compressed body, which was not asked for")
 
@@ -83,12 +92,24 @@ class Answer:
     async def _read(self) -> bytes:
         """The next piece of the body; nothing at its end."""
         while not self._pieces and not self._is_done:
-            try:
-                await asyncio.wait_for(self._feed(), self.timeout)
-            except asyncio.TimeoutError:
-                raise self.failed(f"it sent nothing for {self.timeout:g} s") from None
+            with self._in_time():
+                await self._feed()
         found, self._pieces = b"".join(self._pieces), []
         return found
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Close the connection after `timeout` seconds.  (`asyncio.wait_for` would lose the end of
+        a task that is cancelled while data comes.)"""
+        timer = asyncio.get_running_loop().call_later(self.timeout, self._give_up)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._is_late = True
+        self._transport.abort()
 
     async def _feed(self) -> int:
         """Parse what comes next; how many bytes it was."""
@@ -96,6 +117,8 @@ class Answer:
             data = await self._reader.read(_READ)
         except OSError as error:
             raise self.failed(f"the connection broke: {error}") from None
+        if self._is_late:
+            raise self.failed(f"it sent nothing for {self.timeout:g} s")
         if data:
             try:
                 self._parser.feed_data(data)
@@ -150,12 +173,9 @@ class Server:
         `timeout` seconds.  The connection is closed behind it.  Raises Failure."""
         reader, writer = await self._connect()
         try:
-            answer = Answer(reader, self, timeout)
+            answer = Answer(reader, writer.transport, self, timeout)
             writer.write(self._request(path, body, headers))
-            try:
-                await asyncio.wait_for(answer.read_head(), timeout)
-            except asyncio.TimeoutError:
-                raise answer.failed(f"it did not answer within {timeout:g} s") from None
+            await answer.read_head()
             yield answer
         finally:
             writer.transport.abort()
@@ -169,12 +189,21 @@ class Server:
         return head.encode("latin-1") + (body or b"")
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        opening = asyncio.open_connection(self._host, self._port, ssl=self._context)
+        opening = asyncio.ensure_future(
+            asyncio.open_connection(self._host, self._port, ssl=self._context)
+        )
         try:
-            return await asyncio.wait_for(opening, self._timeout)
-        except asyncio.TimeoutError:
+            await asyncio.wait([opening], timeout=self._timeout)
+            if opening.done():
+                return opening.result()
             why = f"it did not accept a connection within {self._timeout:g} s"
         except OSError as error:  # those of TLS are as well
             why = error.strerror or str(error)
+        except asyncio.CancelledError:
+            if opening.done() and opening.exception() is None:
+                opening.result()[1].transport.abort()
+            raise
+        finally:
+            opening.cancel()
         text = f"the upstream {self.where} cannot be reached: {why}"
         raise Failure(ServableUnavailable(text), may_retry=True)

@@ -202,8 +202,8 @@ class UpstreamModel:
             watching.result()
 
     async def _watch(self) -> None:
-        """For ever: look whether the server answers."""
-        while True:
+        """Look whether the server answers, until the end."""
+        while not self._is_closing.is_set():
             self._set_unready(await self._look())
             self._has_looked.set()
             await asyncio.sleep(self._options.health_interval)
@@ -211,11 +211,8 @@ class UpstreamModel:
     async def _look(self) -> str:
         """Why no requests can be sent; "" if they can."""
         options, where = self._options, self._server.where
-        seconds = options.connect_timeout
         try:
-            found = await asyncio.wait_for(find_models(self._server, seconds), 2 * seconds)
-        except asyncio.TimeoutError:
-            return f"the upstream {where} does not answer"
+            found = await find_models(self._server, options.connect_timeout)
         except ServingError as error:
             return str(error)
         lengths = dict(found)
@@ -269,6 +266,8 @@ class UpstreamModel:
         await generation.run(self._server, self._model, self._options, put)
 
     def _put(self, request_id: str, found: list[Event] | ServingError, is_last: bool) -> None:
+        if request_id not in self._open:
+            self._stop(request_id)  # it was cancelled, also if a library lost that
         self._outbox.append((request_id, found, is_last))
         self._wake()
 

@@ -107,9 +107,9 @@ def split_url(url: str) -> SplitResult:
             return found
     except ValueError:
         pass
-    # What is before an "@" may be a password.
-    shown = url if "@" not in url else "a text with '@'"
-    raise StartError(f"the upstream's url is {shown!r}, expected one as http://host:port/v1")
+    # There may be a password before an "@", and a key behind a "?".
+    shown = "a text with @ or ?" if {"@", "?"} & set(url) else repr(url)
+    raise StartError(f"the upstream's url is {shown}, expected one as http://host:port/v1")
 
 
 def read_key(variable: str) -> str:

@@ -19,7 +19,7 @@ from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import map_now
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
@@ -34,15 +34,29 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE, check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
+from mindspore_serving.llm.runtimes.openvino.fusion import (
+    fusible,
+    give_back,
+    is_fused_here,
+    narrow,
+    num_fused,
+)
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
+from mindspore_serving.llm.runtimes.openvino.options import (
+    PluginOptions,
+    capabilities,
+    options_from,
+    with_matrices,
+)
+from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 T = TypeVar("T")
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
+MORE_SLOTS = 2  # of states: see `states.fill`
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
@@ -60,13 +74,17 @@ def open_runner(
     an openvino whose paged attention computes something else.
     """
     check_paged_attention()
-    options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    options = options_from(config, capabilities())
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    if spec.state:
+        options = with_matrices(options, config) if spec.state.value_heads else options
+        check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters)
+    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
+    ops = OpenVINOOps(weights, adapts=config.has_adapters, num_features=num_features)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
@@ -74,8 +92,14 @@ def open_runner(
         map_now(weights.kept)  # the plugin makes no copy of integers
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = weights.has_minimums or (is_foreign and config.dtype == "f32")
-    found = options.properties(weights.group, is_exact=is_exact)
+    blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
+    by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
+    found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
+    halves = narrow(blocks)
+    weights.kept += halves
     compiled = compile_graph(model, {**found, **(properties or {})})
+    if num_fused(compiled) == len(blocks):
+        weights.unpacked += halves
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, spec, config, weights, base)
@@ -152,7 +176,9 @@ class OpenVINORunner:
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
-        self._names = [name for name in ports if "_cache." not in name and "lora." not in name]
+        self._states = [_Cache(port) for name, port in ports.items() if "_state." in name]
+        kept = ("_cache.", "_state.", "lora.")
+        self._names = [name for name in ports if not any(part in name for part in kept)]
         self._feeds: list[Feed] = []
         self._loaded: LoadedAdapters | None = None
         if base is not None:
@@ -161,6 +187,7 @@ class OpenVINORunner:
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._warm_up(config)  # with every token in one block, as nothing is read
+        give_back(weights.unpacked)
         # Only now the weights are packed, and what is free is known.
         free = min(free_main_memory(), MAX_DEFAULT_CACHE)
         block_bytes = sum(cache.block_bytes for cache in self._caches)
@@ -171,7 +198,8 @@ class OpenVINORunner:
         return self._infer(step, 0)
 
     def embed(self, step: Step) -> Vectors:
-        return self._infer(step, 1)
+        found = self._infer(step, 1)
+        return found if found.dtype == np.float32 else from_bf16(found.view(np.uint16))
 
     def _infer(self, step: Step, output: int) -> Vectors:
         if not self._feeds:
@@ -202,15 +230,18 @@ class OpenVINORunner:
 
     def close(self) -> None:
         self._feeds, self._requests = [], []
-        self._caches = []
+        self._caches, self._states = [], []
         self._kept = []
         self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
         self.num_blocks = limits.num_blocks
         self.max_model_len = limits.max_model_len
+        self.num_slots = limits.num_slots
         for cache in self._caches:
             cache.allocate(self._requests, limits.num_blocks)
+        for state in self._states:
+            state.allocate(self._requests, limits.num_slots + MORE_SLOTS)
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
@@ -247,7 +278,7 @@ def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
 
 
 class _Cache:
-    """One layer's keys or values: an array that the request reads and writes."""
+    """One layer's keys or values, or state: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()
