@@ -216,6 +216,7 @@ BACKENDS = {
     "mindir_openvino": Backend("mindir_openvino", "mindir", write_mindir),
     "mindir_openvino_bf16": Backend("mindir_openvino", "mindir", write_mindir, "bf16.json"),
     "onnx": Backend("onnx", "onnx", write_onnx),
+    "onnx_openvino": Backend("onnx_openvino", "onnx", write_onnx),
     "torch": Backend("pytorch", "pt2", write_torch),
 }
 

@@ -36,11 +36,12 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
-    frozenset({"engine", "chat"}),
+    frozenset({"engine", "chat", "pictures"}),
     frozenset({"engines"}),
     frozenset({"loader", "inputs", "outputs"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
+    frozenset({"upstream"}),
 )
 # Layers below that a package does without all the same.
 FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker

@@ -185,6 +185,16 @@ def test_both_readmes_show_the_same_code() -> None:
     assert without_comments[0] == without_comments[1]
 
 
+def test_the_chinese_readme_has_the_same_sections_rows_and_links() -> None:
+    shapes, links = [], []
+    for page in ("README.md", "README_CN.md"):
+        text = (ROOT / page).read_text()
+        shapes.append(re.findall(r"(?m)^(#+|[|-]) ", text))
+        links.append({link for link, _ in _LINK.findall(text)} - {"README.md", "README_CN.md"})
+    assert shapes[0] == shapes[1]
+    assert links[0] == links[1]
+
+
 @pytest.mark.e2e
 def test_the_backend_of_the_page_is_found_by_its_entry_point_and_serves(tmp_path: Path) -> None:
     with ExitStack() as servers:

@@ -16,7 +16,7 @@ def main(servable: str, http_port: str, grpc_port: str) -> None:
         server.start_tracing(os.environ["TRACE_URL"], float(os.environ["TRACE_RATIO"]))
     server.start_servables(config)
     server.start_grpc_server(f"127.0.0.1:{grpc_port}")
-    server.start_restful_server(f"127.0.0.1:{http_port}")
+    server.start_restful_server(f"127.0.0.1:{http_port}", client_shared_memory=True)
     threading.Event().wait()
 
 

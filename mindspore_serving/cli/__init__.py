@@ -147,8 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
         near = did_you_mean(wrong, flags(arguments.settings))
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
-    if arguments.command == "serve" and not arguments.paths and "config" not in arguments:
-        parser.error("the following arguments are required: PATH, or --config")
+    is_empty = not arguments.paths if arguments.command == "serve" else False
+    if is_empty and "config" not in arguments and "upstream" not in arguments:
+        parser.error("the following arguments are required: PATH, --upstream or --config")
     try:
         settings = _settings(arguments)
         return _run(arguments.command, settings)

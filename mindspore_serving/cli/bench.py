@@ -9,6 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mindspore_serving.cli import (
     bench_chart,
     bench_compare,
     bench_load,
+    bench_png,
     bench_profiles,
     bench_prompts,
     bench_protocols,
@@ -41,6 +43,8 @@ _CLASSIC = "/model/"
 def run(settings: BenchSettings) -> int:
     """Print a table; 1 if a request failed.  Raises ServingError if it cannot begin."""
     check(settings)
+    if settings.chart.endswith(bench_png.SUFFIX):
+        bench_png.check(settings.chart)
     mix = bench_profiles.mix(settings)
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
@@ -120,13 +124,23 @@ def _keep(settings: BenchSettings, found: dict[str, Any], report: Sequence[str])
         asked = {name: value for name, value in asdict(settings).items() if name != "api_key"}
         whole = {"version": __version__, "settings": asked, **found}
         _write(settings.json, json.dumps(whole, indent=1) + "\n")
-    if settings.chart:
+    if settings.chart.endswith(bench_png.SUFFIX):
+        with _writing(settings.chart):
+            bench_png.draw(found["runs"], settings.chart)
+    elif settings.chart:
         _write(settings.chart, bench_chart.page(found["runs"], report))
 
 
 def _write(path: str, text: str) -> None:
-    try:
+    with _writing(path):
         Path(path).write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Raises InvalidInputs for an OSError."""
+    try:
+        yield
     except OSError as error:
         raise InvalidInputs(f"cannot write {path}: {error}") from error
 

@@ -4,6 +4,7 @@ It is one file without scripts, fonts or addresses of others, so it can be maile
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from math import ceil, log10
 from typing import Any, TypeAlias
@@ -56,19 +57,45 @@ circle {{ stroke-dasharray: none; pointer-events: all; }}
 """
 
 
-def page(rows: Rows, report: Sequence[str]) -> str:
-    """HTML of the `rows` of runs, and of the lines that `bench` prints of them.
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over the same loads.  Lines of a server B, of two, have names that begin with "B"."""
+
+    title: str
+    loads: Sequence[str]
+    series: Series
+
+    @property
+    def highest(self) -> float:
+        return max((value or 0.0 for values in self.series.values() for value in values), default=0)
+
+
+def charts(rows: Rows) -> list[Chart]:
+    """Those of the `rows` of runs; none of which all values are 0 or missing.
 
     Of two servers that were compared, rows are of A and of B in turn.
     """
     is_comparison = any(row["load"].endswith(", B") for row in rows)
     servers = {"A ": rows[::2], "B ": rows[1::2]} if is_comparison else {"": rows}
     loads = [row["load"].removesuffix(", A") for row in rows if not row["load"].endswith(", B")]
-    figures = [
-        *(_figure(title, loads, _quantiles(servers, name)) for title, name in _LATENCIES.items()),
-        *(_figure(title, loads, _values(servers, name)) for title, name in _RATES.items()),
+    found = [
+        *(Chart(title, loads, _quantiles(servers, name)) for title, name in _LATENCIES.items()),
+        *(Chart(title, loads, _values(servers, name)) for title, name in _RATES.items()),
     ]
-    return _PAGE.format(figures="\n".join(figures), report=escape("\n".join(report)))
+    return [one for one in found if one.highest]
+
+
+def page(rows: Rows, report: Sequence[str]) -> str:
+    """HTML of `charts`, and of the lines that `bench` prints of the `rows`."""
+    figures = "\n".join(map(_figure, charts(rows)))
+    return _PAGE.format(figures=figures, report=escape("\n".join(report)))
+
+
+def style_of(series: Series, number: int) -> tuple[str, bool]:
+    """The colour of a line, which is the same for A and for B, and whether it is dashed, for B."""
+    names = list(series)
+    num_of_a = sum(not _is_of_b(name) for name in names)
+    return _COLOURS[number % num_of_a], _is_of_b(names[number])
 
 
 def _quantiles(servers: dict[str, Rows], name: str) -> Series:
@@ -83,22 +110,19 @@ def _values(servers: dict[str, Rows], name: str) -> Series:
     return {server.strip(): [row[name] for row in rows] for server, rows in servers.items()}
 
 
-def _figure(title: str, loads: Sequence[str], series: Series) -> str:
-    """A chart with a place for each load on its axis; "" if all values are 0 or missing."""
-    highest = max((value or 0.0 for values in series.values() for value in values), default=0.0)
-    if not highest:
-        return ""
-    step = _step(highest)
-    top = step * ceil(highest / step)
+def _figure(chart: Chart) -> str:
+    """A chart with a place for each load on its axis."""
+    title, loads, series = chart.title, chart.loads, chart.series
+    step = _step(chart.highest)
+    top = step * ceil(chart.highest / step)
     marks = [*_grid(step, top), *_names(loads)]
     legend = ""
-    num_of_a = sum(not _is_of_b(name) for name in series)
     for number, (name, values) in enumerate(series.items()):
-        colour = _COLOURS[number % num_of_a]  # the same for A and for B
+        colour, is_dashed = style_of(series, number)
         texts = [_text(name, load, value) for load, value in zip(loads, values, strict=True)]
-        marks += _line(values, texts, top, f'stroke="{colour}"' + _DASHES * _is_of_b(name))
+        marks += _line(values, texts, top, f'stroke="{colour}"' + _DASHES * is_dashed)
         if name:
-            sign = "&#9633;" if _is_of_b(name) else "&#9632;"
+            sign = "&#9633;" if is_dashed else "&#9632;"
             legend += f'<li><span style="color: {colour}">{sign}</span> {escape(name)}</li>'
     return "\n".join(
         [

@@ -72,7 +72,7 @@ class BenchSettings(Access):
     seed: int = option(0, "of prompts and times; the same seed gives the same requests")
     timeout: float = option(600.0, "seconds until a request is cancelled")
     json: str | None = option(None, "write the results there too")
-    chart: str | None = option(None, "write a page with charts there, as out.html")
+    chart: str = option("", "write charts there: a page, as out.html, or a picture, as out.png")
 
 
 def check(settings: BenchSettings) -> None:

@@ -25,7 +25,7 @@ def effective(settings: ConfigSettings) -> dict[str, Any]:
     """All of `settings` in the form of a configuration file."""
     paths = [{PATH: os.path.abspath(path)} for path in settings.paths]
     own = [
-        {PATH: one["paths"][0]}
+        ({PATH: one["paths"][0]} if "paths" in one else {})
         | {name: _shown(FIELDS[name], value) for name, value in one.items() if name in FIELDS}
         for one in settings.servables
     ]

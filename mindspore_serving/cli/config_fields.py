@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_serving.cli.settings import ServeSettings
 
-SERVABLES, PATH = "servables", "path"
+SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
 _MAPPINGS = (
     "limit",
     "llm_option",
@@ -35,6 +35,7 @@ PER_SERVABLE = (
     "step_timeout",
     "node_labels",
     "runtime",
+    "upstream",
     "engine",
     "engine_option",
     "quantization",
@@ -92,7 +93,7 @@ def schema() -> dict[str, Any]:
     entry = {
         "type": "object",
         "properties": {PATH: path, **servable},
-        "required": [PATH],
+        "oneOf": [{"required": [PATH]}, {"required": [UPSTREAM]}],
         "additionalProperties": False,
     }
     return {

@@ -15,6 +15,7 @@ from mindspore_serving.cli.config_fields import (
     PATH,
     PER_SERVABLE,
     SERVABLES,
+    UPSTREAM,
     Field,
     is_path,
 )
@@ -93,8 +94,8 @@ class _Reader:
                 found["paths"] = (self._absolute(self._scalar(value, "string", key.value)),)
             else:
                 found[name] = self._value(FIELDS[name], key, value)
-        if "paths" not in found:
-            self._fail(node, f"a servable has no '{PATH}'")
+        if ("paths" in found) == (UPSTREAM in found):
+            self._fail(node, f"a servable has '{PATH}' or '{UPSTREAM}', expected one of them")
         return found
 
     def _items(

@@ -1,6 +1,7 @@
 """Which servables `serve` is to start, and what there is beside them, with the reason why not."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,12 +9,14 @@ from mindspore_serving import server
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import repository, version_policy
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.loader import CONFIG_FILE
-from mindspore_serving.servable.repository import is_language_model
+from mindspore_serving.servable.repository import is_language_model, is_upstream
 from mindspore_serving.server.config import merge_config, to_deployment
 
 _NEVER = 1e9  # seconds
@@ -70,6 +73,26 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     return options | to_values("--llm-option", settings.llm_option)
 
 
+def url_of(llm_options: Mapping[str, Any]) -> str:
+    """Where the server is that has a language model; "" if that is here."""
+    return str(llm_options["engine_options"]["url"]) if is_upstream(llm_options) else ""
+
+
+def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
+    """The options of a language model of another server.  Raises ServingError for a wrong one, or
+    for settings that are none of it."""
+    if settings.paths:
+        raise InvalidInputs("--upstream is in place of PATH: for both, write a configuration file")
+    if not settings.name:
+        raise InvalidInputs("--upstream needs --name: what clients call its model")
+    if settings.engine not in ("", UPSTREAM):
+        raise InvalidInputs(f"--engine is {settings.engine!r}, expected none with --upstream")
+    own = {"url": settings.upstream, **to_values("--engine-option", settings.engine_option)}
+    check_options(own)
+    most = {"max_model_len": settings.max_model_len} if settings.max_model_len else {}
+    return {"engine": UPSTREAM, "engine_options": own, **most}
+
+
 def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
     parts = [_configs_of(part) for part in settings.parts()]
     configs = [config for own, _ in parts for config in own]
@@ -91,7 +114,10 @@ def _configs(settings: ServeSettings) -> tuple[list[server.ServableStartConfig],
 
 
 def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], list[str]]:
-    """Those of the paths of `settings`."""
+    """Those of the paths of `settings`, or of its upstream."""
+    if settings.upstream:
+        options = _upstream_options(settings)
+        return [_config(settings, (os.getcwd(), settings.name), 0, options)], []
     at = [discover(path, allow_pickle=settings.allow_pickle) for path in settings.paths]
     found = list(dict.fromkeys(place for one in at for place in one.places))
     if settings.name and len(found) > 1:
@@ -106,32 +132,37 @@ def _configs_of(settings: ServeSettings) -> tuple[list[server.ServableStartConfi
             refused.append(f"{place[1]}: {error}")
             found.remove(place)
     options = llm_options(settings)
+    configs = []
+    for place in found:
+        own = options if is_language_model(os.path.join(*place)) else {}
+        versions = _versions(settings.versions, *place)
+        configs += [_config(settings, place, version, own) for version in versions]
+    return configs, refused
+
+
+def _config(
+    settings: ServeSettings, place: tuple[str, str], version: int, options: dict[str, Any]
+) -> server.ServableStartConfig:
     if settings.max_loaded:
         settings = _unloadable(settings)
     workers = settings.num_parallel_workers
-    configs = [
-        server.ServableStartConfig(
-            directory,
-            name,
-            settings.device_ids or (None if workers or settings.max_workers else 0),
-            device_type=settings.device_type,
-            num_parallel_workers=workers,
-            max_batch_delay_ms=settings.max_batch_delay_ms,
-            preferred_batch_size=settings.preferred_batch_size,
-            version_number=version,
-            **{name: getattr(settings, name) for name in _SUPERVISION},
-            node_labels=dict(settings.node_labels),
-            alias=settings.name,
-            llm_options=options if is_language_model(os.path.join(directory, name)) else None,
-            allow_pickle=settings.allow_pickle,
-            backend=(settings.backend or "") if _is_bare(directory, name) else "",
-            python=_absolute(settings.python) if os.sep in settings.python else settings.python,
-            environment=_absolute(settings.environment),
-        )
-        for directory, name in found
-        for version in _versions(settings.versions, directory, name)
-    ]
-    return configs, refused
+    return server.ServableStartConfig(
+        *place,
+        settings.device_ids or (None if workers or settings.max_workers else 0),
+        device_type=settings.device_type,
+        num_parallel_workers=workers,
+        max_batch_delay_ms=settings.max_batch_delay_ms,
+        preferred_batch_size=settings.preferred_batch_size,
+        version_number=version,
+        **{name: getattr(settings, name) for name in _SUPERVISION},
+        node_labels=dict(settings.node_labels),
+        alias=settings.name,
+        llm_options=options,
+        allow_pickle=settings.allow_pickle,
+        backend=(settings.backend or "") if _is_bare(*place) else "",
+        python=_absolute(settings.python) if os.sep in settings.python else settings.python,
+        environment=_absolute(settings.environment),
+    )
 
 
 def _absolute(path: str) -> str:

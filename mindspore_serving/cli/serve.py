@@ -39,7 +39,8 @@ def run(settings: ServeSettings) -> int:
         _complain(f"Not served: {text}")
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
-        _say(f"  {config.servable_name}  from {config.servable_directory}")
+        source = servables.url_of(config.llm_options) or config.servable_directory
+        _say(f"  {config.servable_name}  from {source}")
     try:
         _prepare(settings, tls)
         if not settings.wait:
@@ -167,6 +168,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             allow_chat_template=settings.allow_chat_template,
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
+            front_ends=settings.front_ends,
             limits=most,
             language_limits=content,
             vllm_metrics=settings.vllm_metrics,
@@ -182,6 +184,7 @@ def _listen(settings: ServeSettings, tls: server.SSLConfig | None) -> None:
             limits=most,
             allow_loading=settings.allow_loading,
             client_shared_memory=settings.client_shared_memory,
+            front_ends=settings.front_ends,
         )
 
 

@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mindspore_serving.cli.options import (
-    hidden,
-    ids,
-    option,
-    pairs,
-    positional,
-)
+from mindspore_serving.cli.options import hidden, ids, option, pairs, positional
 from mindspore_serving.log.settings import FORMATS, NAMES
 from mindspore_serving.servable.backend_choice import NAMES as BACKENDS
 
@@ -23,9 +17,7 @@ class Access:
     """How a server is reached, besides its URL."""
 
     api_key: str = option(
-        "",
-        "key of the server (default: that in MINDSPORE_SERVING_API_KEY)",
-        metavar="KEY",
+        "", "key of the server (default: that in MINDSPORE_SERVING_API_KEY)", metavar="KEY"
     )
     tls_ca: str | None = option(None, "PEM authority to trust instead of the system's")
     tls_cert: str | None = option(None, "PEM client certificate, for a server that demands one")
@@ -51,6 +43,7 @@ class ServeSettings:
     grpc_port: int = option(GRPC_PORT, "port of the gRPC server")
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
+    front_ends: int = option(1, "processes that serve the ports; see docs/deploy.md")
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
@@ -219,6 +212,12 @@ class ServeSettings:
         "language models: what computes (default: openvino); others: docs/hugging_face.md",
         choices=RUNTIMES,
     )
+    upstream: str = option(
+        "",
+        "in place of a PATH: the API of another server, as http://host:port/v1, with --name; see "
+        "docs/engines.md",
+        metavar="URL",
+    )
     engine: str = option(
         "", "language models: what serves them (default: ours); others: docs/engines.md"
     )
@@ -257,10 +256,10 @@ class ServeSettings:
 
     def parts(self) -> "Iterator[ServeSettings]":
         """The settings of servables that have the same ones."""
-        if self.paths:
+        if self.paths or self.upstream:
             yield self
         for own in self.servables:
-            yield replace(self, servables=(), **own)
+            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **own})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import grpc
 from mindspore_serving.client.check import check_str, check_timeout, check_version
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
+from mindspore_serving.proto.ms_service_pb2 import PredictReply, PredictRequest
 from mindspore_serving.tracing import user_spans
 
 
@@ -70,6 +70,20 @@ def _accept_ip_and_port(init: Callable[..., None]) -> Callable[..., None]:
     return either
 
 
+class Stub:
+    """The calls of MSService, of encoded requests and of PredictRequest messages."""
+
+    def __init__(self, channel: Any) -> None:
+        service = "/mindspore.serving.proto.MSService"
+        read = PredictReply.FromString
+        self.Predict = channel.unary_unary(f"{service}/Predict", _encoded, read)
+        self.PredictStream = channel.unary_stream(f"{service}/PredictStream", _encoded, read)
+
+
+def _encoded(request: bytes | PredictRequest) -> bytes:
+    return request if isinstance(request, bytes) else request.SerializeToString()
+
+
 class Caller:
     """One method of a servable at one address, by `grpc` or, in a subclass, `grpc.aio`."""
 
@@ -103,7 +117,7 @@ class Caller:
         else:
             security = credentials(ssl_config)
             self.channel = self._library.secure_channel(address, security, options=OPTIONS)
-        self.stub = MSServiceStub(self.channel)
+        self.stub = Stub(self.channel)
 
     def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
         """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""

@@ -7,30 +7,24 @@ import grpc
 import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import ms_service_pb2 as pb
+from mindspore_serving.wire import ms_proto
 
 # A dict {output: value} or {"error": text} per instance; or {"error": text} if the whole failed.
 Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
 
 
-def to_request(servable: str, method: str, version: int, instances: object) -> pb.PredictRequest:
-    """A request for one dict {input: value}, or a list or tuple of them.
+def to_request(servable: str, method: str, version: int, instances: object) -> bytes:
+    """An encoded PredictRequest for one dict {input: value}, or a list or tuple of them.
 
     Raises RuntimeError for a value that is no numpy array or number, bool, int, float, list of
     numbers, str or bytes.
     """
-    request = pb.PredictRequest()
-    request.servable_spec.name = servable
-    request.servable_spec.method_name = method
-    request.servable_spec.version_number = version
-    for instance in instances if isinstance(instances, tuple | list) else (instances,):
-        if not isinstance(instance, dict):
-            raise InvalidInputs(f"instance should be a map, but actually {type(instance)}")
-        items = request.instances.add().items
-        for name, value in instance.items():
-            _fill(items[name], value)
-    return request
+    spec = pb.ServableSpec(name=servable, method_name=method, version_number=version)
+    given = instances if isinstance(instances, tuple | list) else (instances,)
+    return ms_proto.request(spec, list(map(_to_instance, given)))
 
 
 def from_reply(reply: pb.PredictReply) -> Result:
@@ -60,20 +54,25 @@ def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str
     return {"error": f"Grpc Error, {error.code().value}, {error.details()}"}
 
 
-def _fill(item: pb.Tensor, value: object) -> None:
-    if isinstance(value, str | bytes):
-        is_text = isinstance(value, str)
-        item.dtype = pb.MS_STRING if is_text else pb.MS_BYTES
-        item.shape.dims.append(1)
-        item.bytes_val.append(value.encode() if isinstance(value, str) else value)
-        return
+def _to_instance(given: object) -> Instance:
+    if not isinstance(given, dict):
+        raise InvalidInputs(f"instance should be a map, but actually {type(given)}")
+    for name in given:
+        if not isinstance(name, str):
+            raise InvalidInputs(f"The name of an input should be str, but actually {type(name)}")
+    return {name: _to_value(value) for name, value in given.items()}
+
+
+def _to_value(value: object) -> Value:
+    if isinstance(value, str):
+        return BoxedStr(value)
+    if isinstance(value, bytes):
+        return BoxedBytes(value)
     array = _to_array(value)
     row = dtypes.BY_NUMPY.get(array.dtype.newbyteorder("="))
     if row is None or row.numpy is None:
         raise InvalidInputs(f"Unknown data type {array.dtype}")
-    item.dtype = row.proto  # type: ignore[assignment]  # an enum is an int
-    item.shape.dims.extend(array.shape)
-    item.data = array.astype(row.numpy, copy=False).tobytes()
+    return array.astype(row.numpy, copy=False)
 
 
 def _to_array(value: object) -> "np.ndarray[Any, Any]":

@@ -49,4 +49,5 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str = ""
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
+    takes_images: bool = False  # prompts may have pictures
     summary: str = ""  # one line for people: what was chosen, and what it can hold

@@ -56,6 +56,9 @@ def readiness(
         return ServableReadiness(deployment.name, version, False, reason, share)
     if "restarting" in states:
         reason = f"its workers are restarted ({reason})"
+    elif "unready" in states:
+        links = (one.link for one in own if one.link is not None)
+        reason = next((link.numbers.unready for link in links if link.numbers.unready), "")
     elif "silent" in states:
         reason = "its workers give no heartbeat"
     elif "leaving" in states:

@@ -53,9 +53,13 @@ class WorkerSupervisor:
 
     @property
     def condition(self) -> str:
-        """The state; "silent" if its worker runs, but gives no heartbeat."""
-        is_silent = self.state == "ready" and self.link is not None and self.link.is_silent
-        return "silent" if is_silent else self.state
+        """The state; of a worker that runs "silent" if it gives no heartbeat, "unready" if its
+        model cannot compute now."""
+        if self.state != "ready" or self.link is None:
+            return self.state
+        if self.link.is_silent:
+            return "silent"
+        return "unready" if self.link.numbers.unready else self.state
 
     @property
     def share_loaded(self) -> float:

@@ -1,6 +1,7 @@
 """The worker's language model: for requests of front ends, and as a stage of methods."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import msgspec
 import numpy as np
@@ -41,10 +42,14 @@ from mindspore_serving.ipc.messages import (
     WorkReply,
     to_fault,
 )
-from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.servable.builtins import json_object
 from mindspore_serving.wire.json_shape import SMALL, Buffer, Shape, check_shape
 
+if TYPE_CHECKING:
+    from mindspore_serving.llm.serving.async_engine import AsyncEngine
+    from mindspore_serving.llm.upstream.engine import UpstreamModel
+
+AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel"]
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
 
@@ -53,7 +58,7 @@ class LanguageStage:
     """One model, `name` to clients, for the executors of this worker, on whose threads it is
     called.  `params` are how it samples what a request does not say."""
 
-    def __init__(self, engine: AsyncEngine, params: SamplingParams, name: str = "") -> None:
+    def __init__(self, engine: AnyEngine, params: SamplingParams, name: str = "") -> None:
         self.name = name
         self._engine = engine
         self._params = params
@@ -126,7 +131,7 @@ class LanguageService:
     """Serves one model to front ends, on the thread that reads the channel: messages in, replies
     out.  `stage` serves it to methods."""
 
-    def __init__(self, engine: AsyncEngine, stage: LanguageStage) -> None:
+    def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
         self.engine = engine
         self.stage = stage
         self._open: dict[int, str] = {}  # work item -> the engine's request
@@ -144,7 +149,7 @@ class LanguageService:
 
     def report(self) -> Numbers:
         """All that the engine counts."""
-        return Numbers(self.numbers(), *self.engine.counts())
+        return Numbers(self.numbers(), *self.engine.counts(), self.engine.unready)
 
     def set_adapters(self, message: SetAdapters, send: Callable[[AdaptersSet], None]) -> None:
         """Have the adapters that the message names; `send` gets the answer, on another thread."""

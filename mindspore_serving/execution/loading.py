@@ -4,39 +4,36 @@ Knows nothing of channels: a worker that owns no models has them run by its `Rem
 """
 
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.declaration import Declaration, DistributedSpec, LanguageSpec, ModelSpec
+from mindspore_serving.core.declaration import (
+    UPSTREAM,
+    Declaration,
+    DistributedSpec,
+    LanguageSpec,
+    ModelSpec,
+)
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
+from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.execution import nested, signatures
 from mindspore_serving.execution.host import Host, call_name
 from mindspore_serving.execution.job import Outcome
+from mindspore_serving.execution.language_models import open_language, open_task_model
 from mindspore_serving.execution.preparing import check_subgraph, make_program
 from mindspore_serving.execution.remote import RemoteCaller
 from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
-
-if TYPE_CHECKING:
-    from mindspore_serving.execution.language import LanguageService
-
-MOST_WAITING = 1024  # requests, unless the operator says otherwise
-MOST_PROMPTS = 32 * MOST_WAITING  # of an encoder: a request may have thousands, and each is little
-MOST_WAITING_TOKENS = 1 << 20  # that they have together
-SWITCH_SECONDS = 0.0005  # how long another thread may hold up the step loop
+from mindspore_serving.servable.language import add_generate
 
 
 def load(
@@ -60,9 +57,7 @@ def load(
         backend=setup.backend,
     )
     if declaration.language is not None and not declaration.methods:
-        from mindspore_serving.execution.bare import add_default_method  # and what it knows
-
-        add_default_method(declaration, declaration.language)
+        _add_default_method(declaration, declaration.language)
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
         declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
@@ -78,15 +73,24 @@ def load(
     if declaration.distributed is not None and setup.gang is not None:
         _open_gang(host, declaration.distributed, setup.gang, on_broken)
     if declaration.language is not None and setup.owns_models:
-        host.language = _open_language(declaration.language, setup, make_wake(), steps)
+        host.language = open_language(declaration.language, setup, make_wake(), steps)
     if setup.owns_models:
         for task in declaration.tasks.values():
-            _open_task(host, task, setup)
+            open_task_model(host, task, setup)
     _add_predict(host)
     _add_programs(host, setup, remote)
     model_api.bind_runner(_runner(host, setup, remote))
     pipeline.bind_pipeline(_pipeline_runner(host, remote))
     return host
+
+
+def _add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
+    if spec.engine == UPSTREAM:  # which needs no library of language models
+        add_generate(declaration)
+        return
+    from mindspore_serving.execution.bare import add_default_method  # and what it knows
+
+    add_default_method(declaration, spec)
 
 
 def _check_start(declaration: Declaration, setup: Setup) -> None:
@@ -155,52 +159,6 @@ def _add_model(host: Host, spec: ModelSpec, backend: LoadedModel) -> None:
     host.backends[spec.key] = backend
     graphs = [signatures.of_model(spec, signature) for signature in backend.signature]
     host.models[spec.key] = ModelReport(assemble.batch_size(spec, backend.signature), graphs)
-
-
-def _open_language(
-    spec: LanguageSpec, setup: Setup, wake: Callable[[], None], steps: Lane | None
-) -> "LanguageService":
-    """Load the servable's language model and start its engine.  Raises StartError."""
-    from mindspore_serving.execution.language import LanguageService, LanguageStage
-    from mindspore_serving.llm.checkpoint.model_files import find_config
-    from mindspore_serving.llm.loader import make_config, open_model
-    from mindspore_serving.llm.models import is_encoder
-    from mindspore_serving.llm.serving.async_engine import AsyncEngine
-
-    options = dict(spec.options)
-    embeds_only = is_encoder(find_config(Path(spec.path)))
-    options.setdefault("max_num_waiting", MOST_PROMPTS if embeds_only else MOST_WAITING)
-    options.setdefault("max_num_waiting_tokens", MOST_WAITING_TOKENS)
-    options = _with_device(options, setup)
-    try:
-        opened = open_model(
-            spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
-        )
-    except InvalidInputs as error:
-        raise StartError(str(error)) from error
-    sys.setswitchinterval(SWITCH_SECONDS)
-    engine = AsyncEngine(opened, wake, steps)
-    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
-
-
-def _open_task(host: Host, spec: TaskSpec, setup: Setup) -> None:
-    """Load a model that does not generate; one that is the language model as well has its encoder
-    from there.  Raises StartError."""
-    from mindspore_serving.tasks.opening import open_task
-
-    spec = replace(spec, options=_with_device(spec.options, setup))
-    language = host.declaration.language
-    is_shared = host.language is not None and language is not None and language.path == spec.path
-    engine = host.language.engine if host.language is not None and is_shared else None
-    host.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
-
-
-def _with_device(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    """The options of a model, on the device of this worker unless they say otherwise."""
-    if "device" in options or setup.device_type not in ("cpu", "gpu"):
-        return dict(options)
-    number = f":{setup.device_id}" if setup.device_id else ""
-    return {**options, "device": "cpu" if setup.device_type == "cpu" else f"cuda{number}"}
 
 
 def _add_predict(host: Host) -> None:

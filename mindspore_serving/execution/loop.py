@@ -167,7 +167,7 @@ class LanguageLoop(StageLoop):
         self.is_alone = others is None  # no other thread has something to answer
         self._language = language
         self._others = others
-        self._numbers: dict[str, int] = {}  # last sent
+        self._reported: tuple[dict[str, int], str] = ({}, "")  # last sent
 
     @property
     def is_idle(self) -> bool:
@@ -201,9 +201,9 @@ class LanguageLoop(StageLoop):
 
     def collect(self) -> list[WorkReply]:
         collected = self._language.collect(self._connection.arena)
-        numbers = self._language.numbers()
-        if numbers and numbers != self._numbers:
-            self._numbers = numbers
+        reported = (self._language.numbers(), self._language.engine.unready)
+        if reported != self._reported:
+            self._reported = reported
             self._connection.send(self._language.report())
         return super().collect() + collected
 

@@ -85,6 +85,21 @@ def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
     return listener
 
 
+def hold(address: Address, tag: str) -> socket.socket:
+    """A socket that takes no connections: while it is open, only servers of this user that share
+    their ports can listen there.  Raises StartError if the address is taken or not ours."""
+    listen(address, tag).close()  # shared by nobody
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    holder = socket.socket(family, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        holder.bind((address.host, address.port))
+    except OSError as error:  # taken since
+        holder.close()
+        raise StartError(f"Serving Error: {tag} start failed, {address.text}: {error}") from error
+    return holder
+
+
 def most_descriptors() -> int:
     """How many descriptors this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

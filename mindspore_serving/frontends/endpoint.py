@@ -70,15 +70,15 @@ class RouteIf(BaseRoute):
     """A route that exists only for requests that `is_meant` accepts."""
 
     def __init__(self, route: BaseRoute, is_meant: Callable[[Scope], bool]) -> None:
-        self._route = route
+        self.route = route
         self._is_meant = is_meant
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match = self._route.matches(scope)
+        match = self.route.matches(scope)
         return match if match[0] is Match.NONE or self._is_meant(scope) else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._route.handle(scope, receive, send)
+        await self.route.handle(scope, receive, send)
 
 
 def name_ignored(response: Response, fields: Iterable[str]) -> None:

@@ -40,8 +40,9 @@ class Gate:
         if holder is None:
             await self._app(scope, receive, send)
             return
+        scope[HOLDER] = holder  # not in a copy: who calls looks there for the route
         try:
-            await self._app({**scope, HOLDER: holder}, receive, send)
+            await self._app(scope, receive, send)
         finally:
             holder.release()
 

@@ -30,12 +30,16 @@ class GrpcServer:
         limits: ServerLimits | None = None,
         closing: Sequence[Callable[[], None]] = (),
         responses: Responses | None = None,
+        *,
+        shares_port: bool = False,
     ) -> None:
-        """`closing` are called first when the server stops."""
+        """`closing` are called first when the server stops.  One that `shares_port` gets some of
+        the connections to a port that others of this user listen on."""
         self.address = address
         self._handlers: list[Any] = [Counted(one, responses or Responses()) for one in handlers]
         self._limits = limits or ServerLimits()
         self._closing = closing
+        self._shares_port = shares_port
         self._server: grpc.aio.Server | None = None
         self.num_restarts = 0
         self._ending: set[asyncio.Task[None]] = set()  # of servers that broke
@@ -91,7 +95,8 @@ class GrpcServer:
 
     async def _listen(self, max_message: int, tls: Tls | None) -> grpc.aio.Server:
         """Raises StartError."""
-        server = grpc.aio.server(options=_options(self._limits, max_message))
+        options = [*_options(self._limits, max_message), ("grpc.so_reuseport", self._shares_port)]
+        server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(tuple(self._handlers))
         self._remove_dead_socket()
         try:
@@ -128,7 +133,6 @@ def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", max_message),
         ("grpc.max_send_message_length", max_message),
-        ("grpc.so_reuseport", 0),
         # What is not read yet stays with the client: without this, up to 64 MB of each call.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_concurrent_streams", limits.max_streams),

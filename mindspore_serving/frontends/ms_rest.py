@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.core.pieces import Pieces
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.wire import ms_json, status
@@ -17,7 +18,7 @@ _MAX_KEPT = 512  # bytes of a target
 _routes: dict[bytes, ms_json.Route] = {}
 
 # Status, JSON body, and Retry-After if the same request may go well later.
-Answer: TypeAlias = "tuple[int, bytes, str | None]"
+Answer: TypeAlias = "tuple[int, bytes | Pieces, str | None]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,12 @@ clients send in a body or a query, nor texts of errors, which may quote it.
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.routing import Route
+
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
+from mindspore_serving.frontends.endpoint import RouteIf
 from mindspore_serving.frontends.grpc_access import status_of
 from mindspore_serving.frontends.http.head import Head
 from mindspore_serving.frontends.message_reader import Context
@@ -15,6 +18,7 @@ from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
 from mindspore_serving.tracing.span import REQUEST_ID, Attribute
 from mindspore_serving.wire import status
 
+_ANY = "/{path}"  # the route of what has none
 # Paths that are asked every few seconds, by probes and by Prometheus.
 _QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
 
@@ -66,14 +70,14 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 
 def route_of(scope: Mapping[str, Any]) -> str:
     """The path of the route that Starlette has found, as it was declared; "" if there is none."""
-    path: str = scope["path"]
-    parameters: dict[str, Any] = scope.get("path_params", {})
-    if "endpoint" not in scope or f"/{parameters.get('path')}" == path:  # that of what has no route
-        return ""
-    for name, value in reversed(parameters.items()):
-        before, found, behind = path.rpartition(str(value))
-        path = f"{before}{{{name}}}{behind}" if found else path
-    return path
+    endpoint = scope.get("endpoint")  # may have several routes
+    for one in scope["router"].routes if endpoint else ():
+        route = one.route if isinstance(one, RouteIf) else one
+        if not isinstance(route, Route) or route.endpoint is not endpoint:
+            continue
+        if route.path_regex.match(scope["path"]):
+            return "" if route.path_format == _ANY else route.path_format
+    return ""
 
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:

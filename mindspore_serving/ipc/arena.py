@@ -10,9 +10,10 @@ import mmap
 import os
 import threading
 
+from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
 
-INLINE_LIMIT = 32 * 1024  # below this a copy through the socket is cheaper than a shared page
+INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
 TRIM_SECONDS = 5.0  # between two calls of `trim`
@@ -41,7 +42,7 @@ class Arena:
         self._warm: dict[int, int] = {}  # offset -> size, of what was freed since the last trim
         self._cold: dict[int, int] = {}  # ... and before: bytes that still have pages
 
-    def put(self, data: "bytes | bytearray | memoryview") -> Payload:
+    def put(self, data: "Buffer | Pieces") -> Payload:
         """Where `data` now lies; or `data` itself if it is small or there is no room."""
         length = len(data)
         if length < INLINE_LIMIT:
@@ -49,8 +50,11 @@ class Arena:
         with self._lock:
             offset = self._allocate(max(_SMALLEST, 1 << (length - 1).bit_length()))
         if offset is None:
-            return data  # type: ignore[return-value]
-        self._view[offset : offset + length] = data
+            return whole(data)  # type: ignore[return-value]
+        if isinstance(data, Pieces):
+            data.write(self._view[offset : offset + length])
+        else:
+            self._view[offset : offset + length] = data
         return Slice(offset, length)
 
     def free(self, offset: int) -> None:
@@ -127,8 +131,8 @@ class NoArena:
         memory = bytearray(num_reserved) if fd is None else mmap.mmap(fd, num_reserved)
         self.reserved = memoryview(memory)
 
-    def put(self, data: "bytes | bytearray | memoryview") -> Payload:
-        return data  # type: ignore[return-value]
+    def put(self, data: "Buffer | Pieces") -> Payload:
+        return whole(data)  # type: ignore[return-value]
 
     def get(self, payload: Payload) -> bytes:
         if isinstance(payload, Slice):

@@ -259,11 +259,13 @@ class AdaptersSet(Message, frozen=True, tag=26):
 
 class Numbers(Message, frozen=True, tag=25):
     """What the worker's language-model engine counts now: the fields of its `EngineStats`, answers
-    by finish reason, and histograms by the names of their metrics: the sum, and the counts."""
+    by finish reason, and histograms by the names of their metrics: the sum, and the counts.
+    `unready` says why it cannot compute now; "" if it can."""
 
     values: dict[str, int]
     answers: dict[str, int] = {}
     histograms: dict[str, tuple[float, list[int]]] = {}
+    unready: str = ""
 
 
 ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters

@@ -1,6 +1,6 @@
 """The options of a language-model engine.  Frozen data; knows no runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -19,7 +19,7 @@ class EngineConfig:
             has at most one pass that generates and one that embeds.
         max_num_waiting: requests that may wait for room; None any number.
         max_num_waiting_tokens: tokens that they may have together; None any number.
-        kv_cache_memory: bytes for keys and values; None lets the runner take what is free.
+        kv_cache_memory: bytes for keys, values and states; None lets the runner take what is free.
         block_size: tokens per cache block.  A runtime that has a size of its own refuses others.
         kv_cache_dtype: "auto", or a name the runtime knows ("f32", "f16", "bf16", "u8").
         dtype: what the model computes in: "auto", or a name the runtime knows.
@@ -53,6 +53,12 @@ class EngineConfig:
             a family that generates has the words of that model around query and document.
         matryoshka: requests may have the first numbers of vectors alone, though config.json does
             not say that the model was trained for it.
+        max_images: pictures of one request to a model that takes them; 0: it reads text alone, and
+            what reads pictures is not loaded.
+        max_image_bytes: of a picture's file.
+        max_image_pixels: width times height of a picture, which are read before it is decoded.
+        image_hosts: whose http and https addresses requests may give; "*" is any host with a public
+            address.  A private address is asked only if its host is named here.
         generic_tools: describe tools in a system message where the chat template has no form for
             them; without it such a model calls tools only if it must.
 
@@ -87,6 +93,10 @@ class EngineConfig:
     embeddings: bool = False
     ranking: bool = False
     matryoshka: bool = False
+    max_images: int = 16
+    max_image_bytes: int = 20 << 20
+    max_image_pixels: int = 32_000_000
+    image_hosts: Sequence[str] = ()
     generic_tools: bool = True
 
     @property
@@ -98,6 +108,9 @@ class EngineConfig:
         _check_counts(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
+        hosts = self.image_hosts
+        if isinstance(hosts, str) or not all(isinstance(host, str) for host in hosts):
+            raise InvalidInputs(f"image_hosts is {hosts!r}, expected a list of names of hosts")
         if 0 < self.max_loras < len(self.adapters):
             raise InvalidInputs(
                 f"max_loras is {self.max_loras}, expected at least {len(self.adapters)}: so many "
@@ -120,10 +133,10 @@ class EngineConfig:
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
-    def most_guesses(self, *, is_rounded: bool) -> int:
-        """Of a sequence in a step; `is_rounded` as of a `Runner`."""
+    def most_guesses(self, *, can_guess: bool) -> int:
+        """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
         if self.num_speculative_tokens is None:
-            return 0 if self.graph_mode or is_rounded else _MOST_GUESSES
+            return _MOST_GUESSES if can_guess and not self.graph_mode else 0
         return self.num_speculative_tokens
 
 
@@ -160,6 +173,9 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_loras": (0, 256),
     "max_lora_rank": (1, 65536),
     "tensor_parallel": (1, 64),
+    "max_images": (0, 256),
+    "max_image_bytes": (1, None),
+    "max_image_pixels": (1, None),
     "max_model_len": (2, None),
     "max_num_waiting": (1, None),
     "max_num_waiting_tokens": (1, None),

@@ -60,7 +60,12 @@ class LLM:
         opened = open_model(path, runtime, config)
         self.tokenizer = opened.tokenizer
         self._processor = Processor(
-            opened.tokenizer, opened.chat_template, opened.card(), opened.find_adapter
+            opened.tokenizer,
+            opened.chat_template,
+            opened.card(),
+            opened.find_adapter,
+            pictures=opened.pictures,
+            tower=opened.tower,
         )
         self._default = SamplingParams(**opened.recommended)
         self._num_requests = 0
@@ -107,8 +112,9 @@ class LLM:
     ) -> list[Answer]:
         """The assistant's answers to a conversation, or to each of a list of them.
 
-        A message is a mapping with "role" and "content".  `template_options` are variables of the
-        model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`;
+        A message is a mapping with "role" and "content", which may be a list of parts as OpenAI
+        has them: texts, and pictures if the model takes them.  `template_options` are variables of
+        the model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`;
         and `continue_final_message`, with which the answer goes on with the last message.  Raises
         as `generate` does, and InvalidInputs if the model has no chat template.
         """

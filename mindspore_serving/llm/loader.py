@@ -35,6 +35,9 @@ from mindspore_serving.llm.engines import OURS, open_engine
 from mindspore_serving.llm.engines.base import LanguageEngine, Model
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
+from mindspore_serving.llm.pictures.forms import find_form
+from mindspore_serving.llm.pictures.reader import PictureReader, open_reader
+from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
@@ -50,6 +53,8 @@ class Opened:
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
+    pictures: PictureReader | None = None
+    tower: Tower | None = None
 
     def card(self) -> ModelCard:
         """What the model is, for front ends."""
@@ -77,6 +82,7 @@ class Opened:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
+            takes_images=self.tower is not None,
             sampling=tuple(self.recommended.items()),
             **self._reading(),
             summary=self.describe() + self._tools_told(),
@@ -192,14 +198,36 @@ def open_model(
     chat_template = ChatTemplate.open(directory, special_tokens)
     recommended = read_recommended(directory) if config.generation_config == "auto" else {}
     opened: LanguageEngine
+    pictures, tower = None, None
     if engine == OURS:
         _refuse(engine_options or {})
+        pictures, tower = _open_pictures(directory, runtime, config, tokenizer)
         opened = _open_engine(directory, runtime, config, tokenizer)
     else:
         eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
         model = Model(directory, tokenizer, eos_ids)
         opened, runtime = open_engine(engine, model, config, engine_options or {}), engine
-    return Opened(directory, runtime, config, opened, tokenizer, chat_template, recommended)
+    return Opened(
+        directory, runtime, config, opened, tokenizer, chat_template, recommended, pictures, tower
+    )
+
+
+def _open_pictures(
+    directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
+) -> tuple[PictureReader, Tower] | tuple[None, None]:
+    """What reads and computes pictures, of a model that takes them.  Raises StartError."""
+    text_alone = "max_images=0 serves its texts alone"
+    takes = bool(find_form(find_config(directory)) and config.max_images)
+    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].has_pictures:
+        able = ", ".join(name for name, row in RUNTIMES.items() if row.has_pictures)
+        raise StartError(
+            f"runtime {runtime!r} takes no pictures, expected one of {able}; {text_alone}"
+        )
+    try:
+        reader = open_reader(directory, tokenizer, config)
+        return (None, None) if reader is None else (reader, Tower.open(directory, config))
+    except StartError as error:
+        raise StartError(f"{error}; {text_alone}") from error
 
 
 def _refuse(options: Mapping[str, Any]) -> None:

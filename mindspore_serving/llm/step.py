@@ -17,6 +17,32 @@ Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
+
+    `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
+    """
+
+    places: npt.NDArray[np.int64]
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class StateSlots:
+    """Where the state of a sequence is, in a model that has more than keys and values.
+
+    A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
+    last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
+    0 and -1 are for none.
+    """
+
+    read: int
+    write: int
+    snapshot: int = -1
+    kept: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """The new tokens of one sequence.
 
@@ -24,6 +50,8 @@ class Row:
     the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
+    `state` is for models with state slots; without it a text that is computed at once leaves none.
+    `features` are only for a runner of a model that takes pictures.
     """
 
     tokens: Sequence[int]
@@ -31,6 +59,8 @@ class Row:
     blocks: Sequence[int]
     num_logits: int
     adapter: int = 0
+    state: StateSlots | None = None
+    features: Features | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +74,16 @@ class Step:
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_tokens", sum(len(row.tokens) for row in self.rows))
 
+    def features(self) -> Features | None:
+        """Those of all rows, with places from the step's first token on; None if there are none."""
+        places, vectors, begin = [], [], 0
+        for row in self.rows:
+            if row.features is not None:
+                places.append(row.features.places + begin)
+                vectors.append(row.features.vectors)
+            begin += len(row.tokens)
+        return Features(np.concatenate(places), np.concatenate(vectors)) if places else None
+
 
 class RunnerLost(ServingError):
     """The runner has lost a part of itself and can compute no further step."""
@@ -56,6 +96,7 @@ class Runner(Protocol):
 
     block_size: int  # tokens per cache block
     num_blocks: int
+    num_slots: int  # of states beside keys and values; 0 if the model has none
     vocab_size: int
     max_model_len: int
     adapters: Collection[int]  # LoRA adapters that rows may name

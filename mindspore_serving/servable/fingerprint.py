@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TypeAlias
 
 from mindspore_serving.servable.loader import CONFIG_FILE
@@ -21,16 +22,19 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
         return frozenset({(servable_name, status.st_size, status.st_mtime_ns)})
     own = os.path.join(root, str(version))
     is_bare = not os.path.isdir(own) and not os.path.isfile(os.path.join(root, CONFIG_FILE))
-    return frozenset(
-        (os.path.relpath(entry.path, root), status.st_size, status.st_mtime_ns)
-        for entry, status in _files(root, own)
-        if is_bare or entry.name.endswith(".py") or entry.path.startswith(own + os.sep)
-    )
+    found = []
+    for entry in _files(root, own):
+        if is_bare or entry.name.endswith(".py") or entry.path.startswith(own + os.sep):
+            with suppress(OSError):  # it has just been removed
+                status = entry.stat()  # not of other files: a directory may hold data of many
+                path = os.path.relpath(entry.path, root)
+                found.append((path, status.st_size, status.st_mtime_ns))
+    return frozenset(found)
 
 
-def _files(directory: str, own: str) -> Iterator[tuple["os.DirEntry[str]", os.stat_result]]:
-    """The files in `directory`, without those of other versions, and what each is.  Of links to
-    directories, which may go in circles, only that of the version is followed."""
+def _files(directory: str, own: str) -> Iterator["os.DirEntry[str]"]:
+    """The files in `directory`, without those of other versions.  Of links to directories, which
+    may go in circles, only that of the version is followed."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError:  # it has just been removed
@@ -42,6 +46,6 @@ def _files(directory: str, own: str) -> Iterator[tuple["os.DirEntry[str]", os.st
                 if entry.name != _CACHE and not is_other_version:
                     yield from _files(entry.path, own)
             elif entry.is_file():
-                yield entry, entry.stat()
+                yield entry
         except OSError:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.core.declaration import Declaration, LanguageSpec
+from mindspore_serving.core.declaration import UPSTREAM, Declaration, LanguageSpec
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
@@ -28,7 +28,7 @@ class LanguageModel:
 
 
 def declare_llm(
-    path: str,
+    path: str = "",
     *,
     runtime: str = DEFAULT_RUNTIME,
     params: SamplingParams | None = None,
@@ -54,11 +54,13 @@ def declare_llm(
     as JSON); outputs `text` and `finish_reason`.
 
     Args:
-        path: the model's directory or GGUF file; relative to the servable's directory.
+        path: the model's directory or GGUF file; relative to the servable's directory.  With the
+            engine "openai" there is none.
         runtime: what computes: "openvino", "torch", "mindspore" or "mindir".
         params: sampling parameters that a request does not give; `SamplingParams()` if None.
         engine: what schedules and computes: "ours", or one that is installed in the worker's
-            environment: "vllm", "llama.cpp", "genai".  See docs/engines.md.
+            environment: "vllm", "llama.cpp", "genai"; or "openai", another server, whose `url`
+            is one of engine_options.  See docs/engines.md.
         engine_options: those of that engine, by its names.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
             `kv_cache_memory` (bytes), `num_threads`, `adapters`.
@@ -66,7 +68,7 @@ def declare_llm(
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
-    check_str("path", path)
+    _check_path(path, check_str("engine", engine))
     check_str("runtime", runtime)
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
@@ -79,7 +81,7 @@ def declare_llm(
         runtime,
         options,
         params or SamplingParams(),
-        check_str("engine", engine),
+        engine,
         _check_engine_options(engine_options),
     )
     return LanguageModel(where)
@@ -94,6 +96,13 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     where = os.path.join(directory, name)
     spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
+
+
+def _check_path(path: object, engine: str) -> None:
+    if engine != UPSTREAM:
+        check_str("path", path)
+    elif path:
+        raise InvalidInputs(f"path is {path!r}, expected none: engine {engine!r} has the model")
 
 
 def _check_engine_options(options: object) -> dict[str, Any]:

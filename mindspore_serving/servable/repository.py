@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import errors
-from mindspore_serving.core.declaration import Declaration, ModelSpec
+from mindspore_serving.core.declaration import UPSTREAM, Declaration, ModelSpec
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -44,10 +44,10 @@ def make_declaration(
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
     InvalidInputs if the backend is not for it.
     """
-    check_servable(servable_directory, servable_name, allow_pickle=allow_pickle)
-    root = os.path.join(servable_directory, servable_name)
     options = dict(llm_options or {})
-    if is_language_model(root):
+    check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
+    root = os.path.join(servable_directory, servable_name)
+    if is_upstream(options) or is_language_model(root):
         return bare_language(servable_directory, servable_name, options), version or 1
     if options:
         raise StartError(
@@ -94,11 +94,23 @@ def is_language_model(path: str) -> bool:
         return False
 
 
+def is_upstream(llm_options: Mapping[str, Any]) -> bool:
+    """Whether these are the options of a language model that another server has, which has no
+    files."""
+    return llm_options.get("engine") == UPSTREAM
+
+
 def check_servable(
-    servable_directory: str, servable_name: str, *, allow_pickle: bool = False
+    servable_directory: str,
+    servable_name: str,
+    llm_options: Mapping[str, Any],
+    *,
+    allow_pickle: bool = False,
 ) -> None:
     """Raise StartError if there is no such servable: no servable_config.py and no bare model."""
     check_servable_name("servable_name", servable_name)
+    if is_upstream(llm_options):
+        return
     path = os.path.join(servable_directory, servable_name)
     where = _servable(servable_directory, servable_name)
     if not os.path.exists(path):

@@ -91,7 +91,8 @@ class ServableStartConfig:
         llm_options: For a GGUF file or a bare Hugging Face directory (config.json, *.safetensors):
             the options of `EngineConfig`, such as {"quantization": "int8"}, "runtime", or "engine"
             with "engine_options"; of a model that does not generate also those of
-            `tasks.options.TaskOptions`.
+            `tasks.options.TaskOptions`.  With engine "openai", and engine_options with the `url` of
+            another server, there is no directory: `servable_name` is what clients call its model.
 
     Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
     """
@@ -205,7 +206,8 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
     merged = merge(map(to_deployment, configs))
     for deployment in merged:
         place = (deployment.servable_directory, deployment.servable_name)
-        check_servable(*place, allow_pickle=deployment.allow_pickle)
+        options = deployment.llm_options
+        check_servable(*place, options, allow_pickle=deployment.allow_pickle)
     return [_config_of(deployment) for deployment in merged]
 
 

@@ -30,7 +30,7 @@ def start_worker(
     """Start the servable with the rank table of a file, and wait for its agents; see
     `distributed.start_servable`."""
     addresses.parse(options.address, TAG, allow_unix=False)
-    check_servable(directory, name)
+    check_servable(directory, name, {})
     deployment = Deployment(
         directory,
         name,

@@ -16,13 +16,16 @@ from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
+MOST_FRONT_ENDS = 64
+
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEndOptions:
     """What is asked of an HTTP or gRPC server.  `max_message` is in bytes; with
-    `client_shared_memory` clients of protocol v2 may name shared memory of this machine."""
+    `client_shared_memory` clients of protocol v2 may name shared memory of this machine.  With
+    several `front_ends` each is a process of its own."""
 
     address: str
     max_message: int
@@ -31,8 +34,10 @@ class FrontEndOptions:
     limits: ServerLimits
     allow_loading: bool
     client_shared_memory: bool
+    front_ends: int = 1
 
     def __post_init__(self) -> None:
+        check.check_int("front_ends", self.front_ends, 1, MOST_FRONT_ENDS)
         check.check_bool("allow_loading", self.allow_loading)
         check.check_bool("client_shared_memory", self.client_shared_memory)
 
@@ -45,10 +50,12 @@ class FrontEndOptions:
         api_keys: ApiKeys,
         limits: ServerLimits | None,
         *,
-        allow_loading: bool,
-        client_shared_memory: bool,
+        may: tuple[bool, bool],
+        front_ends: int,
     ) -> "FrontEndOptions":
-        """Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
+        """Clients `may` load servables, and name shared memory.
+
+        Raises InvalidInputs naming the argument that is wrong, StartError if there is no such
         file of keys."""
         check.check_str("address", address)
         check.check_int("max_msg_mb_size", max_msg_mb_size, 1, 512)
@@ -71,8 +78,8 @@ class FrontEndOptions:
             ssl_config,
             to_keys(api_keys),
             limits,
-            allow_loading,
-            client_shared_memory,
+            *may,
+            front_ends,
         )
 
 

@@ -5,16 +5,15 @@ Lives on the event loop; `startup` is the public face.
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindspore_serving import __version__, log
-from mindspore_serving.aio import FunctionThread, on_thread
+from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
-from mindspore_serving.cluster.node_server import NodeServer, Security
-from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment
 from mindspore_serving.core.service import Inference, ServableReadiness
@@ -37,7 +36,6 @@ from mindspore_serving.frontends.openapi import Visible
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sites import SiteRules
-from mindspore_serving.frontends.tls import Tls, to_context
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
@@ -46,12 +44,18 @@ from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import AdapterControl
 from mindspore_serving.server.front_ends import FrontEndOptions, HttpOptions
+from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
+from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
+from mindspore_serving.server.processes.pool import FrontEnds
+from mindspore_serving.server.processes.session import Desk
 from mindspore_serving.server.repository import ModelRepository, Wanted
 from mindspore_serving.tracing.options import TraceOptions
 
 if TYPE_CHECKING:
     from mindspore_serving.tracing.otlp import OtlpTracer
+
+T = TypeVar("T")
 
 CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
 EXIT_GRACE = 5.0  # seconds that workers have to leave
@@ -72,12 +76,11 @@ class Serving:
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
         )
         self._tasks: list[asyncio.Task[None]] = []  # what goes on until the end
-        self._nodes: NodeServer | None = None
-        self._node_place: MasterPlace | None = None  # where nodes join
-        self._ray: RayMachines | None = None
-        self._ray_thread: FunctionThread | None = None  # on which Ray touches no signal
+        self.machines = Machines(self._launcher)
         self._grpc: GrpcServer | None = None
-        self._http: HttpServer | None = None
+        self._http: HttpServer | FrontEnds | None = None
+        self._pool: FrontEnds | None = None
+        self._directory = ExitStack()  # of a socket that front ends connect to
         self._holders: dict[ApiKey, KeyHolder] = {}  # of both servers: their limits are common
         self._memory = SharedMemory(is_enabled=True)  # that clients have registered
         self._tracer: OtlpTracer | None = None
@@ -118,6 +121,14 @@ class Serving:
             self._tasks.append(asyncio.create_task(self.repository.follow(poll_seconds)))
         return [(deployment.name, error) for deployment, error in failed]
 
+    async def run(self, work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
+        """What `work` returns; by then all front ends know what it has changed."""
+        try:
+            return await work(self)
+        finally:
+            if self._pool is not None:
+                await self._pool.sync()
+
     async def describe(self) -> list[dict[str, Any]]:
         return self._master.control.describe()
 
@@ -150,9 +161,28 @@ class Serving:
         }
         handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
         closing = [health.close, gate.close]
+        if options.front_ends > 1 and not where.path:
+            await self._start_grpc_processes(options, handlers, closing)
+            return
         server = GrpcServer(where, handlers, options.limits, closing, self._responses)
         await server.start(max_message, options.tls)
         self._grpc = server
+
+    async def _start_grpc_processes(
+        self,
+        options: FrontEndOptions,
+        handlers: Sequence[Any],
+        closing: Sequence[Callable[[], None]],
+    ) -> None:
+        """Front ends on the port; what they pass on is answered here."""
+        pool = await self._front_ends(options.front_ends)
+        path = f"{self._directory.enter_context(TemporaryDirectory())}/grpc"
+        where = addresses.parse(f"unix:{path}", "Serving gRPC", allow_unix=True)
+        server = GrpcServer(where, handlers, options.limits, closing)
+        await server.start(options.max_message, None)
+        self._grpc = server
+        traces, count = self._master.traces, pool.num_processes
+        await pool.start_grpc(ServeGrpc(options, traces, count, where.text))
 
     async def start_http(self, options: FrontEndOptions, http: HttpOptions) -> None:
         if self._http is not None:
@@ -177,38 +207,34 @@ class Serving:
             keys=keys,
             sites=sites,
             routes=mounted.routes,
+            allow_loading=options.allow_loading,
         )
-        path = FastPath(inference, rest, keys, sites, FastInfer(v2))
-        server = HttpServer(where, app, path, options.limits, self._responses, tracer=self._tracer)
-        await server.start(options.tls)
-        self._http = server
+        if options.front_ends > 1:
+            pool = await self._front_ends(options.front_ends)
+            traces, count = self._master.traces, pool.num_processes
+            await pool.start_http(ServeHttp(options, http, traces, count), app)
+            self._http = pool
+        else:
+            path = FastPath(inference, rest, keys, sites, FastInfer(v2))
+            own = options.limits, self._responses
+            server = HttpServer(where, app, path, *own, tracer=self._tracer)
+            await server.start(options.tls)
+            self._http = server
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
-    async def start_nodes(
-        self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
-    ) -> None:
-        """Raises StartError if the address cannot be bound or the certificates do not fit."""
-        if self._nodes is not None:
-            raise AlreadyRunning("Serving Error: the node server is already running")
-        context = None if tls is None else to_context(tls)
-        listener = addresses.listen(where, "node server")
-        self._launcher.here.slots = local_slots
-        self._nodes = NodeServer(listener, Security(context, token), self._launcher)
-        self._nodes.start()
-        certificate = Path(tls.certificate).read_text("ascii") if tls is not None else ""
-        self._node_place = MasterPlace(where.host, where.port, token, certificate)
-
-    async def start_ray(self, plan: RayPlan) -> None:
-        """Have machines of a Ray cluster join.  Raises StartError."""
-        if self._node_place is None or not self._node_place.token:
+    async def _front_ends(self, num_processes: int) -> FrontEnds:
+        """The processes that both servers share.  Raises InvalidInputs, StartError."""
+        if self._pool is None:
+            self._pool = FrontEnds(num_processes, self._master.control)
+            desk = Desk(self._master.dispatcher, self._responses, self._pool.sync)
+            desk.recorder = self._tracer
+            await self._pool.start(desk)
+        if self._pool.num_processes != num_processes:
             raise InvalidInputs(
-                "Machines of a Ray cluster join by a token: call start_node_server with one before "
-                "(serve: --worker-address and --token-file)"
+                f"Parameter 'front_ends' is {num_processes}, but {self._pool.num_processes} for "
+                "the other server: expected the same for both"
             )
-        if self._ray is not None:
-            raise AlreadyRunning("Serving Error: machines of a Ray cluster have joined already")
-        self._ray_thread = self._ray_thread or FunctionThread("ray")
-        self._ray = await self._ray_thread.run(RayMachines.start, plan, self._node_place)
+        return self._pool
 
     async def stop(self, seconds: float) -> None:
         """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
@@ -221,19 +247,17 @@ class Serving:
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
             asyncio.ensure_future(server.stop(drain + CLOSE_GRACE))
-            for server in (self._grpc, self._http)
+            for server in {self._grpc, self._http, self._pool}
             if server is not None
         ]
         if drain:
             await self._master.drain(drain)
         await self._master.stop(grace)
-        if self._nodes is not None:
-            await self._nodes.close()
-        if self._ray is not None and self._ray_thread is not None:
-            await self._ray_thread.run(self._ray.stop)
+        await self.machines.stop()
         if closing:
             await asyncio.wait(closing)
-        self._grpc = self._http = None
+        self._grpc = self._http = self._pool = None
+        self._directory.close()
         self._memory.close()
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)

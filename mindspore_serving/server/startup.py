@@ -20,11 +20,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends.language import DEFAULT_MAX_N, LanguageRules
 from mindspore_serving.servable import check
-from mindspore_serving.server.config import (
-    ServableStartConfig,
-    merge_config,
-    to_deployment,
-)
+from mindspore_serving.server.config import ServableStartConfig, merge_config, to_deployment
 from mindspore_serving.server.front_ends import (
     ApiKeys,
     FrontEndOptions,
@@ -120,6 +116,7 @@ def start_grpc_server(
     limits: ServerLimits | None = None,
     allow_loading: bool = False,
     client_shared_memory: bool = False,
+    front_ends: int = 1,
 ) -> None:
     """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
     before or after `start_servables`.
@@ -134,6 +131,8 @@ def start_grpc_server(
         allow_loading: clients may load and unload servables by their names.
         client_shared_memory: clients of protocol v2 may name shared memory of this machine, from
             which tensors are read and to which they are written.
+        front_ends: processes that serve the port, 1 to 64, for machines with many cores; 1
+            (default) is this process.  The same for both servers.
 
     Raises:
         RuntimeError: an argument is wrong or the address cannot be bound, then everything is
@@ -142,7 +141,7 @@ def start_grpc_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
         run_on_server(lambda serving: serving.start_grpc(options))
     say(f"Serving gRPC server start success, listening on {address}")
@@ -165,6 +164,7 @@ def start_restful_server(
     allow_chat_template: bool = False,
     allow_loading: bool = False,
     client_shared_memory: bool = False,
+    front_ends: int = 1,
     vllm_metrics: bool = False,
     lora_directories: Sequence[str] = (),
 ) -> None:
@@ -176,19 +176,18 @@ def start_restful_server(
         max_msg_mb_size: largest request body in megabytes, 1 to 512.
         ssl_config: certificates for HTTPS; None for plain text.
         use_status_codes: answer errors with 4xx and 5xx, not with 200 as the original did.
-        api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or as the
-            password of basic authentication), on every route but /health, /livez and /readyz; a
-            pathlib.Path is a file with a key in each line.
+        api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or password
+            of basic authentication), on every route but those of health; or a file, a pathlib.Path.
         llm_serving_form: streams of llm-serving: "r21", server-sent events, or "bare", lines alone.
         limits: of what clients send, and of time; see docs/limits.md.
         allowed_hosts: names that clients may call the server by, besides "localhost", IP addresses
             and that of `address`.  Checked if they are given, or `address` is of this machine.
         allow_origins: web pages of other sites that may ask, as "https://example.org", or "*".
-        language_limits: of what requests to language models hold; see docs/limits.md.
+        language_limits: of requests to language models; see docs/limits.md.
         max_n: most answers to one prompt that a client may ask for, 1 to 128.
         allow_priority: clients may choose the priority of requests to language models.
         allow_chat_template: clients may give the chat template of a request to one.
-        allow_loading, client_shared_memory: as those of `start_grpc_server`.
+        allow_loading, client_shared_memory, front_ends: as those of `start_grpc_server`.
         vllm_metrics: GET /metrics has the numbers of language models under vLLM's names, too.
         lora_directories: clients may load and unload LoRA adapters that are below these.
 
@@ -199,7 +198,7 @@ def start_restful_server(
     with all_or_nothing():
         arguments = address, max_msg_mb_size, ssl_config, api_keys, limits
         options = FrontEndOptions.from_arguments(
-            *arguments, allow_loading=allow_loading, client_shared_memory=client_shared_memory
+            *arguments, may=(allow_loading, client_shared_memory), front_ends=front_ends
         )
         names = to_names("allowed_hosts", allowed_hosts), to_names("allow_origins", allow_origins)
         content = language_limits or LanguageLimits()
@@ -212,9 +211,7 @@ def start_restful_server(
 
 def stop() -> None:
     """Stop everything at once: pending requests are answered with an error, ports are free.
-
-    Everything can be started again afterwards.  Harmless if nothing runs.
-    """
+    Everything can be started again afterwards.  Harmless if nothing runs."""
     _shut_down(0.0)
 
 
@@ -254,13 +251,12 @@ def set_shutdown_timeout(seconds: float) -> None:
 
 def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
     """What `work` returns for the server, which is made if there is none."""
-    return _loop.run(work(_get()))
+    return _loop.run(_get().run(work))
 
 
 def _get() -> "Serving":
     global _serving
-    # Else gRPC, which reads this when it is imported, ends its threads around each start of a
-    # worker, and stays without where there can be no new ones for a while.
+    # Else gRPC ends its threads around each start of a worker.  It reads this when imported.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
     from mindspore_serving.server.serving import Serving

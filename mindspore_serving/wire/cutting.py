@@ -7,13 +7,14 @@ whether cutting takes so little time that it is done.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.wire import ms_json, ms_proto
 from mindspore_serving.wire.tensor import MOST_CUT
 from mindspore_serving.wire.v2 import tensors
 
-__all__ = ["MOST_CUT", "Chunk", "cut_again", "split", "whole"]
+__all__ = ["MOST_CUT", "Chunk", "cut_again", "pack", "split", "unpack", "whole"]
 
-Chunk: TypeAlias = "bytes | bytearray | memoryview"
+Chunk: TypeAlias = "Buffer | Pieces"
 
 
 class _Row(NamedTuple):
@@ -27,11 +28,12 @@ def _as_it_is(body: Any) -> Sequence[Chunk]:
     return (body,)
 
 
+_OF_TENSORS = ("v2_raw", "v2_json", "v2_both")
 _TABLE = {
     "ms_proto": _Row(ms_proto.split, "ms_proto", None),
     "ms_json": _Row(ms_json.split, "ms_json_items", _as_it_is, ms_json.can_be_cut),
     "llm": _Row(_as_it_is, "llm", _as_it_is),
-    **{name: _Row(tensors.split, name, tensors.whole) for name in ("v2_raw", "v2_json", "v2_both")},
+    **{name: _Row(tensors.split, name, tensors.whole) for name in _OF_TENSORS},
 }
 
 
@@ -52,10 +54,21 @@ def whole(codec: str, body: Any) -> tuple[str, Sequence[Chunk]]:
     return split(codec, body) if whole is None else (codec, whole(body))
 
 
-def cut_again(codec: str, chunks: Sequence[Chunk]) -> tuple[str, Sequence[Chunk]]:
-    """Of what `split` or `whole` gave: the codec of the pieces, and one piece per instance; none if
-    they cannot be told apart."""
+def cut_again(codec: str, chunks: Sequence[Buffer]) -> tuple[str, Sequence[Any]]:
+    """Of what a worker got of `split` or `whole`: the codec of the pieces, and one piece per
+    instance; none if they cannot be told apart."""
     row = _TABLE.get(codec)
     if row is None or row.whole is None:
         return codec, chunks
     return split(codec, bytes(chunks[0])) if row.whole is _as_it_is else (codec, ())
+
+
+def pack(codec: str, body: Any) -> Chunk:
+    """A whole body as bytes, for another process.  Raises InvalidInputs."""
+    chunk: Chunk = tensors.whole(body)[0] if codec in _OF_TENSORS else body
+    return chunk
+
+
+def unpack(codec: str, data: bytes) -> Any:
+    """The body that `pack` gave."""
+    return tensors.read_body(data) if codec in _OF_TENSORS else data

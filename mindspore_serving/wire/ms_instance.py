@@ -52,16 +52,21 @@ def decode(
     return [_cut(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
 
 
-def encode(outputs: Instance) -> bytes:
+def encode(values: Instance) -> bytes:
     """One Instance message.  Raises StageFailed for a value that cannot be sent."""
-    parts: list[Any] = []
-    for name, value in outputs.items():
+    return b"".join(pieces(values))
+
+
+def pieces(values: Instance) -> list[Any]:
+    """The buffers that make an Instance message; numbers are not copied.  Raises StageFailed."""
+    found: list[Any] = []
+    for name, value in values.items():
         if isinstance(value, np.ndarray):
-            parts.append(_array_prefix(name, value.dtype, value.shape))
-            parts.append(value if value.flags.c_contiguous else value.tobytes())
+            found.append(_array_prefix(name, value.dtype, value.shape))
+            found.append(value if value.flags.c_contiguous else value.tobytes())
         else:
-            parts.append(_encode_text(name, value))
-    return b"".join(parts)
+            found.append(_encode_text(name, value))
+    return found
 
 
 # --------------------------------------------------------------------- by known places

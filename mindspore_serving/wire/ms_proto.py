@@ -5,10 +5,11 @@ encoded instances.  The worker's half is in `ms_instance`.  Nothing here knows g
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import status
@@ -18,13 +19,14 @@ from mindspore_serving.wire.ms_instance import (
     field_end,
     from_varint,
     head,
+    pieces,
     sized,
     to_varint,
 )
 from mindspore_serving.wire.status import Failure
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 
-__all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "split"]
+__all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "request", "split"]
 
 _SPEC, _INSTANCES = 0x0A, 0x12  # tags in PredictRequest: field << 3 | wire type, 2 = sized
 _REPLY_INSTANCES, _REPLY_ERRORS = 0x1A, 0x22
@@ -71,6 +73,15 @@ def split(body: bytes) -> list[memoryview]:
     if not chunks:
         raise InvalidInputs("Instances count of request cannot be 0")
     return chunks
+
+
+def request(spec: pb.ServableSpec, instances: Sequence[Instance]) -> bytes:
+    """A PredictRequest.  Raises StageFailed for a value that cannot be sent."""
+    parts: list[Any] = [sized(_SPEC, spec.SerializeToString())]
+    for instance in instances:
+        found = pieces(instance)
+        parts += head(_INSTANCES, sum(memoryview(one).nbytes for one in found)), *found
+    return b"".join(parts)
 
 
 def assemble(

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from mindspore_serving.client.caller import Stub
 from mindspore_serving.client.messages import to_request
 from mindspore_serving.proto.ms_service_pb2 import PredictReply
-from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
 from tests.chaos.server import Server
 
 Code: TypeAlias = "int | str"
@@ -121,7 +121,7 @@ def classic_grpc(server: Server, method: str, x: Any, servable: str = "toy") -> 
     def ask(flight: Flight) -> Code:
         with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
             request = to_request(servable, method, 0, {"x": x})
-            call = MSServiceStub(channel).Predict.future(request, metadata=_metadata(server))
+            call = Stub(channel).Predict.future(request, metadata=_metadata(server))
             flight.cancel = call.cancel
             try:
                 flight.answer = call.result()
@@ -136,7 +136,7 @@ def classic_grpc_stream(server: Server, method: str, x: Any) -> Ask:
     def ask(flight: Flight) -> Code:
         with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
             request = to_request("toy", method, 0, {"x": x})
-            call = MSServiceStub(channel).PredictStream(request, metadata=_metadata(server))
+            call = Stub(channel).PredictStream(request, metadata=_metadata(server))
             flight.cancel = call.cancel
             codes: list[Code] = []
             try:

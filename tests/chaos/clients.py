@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import grpc
 
+from mindspore_serving.client.caller import Stub
 from mindspore_serving.client.messages import to_request
-from mindspore_serving.proto.ms_service_pb2_grpc import MSServiceStub
 from tests.chaos import asking, raw, states
 from tests.chaos.fault import BOUND, Fault, Must, Scene, Step
 from tests.chaos.server import KEY, Site
@@ -75,7 +75,7 @@ def _leave_grpc(scene: Scene) -> None:
     request = to_request("toy", "nap", 0, {"x": 0.5})
     for _ in range(NUM_LEAVING):
         with grpc.insecure_channel(f"127.0.0.1:{scene.server.grpc}") as channel:
-            calls = [MSServiceStub(channel).Predict.future(request) for _ in range(10)]
+            calls = [Stub(channel).Predict.future(request) for _ in range(10)]
             calls[0].cancel()
 
 
@@ -225,7 +225,7 @@ def _pour(start: bytes, piece: bytes, size: int = 60 * MIB, end: bytes = b"") ->
 def _cancel_calls(scene: Scene) -> None:
     request = to_request("toy", "nap", 0, {"x": 0.01})
     with grpc.insecure_channel(f"127.0.0.1:{scene.server.grpc}") as channel:
-        stub = MSServiceStub(channel)
+        stub = Stub(channel)
         for _ in range(2000):
             stub.Predict.future(request).cancel()
 

@@ -1,14 +1,16 @@
 """The named loads and lengths of `bench`, and the charts of what was measured."""
 
 import re
+import struct
 from dataclasses import fields
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from mindspore_serving.cli import bench_chart
+from mindspore_serving.cli import bench, bench_chart, bench_png
 from mindspore_serving.cli.bench_load import Outcome, Run, poisson
 from mindspore_serving.cli.bench_profiles import between, loads, mix
 from mindspore_serving.cli.bench_prompts import Mix
@@ -133,6 +135,24 @@ def test_a_page_has_a_chart_for_each_number_and_the_table() -> None:
     assert 200 - places[1][1] == pytest.approx(4 * (200 - places[0][1]), abs=0.5)
     assert [one.text for one in first.iter("text")][:5] == ["0", "100", "200", "300", "400"]
     assert "load  &lt;b&gt;&amp;\n1 client" in page
+
+
+@pytest.mark.parametrize(("rows", "lines"), [(2, 3), (0, 1)])
+def test_a_picture_has_the_same_charts(rows: int, lines: int, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    both = [measured("1 client, A", 0.1), measured("1 client, B", 0.2)]
+    bench_png.draw(both[:rows], str(tmp_path / "out.png"))
+    head = (tmp_path / "out.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", head[16:]) == (1800, lines * 540)
+
+
+def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_png, "find_spec", lambda name: None)
+    with pytest.raises(InvalidInputs, match=r"pip install 'mindspore-serving\[charts\]'"):
+        bench.run(settings(chart="out.png"))
 
 
 def test_a_page_needs_nothing_from_elsewhere() -> None:

@@ -107,7 +107,7 @@ def test_an_empty_file_gives_nothing(read, text):
         ),
         ("restart_policy: never ever", "line 1: 'restart_policy' is 'never ever', expected one of"),
         ("servables: models", "line 1: 'servables' should be a list"),
-        ("servables:\n  - name: a", "line 2: a servable has no 'path'"),
+        ("servables:\n  - name: a", "line 2: a servable has 'path' or 'upstream', expected one"),
         (
             "servables:\n  - path: a\n    host: b",
             "line 3: there is no option 'host'; there are",
@@ -218,7 +218,7 @@ def test_serve_needs_a_path_or_a_file(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["serve"])
     assert caught.value.code == 2
-    assert "PATH, or --config" in capsys.readouterr().err
+    assert "PATH, --upstream or --config" in capsys.readouterr().err
 
 
 # --- the schema ---------------------------------------------------------------------------------

@@ -136,12 +136,17 @@ def test_several_texts_are_a_list(client, service, values, expected):
     assert client.infer({}) == [{"y": expected}]
 
 
+def test_the_name_of_an_input_is_a_str(client):
+    with pytest.raises(RuntimeError, match="The name of an input should be str, but actually"):
+        client.infer({1: 2})
+
+
 def test_a_transport_failure_is_printed_and_returned(start, capsys):
     port = start()
     with Client(f"127.0.0.1:{port}", "add", "missing") as client:
         client.stub.Predict = client.channel.unary_unary(
             "/mindspore.serving.proto.MSService/None",
-            pb.PredictRequest.SerializeToString,
+            lambda body: body,
             pb.PredictReply.FromString,
         )
         result = client.infer({"x": 1})

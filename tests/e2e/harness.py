@@ -23,7 +23,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMON = ("api_keys", "allow_loading", "client_shared_memory")
+COMMON = ("api_keys", "allow_loading", "client_shared_memory", "front_ends")
 HEADER = "import os, time\nimport numpy as np\nfrom mindspore_serving.server import register\n"
 
 
@@ -65,10 +65,20 @@ def workers(pid: int) -> list[int]:
 
 
 def is_worker(pid: int) -> bool:
+    return b"mindspore_serving.execution" in _command(pid)
+
+
+def front_ends(pid: int) -> list[int]:
+    """The front-end processes of the server `pid`, the first one first."""
+    found = [child for child in children(pid) if b"server.processes" in _command(child)]
+    return sorted(found, key=_command)
+
+
+def _command(pid: int) -> bytes:
     try:
-        return b"mindspore_serving.execution" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return False
+        return b""
 
 
 def zombies(pid: int) -> list[int]:

@@ -32,9 +32,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def calls(place: Path) -> Iterator[Calls]:
-    with serving(place, config(place, "chatty", llm_options=OPTIONS)) as found:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one front end", "two front ends"])
+def calls(place: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
+    model = config(place, "chatty", llm_options=OPTIONS)
+    with serving(place, model, front_ends=request.param) as found:
         yield found
 
 

@@ -90,7 +90,7 @@ def all_paths() -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
 
     def walk(route: BaseRoute) -> None:
-        inner = getattr(route, "_route", route)
+        inner = getattr(route, "route", route)
         assert isinstance(inner, Route), inner
         path = inner.path
         for name, value in PLACES.items():

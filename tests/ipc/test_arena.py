@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mindspore_serving.core import pieces
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import ARENA_SIZE, INLINE_LIMIT, Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Slice
@@ -48,6 +49,20 @@ def test_the_limit_itself_goes_through_shared_memory(pair):
 def test_any_bytes_like_object_can_be_put(pair, kind):
     arena, view = pair
     assert view.get(arena.put(kind(b"z" * LARGE))) == b"z" * LARGE
+
+
+def test_pieces_lie_one_after_another(pair):
+    arena, view = pair
+    body = pieces.join([b"head", memoryview(bytes(LARGE)), bytearray(b"end")])
+    assert view.get(arena.put(body)) == b"head" + bytes(LARGE) + b"end"
+
+
+def test_pieces_travel_joined_without_shared_memory():
+    assert NoArena().put(pieces.join([b"head", bytes(LARGE)])) == b"head" + bytes(LARGE)
+
+
+def test_small_pieces_are_joined_at_once():
+    assert pieces.join([b"head", b"end"]) == b"headend"
 
 
 def test_space_is_given_out_by_powers_of_two_of_at_least_64_kib(pair):

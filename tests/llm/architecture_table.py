@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from mindspore_serving.llm.models.families import FAMILIES
-from tests.llm import architectures, checkpoints
+from tests.llm import architectures, checkpoints, seeing
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
 from tests.llm.parallel.test_tokens import CUT
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
@@ -24,10 +24,12 @@ TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Llama4ForConditionalGeneration": "Llama4ForCausalLM",
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
+    "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }
 COMPARED = {
-    "openvino": {*OPENVINO, *architectures.ALL},
-    "torch": {*checkpoints.ALL, *architectures.ALL},
+    "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
+    "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
     "tensor_parallel": set(CUT),
 }
@@ -35,6 +37,8 @@ COMPARED = {
 
 def class_of(name: str) -> str:
     """What config.json of a tiny checkpoint calls its architecture."""
+    if name in seeing.KINDS:
+        return f"{seeing.KINDS[name][0]}ForConditionalGeneration"
     return OTHERS.get(name) or checkpoints.architecture(name)
 
 

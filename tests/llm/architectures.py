@@ -50,6 +50,15 @@ GROUPED = {
     "first_k_dense_replace": 1,
     "routed_scaling_factor": 1.8,
 }
+DELTA_RULE = {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
 # name -> (class of transformers, what its config has beyond SIZES)
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
@@ -138,6 +147,28 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek-v3": ("DeepseekV3", {**MLA, **GROUPED}),
     "minicpm3": (
         "MiniCPM3", {**MLA, "scale_emb": 3, "scale_depth": 1.1, "dim_model_base": 16}
+    ),
+    "lfm2": ("Lfm2", {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2,
+                      "block_multiple_of": 16}),
+    "lfm2-biased": ("Lfm2", {"num_hidden_layers": 3, "conv_bias": True, "conv_L_cache": 4,
+                             "layer_types": ["conv", "conv", "full_attention"],
+                             "block_auto_adjust_ff_dim": False}),
+    "qwen3-next": (
+        "Qwen3Next",
+        {**DELTA_RULE, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "shared_expert_intermediate_size": 48, "mlp_only_layers": [1]},
+    ),
+    "lfm2-moe": (
+        "Lfm2Moe",
+        {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
+         "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "num_dense_layers": 1, "routed_scaling_factor": 1.4},
+    ),
+    "qwen3_5": ("Qwen3_5", DELTA_RULE),
+    "qwen3_5-moe": (
+        "Qwen3_5Moe",
+        {**DELTA_RULE, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+         "shared_expert_intermediate_size": 48},
     ),
 }  # fmt: skip
 ALL = tuple(TRANSFORMERS)

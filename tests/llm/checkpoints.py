@@ -106,6 +106,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+TEXT_PARTS = ("Gemma3", "Llama4", "Qwen3_5", "Qwen3_5Moe")  # of models with pictures
 PUBLISHED = {
     "internlm": references.internlm,
     "internlm2": references.internlm2,
@@ -131,7 +132,7 @@ def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32"
 def _build_with_transformers(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
     model, family = _model(name)
     with _seeded(name):
-        biases = (pair for pair in model.named_buffers() if "correction" in pair[0])
+        biases = (pair for pair in model.named_buffers() if pair[0].endswith("_bias"))
         for key, weight in (*model.named_parameters(), *biases):
             _fill(key, weight.data, transposed=family == "GPT2", gemma="Gemma" in family)
     model.to(dtype)
@@ -171,7 +172,7 @@ def _config(name: str) -> tuple[Any, str]:
             bos_token_id=1, eos_token_id=EOS,
         )  # fmt: skip
         return config, family
-    kind = family + ("TextConfig" if family in ("Gemma3", "Llama4") else "Config")
+    kind = family + ("TextConfig" if family in TEXT_PARTS else "Config")
     known = getattr(transformers, kind)
     sizes = {key: size for key, size in sizes.items() if key in extra or _has(known, key)}
     return known(**sizes), family

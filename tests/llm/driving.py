@@ -10,13 +10,13 @@ from mindspore_serving.llm.engine.sequence import Sequence, Status
 from mindspore_serving.llm.runtimes.toy import ToyRunner
 
 
-def make(num_blocks=16, block_size=4, **options):
-    """A scheduler and the toy whose cache it schedules."""
+def make(num_blocks=16, block_size=4, *, num_slots=0, **options):
+    """A scheduler and the toy whose cache it schedules, with a state if there are slots."""
     config = EngineConfig(
         **{"max_num_seqs": 8, "max_num_batched_tokens": 16, "block_size": block_size, **options}
     )
-    runner = ToyRunner(num_blocks, block_size)
-    return Scheduler(config, num_blocks, block_size), runner
+    runner = ToyRunner(num_blocks, block_size, num_slots=num_slots)
+    return Scheduler(config, num_blocks, block_size, num_slots), runner
 
 
 def sequence(tokens, max_len, arrival=0, priority=0, **options):
@@ -82,12 +82,30 @@ def check(scheduler: Scheduler, scheduled: Scheduled) -> None:
         end = row.start + len(row.tokens)
         assert row.start == seq.num_computed
         assert all(pool.users[b] == 1 for b in row.blocks[row.start // size : -(-end // size)])
+    if scheduler.states is not None:
+        check_slots(scheduler, scheduled)
     targets = [target for _, target in step.copies]
     assert len(set(targets)) == len(targets)
     assert all(pool.users[target] == 1 for target in targets)
+
+
+def check_slots(scheduler: Scheduler, scheduled: Scheduled) -> None:
+    """No slot is leaked or lost; none is written that another sequence or a later prompt reads."""
+    pool = scheduler.states.pool
+    users = Counter(slot for seq in scheduler.running for slot in seq.slots)
+    assert [users[slot] for slot in range(pool.num_blocks)] == pool.users
+    assert pool.num_free + len(users) == pool.num_blocks
+    states = [row.state for row in scheduled.step.rows]
+    written = [s.write for s in states] + [s.snapshot for s in states if s.snapshot >= 0]
+    assert len(set(written)) == len(written)
+    assert all(pool.users[slot] == 1 and not pool.is_registered(slot) for slot in written)
+    read_again = {s.read for s in states if s.read != s.write} & set(written)
+    assert not read_again, "a slot is read by one row and written by another"
 
 
 def check_all_returned(scheduler: Scheduler) -> None:
     scheduler.schedule()  # takes back the blocks of aborted sequences
     assert scheduler.pool.users == [0] * scheduler.pool.num_blocks
     assert scheduler.pool.num_free == scheduler.pool.num_blocks
+    if scheduler.states is not None:
+        assert scheduler.states.pool.num_free == scheduler.states.pool.num_blocks

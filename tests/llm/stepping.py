@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindspore_serving.llm.step import Row, Runner, Step
+from mindspore_serving.llm.step import Row, Runner, StateSlots, Step
 
 
 def greedy(
@@ -35,7 +35,13 @@ def greedy(
             continue
         ends = {i: min(len(tokens[i]), done[i] + chunk) for i in ready}
         rows = [
-            Row(tokens[i][done[i] : ends[i]], done[i], tables[i], int(ends[i] == len(tokens[i])))
+            Row(
+                tokens[i][done[i] : ends[i]],
+                done[i],
+                tables[i],
+                int(ends[i] == len(tokens[i])),
+                state=slots_of(runner, i, done[i]),
+            )
             for i in ready
         ]
         logits = iter(np.array(runner.run(Step(tuple(rows)))))
@@ -46,6 +52,11 @@ def greedy(
     return [tuple(t[len(p) :]) for t, p in zip(tokens, prompts, strict=True)]
 
 
+def slots_of(runner: Runner, index: int, start: int) -> StateSlots | None:
+    """A slot for the `index`-th sequence, in a model that has states."""
+    return StateSlots(index if start else -1, index) if runner.num_slots else None
+
+
 def shuffled_tables(runner: Runner, count: int, *, seed: int = 0) -> list[list[int]]:
     """Blocks for `count` sequences, out of order, all of the cache."""
     blocks = np.random.default_rng(seed).permutation(runner.num_blocks)
@@ -53,10 +64,11 @@ def shuffled_tables(runner: Runner, count: int, *, seed: int = 0) -> list[list[i
     return [blocks[i * each : (i + 1) * each].tolist() for i in range(count)]
 
 
-def all_logits(runner: Runner, tokens: Sequence[int]) -> np.ndarray:
-    """Of every position, in one step."""
+def all_logits(runner: Runner, tokens: Sequence[int], *, kept: int = 0) -> np.ndarray:
+    """Of every position, in one step.  The state after `kept` tokens is left in slot 0."""
     table = shuffled_tables(runner, 1)[0]
-    return np.array(runner.run(Step((Row(tokens, 0, table, len(tokens)),))))
+    state = StateSlots(-1, 1, 0, kept) if kept and runner.num_slots else None
+    return np.array(runner.run(Step((Row(tokens, 0, table, len(tokens), state=state),))))
 
 
 def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:

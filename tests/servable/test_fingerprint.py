@@ -52,6 +52,27 @@ def test_what_a_worker_does_not_read_does_not_change_it(servable, name):
     assert look(servable) == before
 
 
+def test_files_that_do_not_count_are_not_looked_at(servable, monkeypatch):
+    (servable / "data").mkdir()
+    (servable / "data" / "images.bin").write_text("something")
+    looked, scan = [], os.scandir
+
+    class Entry:
+        def __init__(self, entry):
+            self._entry = entry
+
+        def __getattr__(self, name):
+            return getattr(self._entry, name)
+
+        def stat(self):
+            looked.append(self._entry.name)
+            return self._entry.stat()
+
+    monkeypatch.setattr(os, "scandir", lambda path: [Entry(one) for one in scan(path)])
+    look(servable)
+    assert sorted(looked) == ["labels.py", "model.onnx", "servable_config.py", "w.bin"]
+
+
 def test_compiled_code_does_not_change_it(servable):
     before = look(servable)
     (servable / "__pycache__").mkdir()

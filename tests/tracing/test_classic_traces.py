@@ -93,7 +93,7 @@ def test_the_fast_path_and_the_application_make_the_same_spans(traced: Traced) -
 
 def test_a_classic_request_over_grpc(traced: Traced) -> None:
     path = f"{MS}/Predict"
-    message = to_request("toy", "staged", 0, {"x": 1})
+    message = ms_service_pb2.PredictRequest.FromString(to_request("toy", "staged", 0, {"x": 1}))
     found = []
     trace = traced.ask(
         lambda headers: found.append(call(traced, f"/{path}", message, headers)), path
@@ -206,7 +206,7 @@ def test_a_client_that_leaves_ends_its_request_as_cancelled(traced: Traced) -> N
 
 def test_a_stream_has_one_span_of_its_stage(traced: Traced) -> None:
     path = f"{MS}/PredictStream"
-    message: ms_service_pb2.PredictRequest = to_request("toy", "counted", 0, {"n": 5})
+    message = ms_service_pb2.PredictRequest.FromString(to_request("toy", "counted", 0, {"n": 5}))
     trace = traced.ask(lambda headers: call(traced, f"/{path}", message, headers), path)
     stage = trace.one("Function 'toy.count'")
     assert trace.path(stage) == [path, "worker", stage.name]

@@ -64,7 +64,7 @@ async def count(site: Site, http: Request, body: CountRequest) -> Response:
     MESSAGES.refuse(body)
     tools, choice = read_tools(body)
     request = Tokenize(
-        messages=to_template(to_messages(body)),
+        messages=to_template(to_messages(body, model.card), model.card),
         tools=tools,
         tool_choice=choice,
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
@@ -80,7 +80,7 @@ def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
     MESSAGES.refuse(body)
     tools, choice = read_tools(body)
     return Generate(
-        messages=to_template(to_messages(body)),
+        messages=to_template(to_messages(body, model.card), model.card),
         tools=tools or None,
         tool_choice=choice,
         parse_output=True,

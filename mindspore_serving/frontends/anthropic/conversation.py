@@ -5,6 +5,7 @@ is several messages there, or one; and the names of what is in it and ignored.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
 from mindspore_serving.frontends.decoding import check_free
@@ -13,12 +14,13 @@ from mindspore_serving.frontends.openai.messages import CalledFunction, Message,
 
 _ACCEPTED = {  # by role
     "system": ("text",),
-    "user": ("text", "tool_result"),
+    "user": ("text", "image", "tool_result"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
 }
 _MEDIA = ("image", "document", "search_result")
 _NEEDED = {  # by type
     "text": ["text"],
+    "image": ["source"],
     "thinking": ["thinking"],
     "tool_result": ["tool_use_id"],
     "tool_use": ["id", "name", "input"],
@@ -64,8 +66,8 @@ class _Conversation:
         return [one.to_message() for one in self._said]
 
 
-def to_messages(body: CountRequest) -> list[Message]:
-    """The messages of a chat, the system prompt first.  Raises InvalidField."""
+def to_messages(body: CountRequest, card: ModelCard) -> list[Message]:
+    """The messages of a chat with a model, the system prompt first.  Raises InvalidField."""
     found = _Conversation()
     for place, role, content in _turns(body):
         if isinstance(content, str):
@@ -74,6 +76,8 @@ def to_messages(body: CountRequest) -> list[Message]:
         if not content:
             raise InvalidField(place, "is [], expected a text or at least one block")
         for index, block in enumerate(content):
+            if block.type == "image" and not card.takes_images:
+                _refuse(f"{place}[{index}]", block, ("text",), f"of {role}")
             _add(found, role, f"{place}[{index}]", block)
     messages = found.to_messages()
     if messages and messages[-1].role == "assistant" and messages[-1].tool_calls:
@@ -115,6 +119,8 @@ def _add(found: _Conversation, role: str, place: str, block: Block) -> None:
     _check(place, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
         found.by(role).texts.append(Part("text", block.text))
+    elif block.type == "image":
+        found.by(role).texts.append(_picture(f"{place}.source", block))
     elif block.type == "thinking":
         found.by(role).thoughts.append(block.thinking or "")
     elif block.type == "tool_use":
@@ -134,12 +140,26 @@ def _text(place: str, content: str | list[Block] | None) -> str:
     return "\n".join([block.text or "" for block in content])
 
 
+def _picture(place: str, block: Block) -> Part:
+    source = block.source
+    assert source is not None
+    if source.type == "base64" and source.data:
+        return Part("image_url", image_url=f"data:{source.media_type or ''};base64,{source.data}")
+    if source.type == "url" and source.url:
+        return Part("image_url", image_url=source.url)
+    raise InvalidField(place, "has no picture, expected type base64 with data, or url with url")
+
+
+def _refuse(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
+    why = ": the model reads no images or documents" if block.type in _MEDIA else ""
+    expected = f"{' or '.join(accepted)} in a message {where}"
+    raise InvalidField(f"{place}.type", f"is {show(block.type)}, expected {expected}{why}")
+
+
 def _check(place: str, block: Block, accepted: Sequence[str], where: str) -> None:
     """Raises InvalidField for a block that is of another type, or lacks what its type needs."""
     if block.type not in accepted:
-        why = ": the model reads no images or documents" if block.type in _MEDIA else ""
-        expected = f"{' or '.join(accepted)} in a message {where}"
-        raise InvalidField(f"{place}.type", f"is {show(block.type)}, expected {expected}{why}")
+        _refuse(place, block, accepted, where)
     for name in _NEEDED.get(block.type, ()):
         if getattr(block, name) is None:
             raise InvalidField(f"{place}.{name}", "is missing")

@@ -10,6 +10,15 @@ from mindspore_serving.frontends.fields import Int
 Object = dict[str, Any]
 
 
+class Source(msgspec.Struct):
+    """Of a picture: base64 in `data`, or a `url`."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
 class Block(msgspec.Struct):
     """A block of content, of any type: what is needed depends on `type`."""
 
@@ -22,6 +31,7 @@ class Block(msgspec.Struct):
     tool_use_id: str | None = None
     content: "str | list[Block] | None" = None
     is_error: bool | None = None
+    source: Source | None = None
     cache_control: Any = None
 
 

@@ -25,7 +25,7 @@ from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.gate import Gate
 from mindspore_serving.frontends.health import routes as health_routes
 from mindspore_serving.frontends.http.unrouted import Unrouted, without_slash
-from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.keys import HOLDER, Keys
 from mindspore_serving.frontends.ms_rest import MsRest, find_route, is_classic, to_request
 from mindspore_serving.frontends.ms_rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.replies import infer
@@ -45,21 +45,30 @@ def make_app(
     keys: Keys | None = None,
     sites: SiteRules | None = None,
     routes: Sequence[BaseRoute] = (),
+    allow_loading: bool = False,
 ) -> ASGIApp:
     """The ASGI application over `inference`: `routes` of other protocols come first.  Without
-    `sites`, web pages of other sites may ask."""
-    known = [*routes, *own_routes(inference, control, metrics, rest)]
+    `sites`, web pages of other sites may ask.  With `allow_loading`, who has a key may operate."""
+    own = own_routes(inference, control, metrics, rest, allow_loading=allow_loading)
+    known = [*routes, *own]
     app = Starlette(routes=[*known, Route("/{path:path}", Unrouted(known))])
-    return _guarded(without_slash(app), keys or Keys(), sites)
+    return guarded(without_slash(app), keys or Keys(), sites)
 
 
 def own_routes(
-    inference: Inference, control: Control, metrics: Callable[[], Page], rest: MsRest
+    inference: Inference,
+    control: Control,
+    metrics: Callable[[], Page],
+    rest: MsRest,
+    *,
+    allow_loading: bool = False,
 ) -> list[BaseRoute]:
     """Those of no other protocol, the classic one last."""
 
-    async def servables(_: HttpRequest) -> Response:
-        return JSONResponse({"servables": control.observe()})
+    async def servables(http: HttpRequest) -> Response:
+        is_operator = allow_loading and HOLDER in http.scope
+        may = {"operator": True} if is_operator else {}  # for the page, which cannot see its key
+        return JSONResponse({"servables": control.observe(), **may})
 
     async def history(_: HttpRequest) -> Response:
         found = control.history()
@@ -104,7 +113,7 @@ class ClassicRoute(Route):
         return super().matches(scope)
 
 
-def _guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
+def guarded(app: ASGIApp, keys: Keys, sites: SiteRules | None) -> ASGIApp:
     """`app` for those who may ask."""
     gate = Gate(app, keys, sites) if keys or sites else app
     if sites is None or not sites.allow_origins:

@@ -2,7 +2,7 @@
 
 import asyncio
 import http
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Protocol
 
 from mindspore_serving.errors import ServingError
@@ -112,7 +112,7 @@ class Refused(Exchange):
         self.output.finished()
 
 
-def length_of(body: bytes) -> tuple[bytes, bytes]:
+def length_of(body: Sized) -> tuple[bytes, bytes]:
     return b"content-length", b"%d" % len(body)
 
 

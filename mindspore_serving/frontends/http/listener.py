@@ -6,8 +6,9 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
@@ -21,24 +22,48 @@ _FULL = (
 )
 
 Connect = Callable[[Callable[[], None]], asyncio.BaseProtocol]
+TakeOver = Callable[[socket.socket, Callable[[], None]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """Makes a protocol by `connect` for each connection that it takes over; what `connect` is given
+    is called at the connection's end.  `head_timeout` is in seconds."""
+
+    connect: Connect
+    tls: ssl.SSLContext | None
+    head_timeout: float
+
+    async def take_over(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: self.connect(on_closed),
+                connection,
+                ssl=self.tls,
+                ssl_handshake_timeout=self.head_timeout if self.tls else None,
+            )
+        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
+            on_closed()  # it was lost, or spoke no TLS
+            connection.close()
 
 
 class Listener:
-    """Makes a protocol by `connect` for each connection to `listener`; what `connect` is given must
-    be called at the connection's end."""
+    """Has `take_over` take each connection to `listener`, and call what it is given with it at the
+    connection's end."""
 
     def __init__(
         self,
         listener: socket.socket,
         limits: ServerLimits,
-        connect: Connect,
-        tls: ssl.SSLContext | None,
+        take_over: TakeOver,
+        *,
+        has_tls: bool,
     ) -> None:
         self._listener = listener
         self._limits = limits
         self._most = min(limits.max_connections, most_descriptors() // 2)
-        self._connect = connect
-        self._tls = tls
+        self._take_over = take_over
+        self._has_tls = has_tls
         self._loop = asyncio.get_running_loop()
         self._by_address: Counter[str] = Counter()
         self._num_open = 0
@@ -55,7 +80,7 @@ class Listener:
         """Free the port; connections stay."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        if self._tls is not None:  # else they are open as soon as the loop runs
+        if self._has_tls:  # else they are open as soon as the loop runs
             for task in self._opening:
                 task.cancel()
 
@@ -98,16 +123,7 @@ class Listener:
                 is_open = False
                 self._release(address)
 
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._connect(release),
-                connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._limits.head_timeout if self._tls else None,
-            )
-        except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            release()  # it was lost, or spoke no TLS
-            connection.close()
+        await self._take_over(connection, release)
 
     def _release(self, address: str) -> None:
         self._num_open -= 1
@@ -118,7 +134,7 @@ class Listener:
     def _refuse(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             connection.setblocking(False)
-            if self._tls is None:
+            if not self._has_tls:
                 connection.send(_FULL)
                 connection.shutdown(socket.SHUT_WR)
                 connection.recv(1 << 16)  # closing with unread bytes would withdraw the answer

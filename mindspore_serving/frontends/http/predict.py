@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindspore_serving import log
+from mindspore_serving.core.pieces import Pieces
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
@@ -213,7 +214,7 @@ class Predict(Exchange):
     def too_big(self) -> ServingError:
         return self._path.rest.too_big()
 
-    def _write(self, status: int, body: bytes, retry_after: str | None) -> None:
+    def _write(self, status: int, body: bytes | Pieces, retry_after: str | None) -> None:
         if self._is_over:
             return
         self._is_over = self.has_responded = True
@@ -229,7 +230,11 @@ class Predict(Exchange):
             fields = [*self.kind, (NAME, self.request_id), length_of(body)]
             if retry_after is not None:
                 fields.append((b"retry-after", retry_after.encode()))
-            transport.write(head_of(status, fields, keep_alive=self.keep_alive) + body)
+            head = head_of(status, fields, keep_alive=self.keep_alive)
+            if isinstance(body, Pieces):
+                transport.writelines((head, *body.buffers))
+            else:
+                transport.write(head + body)
         self.output.finished()
 
     def _let_go(self) -> None:

@@ -1,6 +1,7 @@
 """Listens for HTTP: one socket, its connections, start and graceful stop.  Knows no route."""
 
 import asyncio
+import ssl
 
 from starlette.types import ASGIApp
 
@@ -11,7 +12,7 @@ from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.connection import Connection, Shared
 from mindspore_serving.frontends.http.exchange import Exchange, Output
 from mindspore_serving.frontends.http.head import Head
-from mindspore_serving.frontends.http.listener import Listener
+from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.spans import begin_http
@@ -47,19 +48,20 @@ class HttpServer:
             limits, path.rest.max_body, self._open, memory, responses or Responses()
         )
         self._listener: Listener | None = None
-        self._sweeper: asyncio.Task[None]
+        self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, tls: Tls | None) -> None:
         """Raises StartError if the address cannot be bound or the certificates do not fit."""
         context = to_context(tls) if tls is not None else None
-        listener = addresses.listen(self.address)
-        self._listener = Listener(
-            listener,
-            self.shared.limits,
-            lambda on_closed: Connection(self.shared, on_closed),
-            context,
-        )
+        listener, limits = addresses.listen(self.address), self.shared.limits
+        take_over = self.start_connecting(context).take_over
+        self._listener = Listener(listener, limits, take_over, has_tls=context is not None)
+
+    def start_connecting(self, context: ssl.SSLContext | None) -> Connecting:
+        """Serve the connections that it is given, which others have accepted."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        head_timeout = self.shared.limits.head_timeout
+        return Connecting(lambda done: Connection(self.shared, done), context, head_timeout)
 
     @property
     def port(self) -> int:
@@ -72,9 +74,10 @@ class HttpServer:
 
         Requests that are not complete after half a second are refused.
         """
-        if self._listener is None:
+        if self._sweeper is None:
             return
-        self._listener.close()
+        if self._listener is not None:
+            self._listener.close()
         self._sweeper.cancel()
         self.shared.is_stopping = True
         connections, now = self.shared.connections, asyncio.get_running_loop().time
@@ -92,7 +95,7 @@ class HttpServer:
             await asyncio.sleep(0.01)
         for connection in list(connections):
             connection.transport.abort()
-        self._listener = None
+        self._listener = self._sweeper = None
 
     def _open(self, head: Head, output: Output) -> Exchange:
         exchange = self._path.open(head, output) or Application(self._app, head, output)

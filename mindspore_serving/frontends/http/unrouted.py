@@ -22,7 +22,7 @@ def without_slash(app: ASGIApp) -> ASGIApp:
     async def strip(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         if path.endswith("/") and not path.startswith("/model/"):
-            scope = {**scope, "path": path.rstrip("/") or "/"}
+            scope["path"] = path.rstrip("/") or "/"
         await app(scope, receive, send)
 
     return strip

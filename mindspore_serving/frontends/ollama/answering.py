@@ -16,6 +16,7 @@ from mindspore_serving.frontends.ollama.endpoint import post
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
     GENERATE,
+    NO_IMAGES,
     to_params,
 )
 from mindspore_serving.frontends.ollama.models import without_tag
@@ -23,12 +24,13 @@ from mindspore_serving.frontends.ollama.requests import (
     ChatRequest,
     GenerateRequest,
     Generating,
+    to_content,
     to_messages,
 )
 from mindspore_serving.frontends.ollama.writing import Writing, stream_lines, write_whole
 from mindspore_serving.frontends.openai.envelope import find_generator
 from mindspore_serving.frontends.openai.errors import naming
-from mindspore_serving.frontends.openai.messages import to_template
+from mindspore_serving.frontends.openai.messages import Message, to_template
 from mindspore_serving.frontends.openai.tools import read_tools
 from mindspore_serving.frontends.site import Site
 from mindspore_serving.frontends.sse import EventStream
@@ -52,7 +54,7 @@ async def chat(site: Site, http: Request, body: ChatRequest) -> Response:
         return _loaded(body, writing)
     tools, choice = read_tools(body.tools or (), None, parallel=True)
     request = Generate(
-        messages=to_template(to_messages(body)),
+        messages=to_template(to_messages(body, model.card), model.card),
         tools=tools or None,
         tool_choice=choice,
         parse_output=True,
@@ -101,9 +103,13 @@ def _to_request(body: GenerateRequest, model: ServedModel) -> Generate:
     Raises InvalidField."""
     common = _common(GENERATE, body, model)
     if not body.raw and model.card.has_chat_template:
-        said = (("system", body.system), ("user", body.prompt))
-        messages: list[Any] = [{"role": role, "content": text} for role, text in said if text]
+        said = [Message("user", to_content("images", body.prompt or "", body.images, model.card))]
+        if body.system:
+            said.insert(0, Message("system", body.system))
+        messages = to_template(said, model.card)
         return Generate(messages=messages, parse_output=True, **common)
+    if body.images:
+        raise InvalidField("images", f"{NO_IMAGES} in a prompt that is raw")
     if body.system:
         raise InvalidField("system", "is given, expected none with raw, or without chat template")
     return Generate(prompt=body.prompt, **common)

@@ -132,7 +132,6 @@ GENERATE = Fields(
         Refusal("suffix", "is not supported: the models answer behind the prompt, not inside it"),
         Refusal("template", "is not supported: give the whole prompt, and raw: true"),
         Refusal("context", "is not supported: give the conversation to /api/chat"),
-        Refusal("images", NO_IMAGES),
     ),
     translated=(*_BOTH, truncate),
     ignored=CHAT.ignored,

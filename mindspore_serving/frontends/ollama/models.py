@@ -121,6 +121,7 @@ def _capabilities(card: ModelCard) -> list[str]:
     having = {
         "completion": card.can_generate,
         "tools": card.can_generate and bool(card.tool_format),
+        "vision": card.takes_images,
         "thinking": card.can_generate and bool(card.reasoning_format),
         "embedding": card.can_embed,
     }

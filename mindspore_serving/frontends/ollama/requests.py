@@ -4,11 +4,12 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.fields import Int
 from mindspore_serving.frontends.ollama.fields import NO_IMAGES
 from mindspore_serving.frontends.openai.messages import Message as ChatMessage
-from mindspore_serving.frontends.openai.messages import ToolCall
+from mindspore_serving.frontends.openai.messages import Part, ToolCall
 from mindspore_serving.frontends.openai.tools import Tool
 
 Object = dict[str, Any]
@@ -84,19 +85,29 @@ class EmbeddingsRequest(Common, kw_only=True):
     prompt: str | None = None
 
 
-def to_messages(body: ChatRequest) -> list[ChatMessage]:
-    """The messages as those of OpenAI's chats.  Raises InvalidField for images."""
-    for index, message in enumerate(body.messages):
-        if message.images:
-            raise InvalidField(f"messages[{index}].images", NO_IMAGES)
+def to_content(place: str, text: str, images: list[Any] | None, card: ModelCard) -> Any:
+    """A content as one of OpenAI's chats, the images first.  Raises InvalidField for images that
+    the model does not read."""
+    if not images:
+        return text
+    if not card.takes_images:
+        raise InvalidField(place, NO_IMAGES)
+    if not all(isinstance(image, str) for image in images):
+        raise InvalidField(place, "is wrong, expected a list of pictures in base64")
+    parts = [Part("image_url", image_url=f"data:;base64,{image}") for image in images]
+    return [*parts, Part("text", text)]
+
+
+def to_messages(body: ChatRequest, card: ModelCard) -> list[ChatMessage]:
+    """The messages as those of OpenAI's chats.  Raises InvalidField."""
     return [
         ChatMessage(
             one.role,
-            one.content or "",
+            to_content(f"messages[{index}].images", one.content or "", one.images, card),
             name=one.tool_name,
             tool_calls=one.tool_calls,
             tool_call_id=one.tool_call_id,
             reasoning_content=one.thinking or None,
         )
-        for one in body.messages
+        for index, one in enumerate(body.messages)
     ]

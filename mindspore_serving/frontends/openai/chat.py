@@ -65,7 +65,7 @@ def to_request(body: ChatRequest, model: ServedModel) -> Generate:
     options = CHAT.options(body, model.card)
     params = CHAT.params(body, model.card, {"max_tokens": None, **dict(model.card.sampling)})
     return Generate(
-        messages=messages.to_template(body.messages),
+        messages=messages.to_template(body.messages, model.card),
         tools=tools or None,
         tool_choice=choice,
         parse_output=True,

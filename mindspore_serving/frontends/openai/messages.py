@@ -1,5 +1,5 @@
-"""Messages of a chat as a model's template takes them: text contents, arguments of calls as
-objects, roles that templates know.
+"""Messages of a chat as a model's template takes them: contents that are text, or parts if there
+are pictures among them; arguments of calls as objects, roles that templates know.
 """
 
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.fields import show
@@ -14,12 +15,21 @@ from mindspore_serving.frontends.fields import show
 _ROLES = {"developer": "system", "function": "tool"}  # names that few templates know
 _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_IMAGE_PARTS = frozenset({"image_url", "input_image"})
+
+
+class ImageUrl(msgspec.Struct):
+    """A data URI, or an address that the operator allows; `detail` changes nothing."""
+
+    url: str
+    detail: str | None = None
 
 
 class Part(msgspec.Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | ImageUrl | None = None
 
 
 class CalledFunction(msgspec.Struct):
@@ -46,17 +56,22 @@ class Message(msgspec.Struct):
     thinking: str | None = None
 
 
-def to_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Raises InvalidField."""
+def to_template(messages: Sequence[Message], card: ModelCard) -> list[dict[str, Any]]:
+    """Messages for a model.  Raises InvalidField."""
     if not messages:
         raise InvalidField("messages", "is [], expected at least one message")
     names: dict[str, str] = {}  # of the tools that were called, by the id of the call
-    return [_convert(f"messages[{place}]", one, names) for place, one in enumerate(messages)]
+    found = []
+    for index, message in enumerate(messages):
+        place = f"messages[{index}]"
+        content = _content(place, message, takes_images=card.takes_images)
+        found.append({"content": content, **_convert(place, message, names)})
+    return found
 
 
 def _convert(place: str, message: Message, names: dict[str, str]) -> dict[str, Any]:
     role = message.role
-    found: dict[str, Any] = {"role": _ROLES.get(role, role), "content": _text(place, message)}
+    found: dict[str, Any] = {"role": _ROLES.get(role, role)}
     if message.name is not None:
         found["name"] = message.name
     reasoning = message.reasoning_content or message.reasoning or message.thinking
@@ -80,7 +95,7 @@ def _calls(message: Message) -> list[ToolCall]:
     return calls
 
 
-def _text(place: str, message: Message) -> str:
+def _content(place: str, message: Message, *, takes_images: bool) -> str | list[dict[str, Any]]:
     """The content; "" in place of null."""
     content = message.content
     if isinstance(content, str):
@@ -90,21 +105,30 @@ def _text(place: str, message: Message) -> str:
             accepted = f"expected text for the role {message.role}"
             raise InvalidField(f"{place}.content", f"is null, {accepted}")
         return message.refusal or ""
-    parts = enumerate(content)
-    return "\n".join([_part(f"{place}.content[{index}]", part) for index, part in parts])
+    parts = [
+        _part(f"{place}.content[{index}]", part, takes_images=takes_images)
+        for index, part in enumerate(content)
+    ]
+    if any(part["type"] == "image_url" for part in parts):
+        return parts
+    return "\n".join([part["text"] for part in parts])
 
 
-def _part(place: str, part: Part) -> str:
+def _part(place: str, part: Part, *, takes_images: bool) -> dict[str, Any]:
+    if part.type in _IMAGE_PARTS and takes_images:
+        url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
+        if not url:
+            raise InvalidField(f"{place}.image_url", "is missing")
+        return {"type": "image_url", "image_url": {"url": url}}
     if part.type not in _TEXT_PARTS:
-        raise InvalidField(
-            f"{place}.type",
-            f"is {show(part.type)}, expected text: the model reads no images, audio or files",
-        )
+        accepted, others = ("text or image_url", "") if takes_images else ("text", "images, ")
+        problem = f"expected {accepted}: the model reads no {others}audio or files"
+        raise InvalidField(f"{place}.type", f"is {show(part.type)}, {problem}")
     name = "refusal" if part.type == "refusal" else "text"
     text = part.refusal if name == "refusal" else part.text
     if text is None:
         raise InvalidField(f"{place}.{name}", "is missing")
-    return text
+    return {"type": "text", "text": text}
 
 
 def _call(place: str, call: ToolCall) -> dict[str, Any]:

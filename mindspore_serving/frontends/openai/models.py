@@ -27,8 +27,10 @@ def routes(site: Site) -> list[BaseRoute]:
 
 
 def to_object(model: ServedModel) -> dict[str, Any]:
-    """`max_model_len`, `root` and `parent` are not OpenAI's: tokens of prompt and answer together,
-    the directory of an adapter, and the model that it belongs to."""
+    """`max_model_len`, `root`, `parent` and `input_modalities` are not OpenAI's: tokens of prompt
+    and answer together, the directory of an adapter, the model that it belongs to, and what a model
+    reads beside text."""
+    modalities = {"input_modalities": ["text", "image"]} if model.card.takes_images else {}
     return {
         "id": model.name,
         "object": "model",
@@ -37,6 +39,7 @@ def to_object(model: ServedModel) -> dict[str, Any]:
         "max_model_len": model.card.max_model_len,
         "root": _root(model),
         "parent": model.servable if model.adapter else None,
+        **modalities,
     }
 
 

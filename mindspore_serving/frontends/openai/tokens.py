@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
     Tokenized,
 )
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.disconnect import while_there
@@ -35,7 +36,7 @@ def routes(site: Site) -> list[BaseRoute]:
 
 async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response:
     model = site.models.find(body.model)
-    call = model.call(to_request(body), Tokenized, terms_of(http))
+    call = model.call(to_request(body, model.card), Tokenized, terms_of(http))
     with naming("prompt" if body.messages is None else "messages", CHAT, body):
         found = await while_there(http, call)
     whole: dict[str, Any] = {
@@ -49,7 +50,7 @@ async def tokenize(site: Site, http: Request, body: TokenizeRequest) -> Response
     return Response(msgspec.json.encode(whole), media_type="application/json")
 
 
-def to_request(body: TokenizeRequest) -> Tokenize:
+def to_request(body: TokenizeRequest, card: ModelCard) -> Tokenize:
     """Raises InvalidField if there is not just one of prompt and messages."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidField("prompt", text="expected just one of prompt and messages")
@@ -60,7 +61,7 @@ def to_request(body: TokenizeRequest) -> Tokenize:
     if body.add_generation_prompt is not None:
         options["add_generation_prompt"] = body.add_generation_prompt
     return Tokenize(
-        messages=messages.to_template(body.messages),
+        messages=messages.to_template(body.messages, card),
         tools=tools.to_tools(body.tools or ()) or None,
         template_options=options,
     )

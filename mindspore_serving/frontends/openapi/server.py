@@ -24,6 +24,9 @@ _SERVABLE = to_object(
 )
 _READY = to_object({"ready": {"type": "boolean"}, "servables": to_array(_SERVABLE)})
 _OBSERVED = to_object({"name": STRING, "version": {"type": "integer"}, "methods": _OBJECT})
+_ALL_OBSERVED = to_object(
+    {"servables": to_array(_OBSERVED), "operator": {"type": "boolean"}}, "operator"
+)
 
 
 def section() -> Section:
@@ -56,7 +59,7 @@ def section() -> Section:
             "GET",
             "/servables",
             "What is served, its methods, and how busy it is",
-            {JSON: to_object({"servables": to_array(_OBSERVED)})},
+            {JSON: _ALL_OBSERVED},
         ),
         Operation(
             "GET",

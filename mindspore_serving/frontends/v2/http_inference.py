@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.aio import on_thread
+from mindspore_serving.core.pieces import Pieces, join, whole
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.disconnect import while_there
@@ -44,14 +45,16 @@ def parse(
     return json_body.parse(body, int(length), read_region)
 
 
-def to_answer(model: Model, request: InferRequest, found: Selected) -> tuple[int | None, bytes]:
+def to_answer(
+    model: Model, request: InferRequest, found: Selected
+) -> tuple[int | None, bytes | Pieces]:
     """The body of an answer, and how many bytes of it are JSON: None for all of them."""
     head: dict[str, Any] = {"model_name": model.name, "model_version": str(model.version)}
     if request.id:
         head["id"] = request.id
     json, tail = json_body.answer(head, found)
     is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
-    return (len(json), b"".join((json, *tail))) if is_binary else (None, json)
+    return (len(json), join((json, *tail))) if is_binary else (None, json)
 
 
 async def read_encoded(http: Request, max_body: int) -> bytes:
@@ -66,7 +69,8 @@ async def read_encoded(http: Request, max_body: int) -> bytes:
 
 
 async def _respond(http: Request, model: Model, request: InferRequest, found: Selected) -> Response:
-    length, body = to_answer(model, request, found)
+    length, answer = to_answer(model, request, found)
+    body: Any = whole(answer)
     headers = {} if length is None else {HEADER_LENGTH: str(length)}
     encoding = _accepted(http.headers.get("accept-encoding", ""))
     if encoding:

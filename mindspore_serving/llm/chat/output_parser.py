@@ -50,13 +50,14 @@ class OutputParser:
         thought, text = self._reasoning.feed(text)
         return _reasoning(thought) + self._read(text)
 
-    def finish(self) -> list[Delta]:
-        """What was held back, once there is no more text."""
+    def finish(self, *, is_cut: bool = False) -> list[Delta]:
+        """What was held back, once there is no more text; `is_cut` if the model would have gone
+        on."""
         out: list[Delta] = []
         if self._reasoning is not None:
             thought, text = self._reasoning.finish()
             out = _reasoning(thought) + self._read(text)
-        return [*out, *(self._calls.finish() if self._calls else ())]
+        return [*out, *(self._calls.finish(is_cut=is_cut) if self._calls else ())]
 
     def _read(self, text: str) -> list[Delta]:
         if self._calls is not None:

@@ -20,6 +20,7 @@ from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spendin
 from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 
 _MARK = "\u2063continue\u2063 "  # behind the text of a message that the answer goes on with
+_PROBE = "6f1e-text"
 _WORK = 16  # characters that a template may make on the way, for each of its text
 
 
@@ -77,6 +78,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        image_token: str = "",
     ) -> str:
         """The text of `messages`, each with a "role" and mostly a "content".
 
@@ -88,6 +90,7 @@ class ChatTemplate:
                 with; nothing makes the model answer then.
             tools: JSON schemas of what the model may call.
             options: further variables of the template (`documents`, `enable_thinking`).
+            image_token: stands for a picture where the template knows no parts {"type": "image"}.
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
@@ -98,6 +101,7 @@ class ChatTemplate:
             if not isinstance(text, str):
                 raise InvalidInputs("the last message has no text to go on with")
             last["content"] = text + _MARK
+        given = [self._in_form(message, image_token) for message in given]
         found = self._render(
             {
                 "documents": None,
@@ -119,6 +123,41 @@ class ChatTemplate:
         except InvalidInputs:
             return False
         return told in text
+
+    def _in_form(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
+        """A content that is text as parts where the template knows parts alone, and the reverse in
+        a chat with pictures."""
+        content = message["content"]
+        if isinstance(content, str) and self._knows_parts and not self._knows_texts:
+            return {**message, "content": [{"type": "text", "text": content}]}
+        if isinstance(content, list) and image_token and not self._knows_parts:
+            texts = [part.get("text") or image_token for part in content]
+            return {**message, "content": "".join(texts)}
+        return message
+
+    @cached_property
+    def _knows_texts(self) -> bool:
+        return self._shows(_PROBE)
+
+    @cached_property
+    def _knows_parts(self) -> bool:
+        # A look at the source first, so that most templates are rendered no second time.
+        return "type" in self.source and self._shows([{"type": "text", "text": _PROBE}])
+
+    def _shows(self, content: Any) -> bool:
+        """Whether a user's content comes out as its text and nothing else."""
+        variables: dict[str, Any] = {
+            **self._special_tokens,
+            "documents": None,
+            "tools": None,
+            "messages": [_message("user", content)],
+            "add_generation_prompt": False,
+        }
+        try:
+            found = self._render(variables)
+        except InvalidInputs:
+            return False
+        return _PROBE in found and f"'{_PROBE}'" not in found
 
     def _render(self, variables: dict[str, Any]) -> str:
         has_tools = variables["tools"] and self._tool_template
@@ -153,7 +192,7 @@ class ChatTemplate:
         return "".join(pieces)
 
 
-def _message(role: str, content: str) -> Message:
+def _message(role: str, content: Any) -> Message:
     return {"role": role, "content": content}
 
 

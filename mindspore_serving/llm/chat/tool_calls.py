@@ -25,6 +25,7 @@ from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tags, Tools, f
 
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
+_LEAST_MARKER = 2  # characters of a cut marker: a single "<" may as well be the answer's
 _KEYS = {
     "name": "name",
     "arguments": "arguments",
@@ -72,10 +73,14 @@ class CallReader:
             text = self._scan(text) if self._reading is None else self._read(text)
         return self._take()
 
-    def finish(self) -> list[Content | ToolCallDelta]:
-        """What was held back.  Space behind a call is dropped."""
-        rest, self._held, self._raw = self._held or self._raw, "", ""
-        self._reading = None
+    def finish(self, *, is_cut: bool = False) -> list[Content | ToolCallDelta]:
+        """What was held back.  Space behind a call is dropped; of an answer that `is_cut`, also a
+        marker of which at least two characters came, and a call without arguments."""
+        rest = self._held or self._raw
+        is_call = self._is_marked if self._reading else len(self._held.strip()) >= _LEAST_MARKER
+        if is_cut and is_call:
+            rest = ""
+        self._held, self._raw, self._reading = "", "", None
         if rest.strip() or not self._num_calls:
             self._say(Content(rest))
         return self._take()

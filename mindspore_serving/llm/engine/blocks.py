@@ -22,9 +22,11 @@ def hash_root(salt: str, adapter: int) -> bytes:
     return blake2b(start, digest_size=_DIGEST_SIZE).digest()
 
 
-def hash_block(previous: bytes, tokens: Sequence[int]) -> bytes:
-    """The hash of a full block of `tokens` that follows what `previous` is the hash of."""
-    return blake2b(previous + array("i", tokens).tobytes(), digest_size=_DIGEST_SIZE).digest()
+def hash_block(previous: bytes, tokens: Sequence[int], pictures: bytes = b"") -> bytes:
+    """The hash of a full block of `tokens` that follows what `previous` is the hash of; `pictures`
+    says what is in place of some of them."""
+    content = previous + array("i", tokens).tobytes() + pictures
+    return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 
 
 class BlockPool:
@@ -97,6 +99,18 @@ class BlockPool:
                 break
             found.append(block)
         return found
+
+    def is_registered(self, block: int) -> bool:
+        """Whether later prompts may find `block`, which then must not be written any more."""
+        return self._hash_of[block] is not None
+
+    def drop(self, digest: bytes) -> None:
+        """Forget what `digest` is the hash of, unless it is used."""
+        block = self._block_of.get(digest)
+        if block is not None and not self.users[block]:
+            del self._cached[block]
+            self._forget(block)
+            self._empty.append(block)
 
     def num_unused(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` are free, so that sharing them takes from `num_free`."""

@@ -15,10 +15,18 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.readout import Readout, Text, read_out
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
-from mindspore_serving.llm.step import EmbeddingRunner, Row, Runner, RunnerLost, Step, Vectors
+from mindspore_serving.llm.engine.scheduler import Scheduler
+from mindspore_serving.llm.step import (
+    EmbeddingRunner,
+    Row,
+    Runner,
+    RunnerLost,
+    StateSlots,
+    Step,
+    Vectors,
+)
 
 PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
 
@@ -30,6 +38,7 @@ class _LongPrompt:
     request_id: str
     text: Text
     blocks: list[int]
+    slot: int | None = None  # of its state, in a model that has one
     start: int = 0
 
 
@@ -40,10 +49,11 @@ class Embedder:
     """
 
     def __init__(
-        self, runner: Runner, pool: BlockPool, limits: ModelLimits, config: EngineConfig
+        self, runner: Runner, scheduler: Scheduler, limits: ModelLimits, config: EngineConfig
     ) -> None:
         self._runner = runner
-        self._pool = pool
+        self._pool = scheduler.pool
+        self._states = scheduler.states
         self._limits = limits
         self._config = config
         self.readout: Readout = Pooling(("lasttoken",))
@@ -118,14 +128,20 @@ class Embedder:
         request_id, text = next(iter(self._waiting.items()))
         has_blocks = self._blocks_for(text) <= self._pool.num_free
         if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
+            slot = self._states.take() if self._states is not None else None
+            if self._states is not None and slot is None:
+                return
             del self._waiting[request_id]
-            self._long = _LongPrompt(request_id, text, self._allocate(text))
+            self._long = _LongPrompt(request_id, text, self._allocate(text), slot)
 
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the next piece of a long prompt; its vector comes with the last."""
         end = long.start + self._config.max_num_batched_tokens
         piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
-        step = Step((Row(piece, long.start, long.blocks, int(is_last)),))
+        state = None
+        if long.slot is not None:
+            state = StateSlots(long.slot if long.start else -1, long.slot)
+        step = Step((Row(piece, long.start, long.blocks, int(is_last), state=state),))
         try:
             if not is_last:
                 self._runner.run(step)
@@ -142,6 +158,8 @@ class Embedder:
 
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
+        if self._states is not None and long.slot is not None:
+            self._states.pool.free([long.slot])
         self._long = None
 
     def _step_batch(self) -> list[tuple[str, Vectors | ServingError]]:

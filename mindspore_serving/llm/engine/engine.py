@@ -15,11 +15,12 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
 from mindspore_serving.llm.engine.embedding import Embedder
+from mindspore_serving.llm.engine.pictures import PromptPictures
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation
+from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation, can_guess
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -64,18 +65,18 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation = Speculation(config, make_drafter, is_rounded=runner.is_rounded)
+        self._speculation = Speculation(config, make_drafter, can_guess=can_guess(runner))
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size)
+        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size, runner.num_slots)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
         self._aborted: Outputs = []  # of the next step
-        self.embedder = Embedder(runner, self._scheduler.pool, self._limits, config)
+        self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property
@@ -112,6 +113,7 @@ class Engine:
         grammar: CompiledGrammar | None = None,
         continues: bool = False,
         bad_words_ids: list[list[int]] | None = None,
+        pictures: PromptPictures | None = None,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
@@ -119,7 +121,7 @@ class Engine:
         Lower `priority` runs first, equals in order of arrival.  Only requests with the same
         `cache_salt` share cached prompts.  Each answer follows `grammar`, and ends with STOP when
         that is complete.  With `continues` the text may begin with a space.  `bad_words_ids` are
-        `params.bad_words` as tokens, if that was done before.
+        `params.bad_words` as tokens, if that was done before; `pictures` those of the prompt.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
@@ -132,13 +134,10 @@ class Engine:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids))
         sequence = Sequence(
-            tokens=request.prompt_ids[:],
-            max_len=len(request.prompt_ids) + request.max_tokens,
-            order=(priority, self._num_arrivals, 0),
-            salt=cache_salt,
-            adapter=adapter,
-            wanted_from=-1 if params.prompt_logprobs is None else 0,
-        )
+            tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
+            order=(priority, self._num_arrivals, 0), salt=cache_salt, adapter=adapter,
+            wanted_from=-1 if params.prompt_logprobs is None else 0, pictures=pictures,
+        )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)

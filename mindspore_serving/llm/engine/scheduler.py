@@ -16,6 +16,7 @@ from bisect import bisect_left, insort
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
+from mindspore_serving.llm.engine.states import StatePool
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:
@@ -28,8 +29,16 @@ class Scheduler:
     A row's `blocks` are the list of its sequence: valid until the next call of `schedule`.
     """
 
-    def __init__(self, config: EngineConfig, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, config: EngineConfig, num_blocks: int, block_size: int, num_slots: int = 0
+    ) -> None:
         self.pool = BlockPool(num_blocks)
+        self.states = None
+        self._most_running = config.max_num_seqs
+        if num_slots:
+            keeps = config.enable_prefix_caching
+            self.states = StatePool(num_slots, block_size, keeps=keeps)
+            self._most_running = min(config.max_num_seqs, self.states.most_running)
         self.waiting: list[Sequence] = []  # both in order
         self.running: list[Sequence] = []
         self.num_reserved = 0  # blocks kept free of new sequences, for a prompt to embed
@@ -57,13 +66,15 @@ class Scheduler:
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Run `child` on the blocks of `parent`, or let it wait if no more sequences can run."""
-        if len(self.running) >= self._config.max_num_seqs:
+        if len(self.running) >= self._most_running:
             self.add(child)
             return
         child.num_computed = parent.num_computed
         child.blocks = parent.blocks[: self._blocks_for(child.num_computed)]
         child.num_registered = parent.num_registered
         self.pool.share(child.blocks)
+        if self.states is not None:
+            self.states.share(parent, child)
         self._run(child)
 
     def abort(self, sequence: Sequence) -> None:
@@ -91,7 +102,8 @@ class Scheduler:
         self._aborted.clear()
         self.admitted.clear()
         num_preemptions = self.num_preemptions
-        plan = Plan(self._config.max_num_batched_tokens)
+        place = None if self.states is None else self.states.place
+        plan = Plan(self._config.max_num_batched_tokens, place)
         self._schedule_decoding(plan)
         self._schedule_prompts(plan)
         if self.num_preemptions == num_preemptions:
@@ -116,6 +128,8 @@ class Scheduler:
                 sequence.wanted_from = max(sequence.wanted_from, end)
             if sequence.num_computed // self._block_size > sequence.num_registered:
                 self._register(sequence)
+            if self.states is not None:
+                self.states.settle(sequence, row)
 
     def _schedule_decoding(self, plan: Plan) -> None:
         num_guesses = (plan.budget - len(self.running)) // 2  # the rest is for prompts
@@ -146,7 +160,7 @@ class Scheduler:
                 plan.add_piece(sequence)
 
     def _admit(self, plan: Plan) -> None:
-        while self.waiting and plan.budget > 0 and len(self.running) < self._config.max_num_seqs:
+        while self.waiting and plan.budget > 0 and len(self.running) < self._most_running:
             sequence = self.waiting[0]
             if not self._allocate(sequence):
                 return  # later ones wait as well, else small ones could starve it
@@ -165,12 +179,16 @@ class Scheduler:
         if self._config.enable_prefix_caching:
             most = sequence.wanted_from // self._block_size
             shared = pool.find(sequence.hash_blocks(most, self._block_size))
+        if self.states is not None:
+            shared = shared[: self.states.find(sequence, len(shared))]
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
         # Some are kept for running sequences, so that the new one is not preempted at once.
         spare = min(len(self.running), pool.num_blocks // 64)
         if num_new + pool.num_unused(shared) + spare + self.num_reserved > pool.num_free:
             return False
         pool.share(shared)
+        if self.states is not None:
+            self.states.begin(sequence, len(shared))
         sequence.blocks = shared + [pool.allocate() for _ in range(num_new)]
         sequence.num_registered = len(shared)
         sequence.num_computed = len(shared) * self._block_size
@@ -238,6 +256,8 @@ class Scheduler:
     def _give_back(self, sequence: Sequence) -> None:
         self.pool.free(sequence.blocks)
         sequence.blocks = []
+        if self.states is not None:
+            self.states.give_back(sequence)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)

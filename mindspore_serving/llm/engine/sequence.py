@@ -3,11 +3,13 @@
 Decides nothing, and knows neither text nor sampling.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.step import Row, StateSlots, Step
 
 MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
 
@@ -35,11 +37,15 @@ class Sequence:
     salt: str = ""
     adapter: int = 0
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
+    pictures: PromptPictures | None = None
     num_computed: int = 0
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
     num_registered: int = 0  # leading blocks that the pool has registered
+    slots: list[int] = field(default_factory=list)  # of states; between steps the current one
+    branch: int = 0  # tokens after which a state is to be kept, as others begin alike that far
+    kept: bytes = b""  # what the state is registered under that was kept last while decoding
     draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
     status: Status = Status.WAITING
 
@@ -73,7 +79,9 @@ class Sequence:
         for index in range(len(hashes), count):
             previous = hashes[-1] if hashes else hash_root(*self.scope)
             start = index * block_size
-            hashes.append(hash_block(previous, self.tokens[start : start + block_size]))
+            end = start + block_size
+            seen = self.pictures.identity(start, end) if self.pictures else b""
+            hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
 
     def fork(self, index: int, token: int) -> "Sequence":
@@ -86,6 +94,7 @@ class Sequence:
             salt=self.salt,
             adapter=self.adapter,
             num_cached=self.num_cached,
+            pictures=self.pictures,
             hashes=self.hashes[:],
         )
 
@@ -100,9 +109,11 @@ class Scheduled:
 
 @dataclass(slots=True)
 class Plan:
-    """A step to be filled; `budget` is how many tokens it has room for."""
+    """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
+    for the state of a sequence and its new tokens, in a model that has such a state."""
 
     budget: int
+    place: "Callable[[Sequence, int], StateSlots] | None" = None
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
@@ -110,7 +121,12 @@ class Plan:
     def add(self, sequence: Sequence, tokens: list[int]) -> None:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
-        row = Row(tokens, start, sequence.blocks, max(0, num_logits), sequence.adapter)
+        state = self.place(sequence, len(tokens)) if self.place is not None else None
+        features = None
+        if sequence.pictures is not None:
+            features = sequence.pictures.between(start, start + len(tokens))
+        blocks, adapter = sequence.blocks, sequence.adapter
+        row = Row(tokens, start, blocks, max(0, num_logits), adapter, state, features)
         self.rows.append(row)
         self.sequences.append(sequence)
         self.budget -= len(tokens)
@@ -121,6 +137,8 @@ class Plan:
         end = min(len(sequence.tokens), start + self.budget)
         if sequence.is_scored:
             end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
+        if start < sequence.branch:
+            end = min(end, sequence.branch)
         self.add(sequence, sequence.tokens[start:end])
 
     def done(self) -> Scheduled:

@@ -17,7 +17,7 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import StepCost
 from mindspore_serving.llm.engine.suffix_index import END, Draft, SuffixIndex
 from mindspore_serving.llm.grammar.state import GrammarState
-from mindspore_serving.llm.step import Step
+from mindspore_serving.llm.step import Runner, Step
 
 MAX_SHARED_TOKENS = 1 << 16  # of recent answers of one scope, twice at most; 130 bytes each
 MAX_SCOPES = 16
@@ -163,6 +163,11 @@ class Guessing(Protocol):
     grammar: GrammarState | None
 
 
+def can_guess(runner: Runner) -> bool:
+    """Whether guesses change nothing: neither last digits, nor a state that remembers them."""
+    return not (runner.is_rounded or runner.num_slots)
+
+
 class Speculation:
     """Decides how many tokens of each answer a step guesses, and counts what was right."""
 
@@ -171,9 +176,9 @@ class Speculation:
         config: EngineConfig,
         make_drafter: MakeDrafter | None = None,
         *,
-        is_rounded: bool = False,
+        can_guess: bool = True,
     ) -> None:
-        self.most = config.most_guesses(is_rounded=is_rounded)
+        self.most = config.most_guesses(can_guess=can_guess)
         self.num_guesses = self.num_right = 0
         self._config = config
         self._make_drafter = make_drafter or self._make_suffix_drafter

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from mindspore_serving import extras
+from mindspore_serving.core.declaration import UPSTREAM
 from mindspore_serving.errors import StartError, did_you_mean
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.config import EngineConfig
@@ -72,7 +73,7 @@ ENGINES: dict[str, EngineRow] = {
         (GGUF, DIRECTORY),
     ),
 }  # fmt: skip
-NAMES = (OURS, *ENGINES)
+NAMES = (OURS, *ENGINES, UPSTREAM)
 
 
 def open_engine(
@@ -82,6 +83,8 @@ def open_engine(
 
     Raises StartError: no such engine or its library is missing, or an option that it has not.
     """
+    if name == UPSTREAM:
+        raise StartError(f"engine {name!r} has no model here: a server alone can have it")
     if name not in ENGINES:
         near = did_you_mean(name, NAMES)
         raise StartError(f"engine is {name!r}, expected one of {', '.join(NAMES)}{near}")

@@ -12,6 +12,8 @@ Config: TypeAlias = Mapping[str, Any]
 
 RMS, RMS_PLUS_ONE, LAYER, LAYER_PLUS_ONE, LAYER_PLAIN = "rms", "rms+1", "layer", "layer+1", "plain"
 HALVES, PAIRS = "halves", "pairs"
+# What layer_types calls layers that have a state in place of keys and values.
+CONVOLUTION, DELTA_RULE = "conv", "linear_attention"
 # What queries and keys are normalised over: RMS of a head, RMS of all heads together, RMS of a head
 # without a weight, or a layer norm of a head with a weight for each head.
 OF_HEAD, OF_ALL, UNWEIGHTED, OF_EACH_HEAD = "head", "all", "unweighted", "each head"
@@ -89,7 +91,10 @@ class Architecture:
         rotated_windows: only layers with a window have positions, in a model that has such layers.
         alibi: slopes, which are multiplied as scores are if `alibi_scaled`.
         qk_norm: the kind, if config.json has no `qk_norm_key` or that is true.
+        state: what layer_types calls the layers that have one (`models.states`), if there are any.
+        output_gate: half of each head's queries are a gate of what attention gives.
         cut: whether `tensor_parallel` can cut it.
+        has_pictures: vectors of pictures may be in place of embeddings of tokens.
     """
 
     names: Names = Names()
@@ -113,7 +118,10 @@ class Architecture:
     qk_norm: str = ""
     qk_norm_key: str = ""
     norm_after_rope: bool = False
+    state: str = ""
+    output_gate: bool = False
     cut: bool = False
+    has_pictures: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:
@@ -123,5 +131,6 @@ class Architecture:
         return (
             all(norms[:2]) and not any(norms[2:]) and self.norm == RMS and self.rope == HALVES
             and not (self.parallel or self.rotated_windows or self.norm_after_rope)
-            and self.gated and self.experts is None and self.qk_norm in ("", OF_HEAD)
+            and not (self.state or self.output_gate) and self.gated
+            and self.experts is None and self.qk_norm in ("", OF_HEAD)
         )  # fmt: skip

@@ -54,23 +54,32 @@ def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
     tables = positions.local if spec.windows[index] else positions.tables
     if not spec.rotated[index]:
         tables = None
+    gate = None
     if spec.latent:
         q, k, v = _latent(layer, spec.latent, h, tables)
     else:
-        q, k, v = _projected(layer, h, tables)
+        q, k, v, gate = _projected(layer, h, tables)
     if spec.temperature and index in spec.temperature.layers:
         q = ops.mul(q, positions.growth)
     out = ops.attention(index, q, k, v, spec.attention(index, positions.slopes))
     if spec.latent:
         rest = spec.head_dim - spec.latent.value
         out, *_ = ops.split_heads(out, spec.num_heads, (spec.latent.value, rest))
+    if gate is not None:
+        out = ops.mul(out, ops.sigmoid(gate))
     return ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
 
 
-def _projected(layer: Layer, h: Tensor, tables: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _projected(
+    layer: Layer, h: Tensor, tables: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Queries, keys, values, and the gate of the result if there is one."""
     ops, spec, form = layer.ops, layer.spec, layer.form
     sizes = (spec.q_size, spec.kv_size, spec.kv_size)
     q, k, v = layer.projected(h, form.names.qkv, sizes, spec.qkv_bias)
+    gate = None
+    if form.output_gate:
+        q, gate = ops.split_heads(q, spec.num_heads, (spec.head_dim, spec.head_dim))
     # Without a weight, only layers with positions have the norm (Llama 4).
     is_normed = spec.qk_norm and (form.qk_norm != UNWEIGHTED or tables is not None)
     if is_normed and not form.norm_after_rope:
@@ -81,7 +90,7 @@ def _projected(layer: Layer, h: Tensor, tables: Tensor | None) -> tuple[Tensor, 
         k = ops.rope(k, tables, spec.num_kv_heads, pairs=pairs)
     if is_normed and form.norm_after_rope:
         q, k = _normed(layer, q, k)
-    return q, k, v
+    return q, k, v, gate
 
 
 def _normed(layer: Layer, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

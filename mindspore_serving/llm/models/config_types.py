@@ -10,12 +10,15 @@ from mindspore_serving.errors import StartError
 
 MOST = 2**31 - 1
 MOST_FEATURES = 1 << 16  # of a head
-_OF_HEADS = ("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_OF_HEADS = (
+    *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "linear_key_head_dim"),
+    *("linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
+)
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
     *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
-    *("n_routed_experts", "moe_num_experts"),
+    *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
 )
 
 
@@ -62,7 +65,7 @@ _KINDS: tuple[_Kind, ...] = (
          "attn_logit_softcapping", "final_logit_softcapping", "rotary_pct", "rotary_emb_base",
          "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
          "logit_scale", "scale_emb", "scale_depth", "routed_scaling_factor", "attn_scale",
-         "swiglu_alpha", "swiglu_limit"),
+         "swiglu_alpha", "swiglu_limit", "block_ffn_dim_multiplier"),
     ),
     (
         "an int of 0 or more",
@@ -71,7 +74,7 @@ _KINDS: tuple[_Kind, ...] = (
          "original_max_position_embeddings", "no_rope_layer_interval", "first_k_dense_replace",
          "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
          "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
-         "attention_chunk_size", "q_lora_rank", "dim_model_base"),
+         "attention_chunk_size", "q_lora_rank", "dim_model_base", "num_dense_layers"),
     ),
     (
         "true or false",
@@ -80,7 +83,8 @@ _KINDS: tuple[_Kind, ...] = (
          "norm_topk_prob", "qkv_bias", "use_qkv_bias", "use_bias", "enable_bias",
          "attention_out_bias", "use_qk_norm", "use_parallel_residual", "qk_layernorm",
          "parallel_attn", "new_decoder_architecture", "multi_query", "alibi",
-         "attn_temperature_tuning", "rope_interleave"),
+         "attn_temperature_tuning", "rope_interleave", "conv_bias", "tie_embedding",
+         "block_auto_adjust_ff_dim", "use_expert_bias"),
     ),
     ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation")),
     (
@@ -94,7 +98,8 @@ _KINDS: tuple[_Kind, ...] = (
         ("sliding_window_pattern",),
     ),
     ("a list of texts", _is_list_of(_is_text), ("layer_types", "architectures")),
-    ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers")),
+    ("a list of ints", _is_list_of(_is_int), ("mlp_only_layers", "no_rope_layers", "moe_layers",
+                                               "full_attn_idxs")),
 )  # fmt: skip
 _LAYERS = ("full_attention", "sliding_attention")  # of which rope_parameters may have one each
 

@@ -7,6 +7,7 @@ from mindspore_serving.llm.models.layer import Layer, norm
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.states import recurrence
 
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
@@ -28,6 +29,8 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = _scaled(ops, x, spec.scales.embedding)
+    if inputs.features is not None:
+        x = ops.with_rows(x, inputs.places, inputs.features)
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))
@@ -37,7 +40,7 @@ def _embedded(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
 def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     ops, names, scale = layer.ops, layer.form.names, layer.spec.scales.residual
     h = layer.norm(x, names.attention_norm)
-    out = layer.norm(attention(layer, h, positions), names.after_attention)
+    out = layer.norm(_mixed(layer, h, positions), names.after_attention)
     if layer.form.parallel:
         h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
         out = ops.add(out, feed_forward(layer, h))
@@ -45,6 +48,14 @@ def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     x = ops.add(x, _scaled(ops, out, scale))
     out = feed_forward(layer, layer.norm(x, names.mlp_norm))
     return ops.add(x, _scaled(ops, layer.norm(out, names.after_mlp), scale))
+
+
+def _mixed(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
+    """What `h` gets of other tokens of its text."""
+    state = layer.spec.state
+    if state is not None and layer.index in state.layers:
+        return recurrence(layer, h, state)
+    return attention(layer, h, positions)
 
 
 def _scaled(ops: Ops, x: Tensor, scale: float) -> Tensor:

@@ -193,11 +193,16 @@ def _baichuan(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     return result
 
 
+_TEXT_PARTS = (
+    ("language_model.", ""), ("model.language_model.", "model."), ("model.text_model.", "model."),
+)  # fmt: skip
+
+
 def _text_part(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """The text model alone, under the names that it has alone."""
     result = {}
     for name, stored in tensors.items():
-        for before, after in (("language_model.", ""), ("model.language_model.", "model.")):
+        for before, after in _TEXT_PARTS:
             if name.startswith(before):
                 result[after + name[len(before) :]] = stored
         if name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")):

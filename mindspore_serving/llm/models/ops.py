@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from mindspore_serving.errors import StartError
+
+_NO_STATE = (
+    "the model has layers with a state in place of keys and values, which this runtime does not "
+    "compute; take the openvino or the torch runtime"
+)
 Tensor: TypeAlias = Any  # of the runtime
 Weight: TypeAlias = Any  # a handle of the runtime
 
@@ -71,6 +77,27 @@ class Expert:
     biases: tuple[Weight, Weight, Weight] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRule:
+    """The gated delta rule of one layer.  Each of `key_heads` heads of queries and keys, of
+    `key_dim` features, serves as many of the `value_heads` heads of values, of `value_dim`.
+
+    A value head's state S [key_dim, value_dim] is S = exp(g) S, then S += k (b (v - S^T k))^T, and
+    the result is S^T q; q and k have length 1, q is divided by sqrt(key_dim), b = sigmoid(beta),
+    g = -exp(a_log) softplus(alpha + dt_bias).  `a_log` and `dt_bias` name tensors [value_heads].
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    a_log: str
+    dt_bias: str
+
+
+LENGTH_EPS = 1e-6  # added to the squared length of queries and keys
+
+
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The symbolic or real inputs of a pass, made by the runtime."""
@@ -78,6 +105,8 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
+    places: Tensor | None = None  # [n]: of which tokens
 
 
 class Ops(Protocol):
@@ -93,6 +122,10 @@ class Ops(Protocol):
     def embedding(self, ids: Tensor, table: Weight) -> Tensor:
         """[T] ids -> [T, H]."""
         ...
+
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        """`x` with `rows` [n, H] in place of those at `places` [n]."""
+        raise StartError("this runtime takes no pictures")
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """x @ weight.T + bias; weight is [out, in] as in checkpoints."""
@@ -147,6 +180,21 @@ class Ops(Protocol):
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
         """Causal attention over the cache and the new tokens, which are written to the cache."""
         ...
+
+    def convolution(
+        self, layer: int, x: Tensor, weight: Weight, bias: Weight | None = None
+    ) -> Tensor:
+        """Of each feature with itself in the last tokens of its text, `weight` [H, 1, tokens]; the
+        inputs of the last ones are the layer's state."""
+        raise StartError(_NO_STATE)
+
+    def delta_rule(
+        self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], alpha: Tensor, beta: Tensor,
+        rule: DeltaRule,
+    ) -> Tensor:  # fmt: skip
+        """[T, value_heads * value_dim]; `alpha` and `beta` are [T, value_heads].  S is the layer's
+        state, beside that of its convolution."""
+        raise StartError(_NO_STATE)
 
     def add_distances(self, table: Weight, rows: Sequence[int]) -> None:
         """Have `attention` of an encoder add to the scores of two tokens, for each head, the row of

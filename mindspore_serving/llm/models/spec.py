@@ -18,12 +18,14 @@ from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_o
 from mindspore_serving.llm.models.rope import Rope, sharpness
 from mindspore_serving.llm.models.spec_parts import (
     Latent,
+    LayerState,
     Mixture,
     Scales,
     latent_of,
     mixture_of,
     scale_of,
     scales_of,
+    state_of,
 )
 
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
@@ -69,6 +71,13 @@ class ModelSpec:
     activation: str
     mixture: Mixture | None
     latent: Latent | None
+    state: LayerState | None
+
+    @property
+    def attention_layers(self) -> tuple[int, ...]:
+        """The layers that have keys and values."""
+        stateful = self.state.layers if self.state else ()
+        return tuple(i for i in range(self.num_layers) if i not in stateful)
 
     @property
     def q_size(self) -> int:
@@ -119,7 +128,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
     scaling = scaling_of(config)
     if "dynamic" in (scaling.get("rope_type"), scaling.get("type")) and not scaling.get("alpha"):
         trained = max(trained, max_model_len or 0)  # the rotary base grows with the text
-    windows = layer_kinds.windows(config, num_layers)
+    windows = layer_kinds.windows(config, num_layers, form.state)
     rotated = layer_kinds.rotated(config, form, windows)
     return ModelSpec(
         architecture=str(config["architectures"][0]),
@@ -150,6 +159,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         activation=next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu"),
         mixture=mixture_of(config, form.experts, num_layers),
         latent=latent,
+        state=state_of(config, form, hidden),
     )
 
 

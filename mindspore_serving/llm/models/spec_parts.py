@@ -4,10 +4,11 @@ Knows no runtime.
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models import layer_kinds
-from mindspore_serving.llm.models.architecture import Config, Experts
+from mindspore_serving.llm.models.architecture import CONVOLUTION, Architecture, Config, Experts
 from mindspore_serving.llm.models.config_types import number, size
 from mindspore_serving.llm.models.ops import Clamp, Routing
 
@@ -38,6 +39,61 @@ def latent_of(config: Config) -> Latent | None:
         plain=size(config, "qk_nope_head_dim"),
         rotated=size(config, "qk_rope_head_dim"),
         value=size(config, "v_head_dim"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerState:
+    """What the layers `layers` remember of a text, and how large: the last inputs of a convolution
+    of `width` tokens over `channels` features, and with `value_heads` a matrix [value_dim, key_dim]
+    for each of them.  `has_bias`: of the convolution and of what is around it."""
+
+    layers: frozenset[int]
+    channels: int
+    width: int
+    has_bias: bool = False
+    key_heads: int = 0
+    value_heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of a layer's state."""
+        convolution = (self.channels, self.width)
+        if not self.value_heads:
+            return (convolution,)
+        return convolution, (self.value_heads, self.value_dim, self.key_dim)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of all layers' states, in float32."""
+        return 4 * len(self.layers) * sum(map(prod, self.shapes))
+
+
+def state_of(config: Config, form: Architecture, hidden: int) -> LayerState | None:
+    kinds = config.get("layer_types") or ()
+    layers = frozenset(i for i, kind in enumerate(kinds) if kind == form.state)
+    if not layers:
+        return None
+    if form.state == CONVOLUTION:
+        width, has_bias = size(config, "conv_L_cache"), bool(config.get("conv_bias"))
+        return LayerState(layers=layers, channels=hidden, width=width, has_bias=has_bias)
+    key_heads, value_heads = (size(config, f"linear_num_{x}_heads") for x in ("key", "value"))
+    key_dim, value_dim = (size(config, f"linear_{x}_head_dim") for x in ("key", "value"))
+    if value_heads % key_heads:
+        raise StartError(
+            f"config.json has linear_num_value_heads {value_heads}, expected a multiple of "
+            f"linear_num_key_heads={key_heads}"
+        )
+    return LayerState(
+        layers=layers,
+        channels=2 * key_heads * key_dim + value_heads * value_dim,
+        width=size(config, "linear_conv_kernel_dim"),
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
     )
 
 

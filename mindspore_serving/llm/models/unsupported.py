@@ -7,14 +7,13 @@ import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
-_STATE = "whose state is no keys and values, and for which there is no cache yet"
+_STATE = "whose state is not computed"
 # What the name begins with -> why; the first that matches counts.
 REASONS: tuple[tuple[str, str], ...] = (
-    (r"(Qwen3Next|Qwen3_5|KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
+    (r"(KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
      f"it has layers of linear attention, {_STATE}"),
     (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|Plamo)",
      f"it has Mamba layers, {_STATE}"),
-    (r"Lfm2", f"it has short convolutions, {_STATE}"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
     (r"Gemma(3n|4)", "its layers share keys and have embeddings of their own, which are not "
      "computed"),

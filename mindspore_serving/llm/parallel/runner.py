@@ -29,6 +29,7 @@ class ParallelRunner:
     def __init__(self, own: EmbeddingRunner, group: Group, processes: list[RankProcess]) -> None:
         self.block_size = own.block_size
         self.num_blocks = own.num_blocks
+        self.num_slots = own.num_slots
         self.vocab_size = own.vocab_size
         self.max_model_len = own.max_model_len
         self.adapters = own.adapters

@@ -120,7 +120,7 @@ class AnswerParser:
         is_end = chunk.finish_reason is not None
         found = [(self._parser.feed(text), num_tokens) for text, num_tokens in parts]
         if is_end:
-            found[-1][0].extend(self._parser.finish())
+            found[-1][0].extend(self._parser.finish(is_cut=chunk.finish_reason == "length"))
         for deltas, num_tokens in found:
             self._count(deltas, num_tokens)
         deltas = [one for deltas, _ in found for one in deltas if self._parallel or _is_first(one)]

@@ -33,16 +33,27 @@ class ChatPrompt:
         self._tool_format = tool_format
         self._read = lru_cache(_MAX_TEMPLATES)(lambda text: ChatTemplate(text, special_tokens))
 
-    def text(self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None) -> str:
-        """The messages of `request`, which see `tools`.  Raises RequestRefused or InvalidField."""
+    def text(
+        self,
+        request: Generate | Tokenize,
+        tools: Sequence[dict[str, Any]] | None,
+        image_token: str = "",
+    ) -> str:
+        """The messages of `request`, which see `tools`; `image_token` stands for a picture.  Raises
+        RequestRefused or InvalidField."""
         try:
-            return self._render(request, tools)
+            return self._render(request, tools, image_token)
         except InvalidField:
             raise
         except (InvalidInputs, StartError) as error:
             raise RequestRefused(Refused("template", str(error))) from None
 
-    def _render(self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None) -> str:
+    def _render(
+        self,
+        request: Generate | Tokenize,
+        tools: Sequence[dict[str, Any]] | None,
+        image_token: str,
+    ) -> str:
         template = self._find(request)
         options = dict(request.template_options)
         continues = bool(options.pop("continue_final_message", False))
@@ -63,6 +74,7 @@ class ChatPrompt:
             continue_final_message=continues,
             tools=to_template(tools) if tools else None,
             options=options,
+            image_token=image_token,
         )
 
     def _find(self, request: Generate | Tokenize) -> ChatTemplate:

@@ -2,11 +2,14 @@
 worker, in processes that can be killed.  Loads tokenizer and chat template, but no weights.
 """
 
+import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,6 +30,8 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.isolation.answering import answer_jobs
 from mindspore_serving.isolation.fork_server import Role, memory, run
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.pictures.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.work import (
@@ -51,6 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     directory: str
     card: ModelCard
+    config: dict[str, Any]  # fields of `EngineConfig` that say what pictures may be
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
@@ -58,7 +64,13 @@ def load(setup: bytes) -> Mapping[str, Role]:
     directory = Path(found.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    processor = Processor(tokenizer, template, found.card, is_trusted=False)
+    pictures = None
+    if found.card.takes_images:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it misses PyTorch
+        # Image processors need none, and it would take seconds and 400 MB to import.
+        sys.modules["torch"] = None  # type: ignore[assignment]
+        pictures = open_reader(directory, tokenizer, EngineConfig(**found.config))
+    processor = Processor(tokenizer, template, found.card, is_trusted=False, pictures=pictures)
     try:
         processor.warm()
     except ServingError as error:  # the same for each request with a grammar
@@ -72,8 +84,14 @@ def load(setup: bytes) -> Mapping[str, Role]:
 
 
 def _answer(processor: Processor, outputs: OutputProcessor, job: bytes) -> bytes:
+    request, request_id = decode_job(job)
+    with log.of_request(request_id):
+        return _guarded(processor, outputs, request)
+
+
+def _guarded(processor: Processor, outputs: OutputProcessor, request: LLMRequest) -> bytes:
     try:
-        return encode_work(_prepare(processor, outputs, decode_job(job)))
+        return encode_work(_prepare(processor, outputs, request))
     except ServingError as error:
         return encode_work(to_failed(error))
     except MemoryError:

@@ -26,9 +26,12 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.pictures.reader import Picture, PictureReader
+from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.picture_prompt import PicturePrompt, place_pictures
 from mindspore_serving.llm.processing.shortening import Messages, shortened
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
@@ -74,7 +77,8 @@ class Processor:
     """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
 
     `find_adapter` gives the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
-    grammars may be written by anybody: see `GrammarCompiler`.
+    grammars may be written by anybody: see `GrammarCompiler`.  `pictures` reads those of requests,
+    and `tower` computes them, where requests are completed.
     """
 
     def __init__(
@@ -85,8 +89,11 @@ class Processor:
         find_adapter: Callable[[str], int] = no_adapter,
         *,
         is_trusted: bool = True,
+        pictures: PictureReader | None = None,
+        tower: Tower | None = None,
     ) -> None:
         self.adapter = find_adapter
+        self._pictures, self._tower = pictures, tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
@@ -104,13 +111,13 @@ class Processor:
         if not self._card.can_generate:
             raise InvalidInputs("the model embeds texts, it does not generate any")
         answer_format = to_answer_format(request, self._card)
-        text, ids = self._prompt(request, answer_format.tools)
+        text, ids, pictures = self._prompt(request, answer_format.tools)
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
         words = params.bad_words
         bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
-        return Prompt(text, ids, params, answer_format, bad_words_ids)
+        return Prompt(text, ids, params, answer_format, bad_words_ids, pictures)
 
     def complete(self, request: Generate, prompt: Prompt) -> PreparedRequest:
         """What the engine takes, of `request` and what was read of it."""
@@ -121,6 +128,12 @@ class Processor:
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
+        if prompt.pictures:
+            assert self._pictures is not None
+            assert self._tower is not None
+            options["pictures"] = place_pictures(
+                self._pictures, self._tower, prompt.ids, prompt.pictures
+            )
         return PreparedRequest(
             prompt.text,
             prompt.ids,
@@ -146,7 +159,7 @@ class Processor:
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         tools = None if request.tool_choice.mode == "none" else request.tools
-        text, add_special = self._text(request, tools)
+        text, add_special = self._text(request, tools, self._read_pictures(request))
         check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
@@ -195,37 +208,55 @@ class Processor:
 
     def _prompt(
         self, request: Generate, tools: Sequence[dict[str, Any]]
-    ) -> tuple[str | None, list[int]]:
-        """The prompt as text, if it is one, and as tokens that fit the model."""
+    ) -> tuple[str | None, list[int], list[Picture]]:
+        """The prompt as text, if it is one, and as tokens that fit the model; its pictures."""
         text = None
+        pictures = self._read_pictures(request)
         if isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
         else:
             if request.drop_turns and request.messages:
-                kept = shortened(request.messages, lambda some: self._fits(request, some, tools))
+                kept = shortened(
+                    request.messages, lambda some: self._fits(request, some, tools, pictures)
+                )
                 request = structs.replace(request, messages=kept)
-            text, add_special = self._text(request, tools)
+            text, add_special = self._text(request, tools, pictures)
             ids = self.encode(text, add_special)
         if request.truncate is not None:
             if request.truncate < 1:
                 raise InvalidField("truncate", f"is {request.truncate}, expected an int >= 1")
+            if pictures.token:
+                raise InvalidField("truncate", "is given, expected none in a chat with pictures")
             ids = ids[-request.truncate :]
         if not ids:
             text = "the prompt is empty, expected at least one token"
             raise RequestRefused(Refused("empty", text))
         self._check_length(len(ids), request.params.max_tokens or 0, must_fit=request.must_fit)
-        return text, ids
+        return text, ids, pictures.of(request.messages)
 
-    def _fits(self, request: Generate, messages: Messages, tools: Sequence[dict[str, Any]]) -> bool:
+    def _read_pictures(self, request: Generate | Tokenize) -> PicturePrompt:
+        return PicturePrompt(self._pictures, request.messages)
+
+    def _fits(
+        self,
+        request: Generate,
+        messages: Messages,
+        tools: Sequence[dict[str, Any]],
+        pictures: PicturePrompt,
+    ) -> bool:
         """Whether the prompt of these `messages` does, with room for a token of the answer."""
-        text, add_special = self._text(structs.replace(request, messages=messages), tools)
+        request = structs.replace(request, messages=messages)
+        text, add_special = self._text(request, tools, pictures)
         try:
             return len(self.encode(text, add_special)) < self._card.max_model_len
         except RequestRefused:  # too many characters
             return False
 
     def _text(
-        self, request: Generate | Tokenize, tools: Sequence[dict[str, Any]] | None
+        self,
+        request: Generate | Tokenize,
+        tools: Sequence[dict[str, Any]] | None,
+        pictures: PicturePrompt,
     ) -> tuple[str, bool]:
         """The prompt as text, and whether the tokenizer is to add special tokens to it."""
         if request.messages is None:
@@ -234,7 +265,10 @@ class Processor:
             return request.prompt, request.add_special
         if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
-        return self._chat.text(request, tools), False  # the template has written them
+        messages = request.messages
+        request = structs.replace(request, messages=pictures.marked(messages))
+        text = pictures.expand(self._chat.text(request, tools, pictures.token), messages)
+        return text, False  # the template has written them
 
     def _check_length(self, count: int, max_tokens: int, *, must_fit: bool) -> None:
         most = self._card.max_model_len

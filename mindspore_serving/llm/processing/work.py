@@ -15,16 +15,20 @@ from mindspore_serving.core.llm_messages import (
     LLMRequest,
     Refused,
     RequestRefused,
+    Tokenize,
     decode_request,
     encode_request,
     to_refused,
 )
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError, from_code
+from mindspore_serving.llm.pictures.messages import find_pictures
+from mindspore_serving.llm.pictures.reader import Picture
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
 SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
+_SIZE = 4  # bytes of a length
 _VALUE = 4  # what a value counts beside its characters
 
 
@@ -36,6 +40,7 @@ class Prompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
+    pictures: list[Picture] = []
 
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -86,14 +91,18 @@ def to_failed(error: ServingError) -> Failed:
     return Failed(error.code, str(error), to_refused(error))
 
 
-def encode_job(request: LLMRequest) -> bytes:
-    """A request of any kind: the place of its method, and the request."""
+def encode_job(request: LLMRequest, request_id: str = "") -> bytes:
+    """A request of any kind: the place of its method, its id in logs, and the request."""
     place = next(n for n, kind in enumerate(METHODS.values()) if kind is type(request))
-    return bytes([place]) + encode_request(request)
+    name = request_id.encode()
+    return bytes([place]) + len(name).to_bytes(_SIZE, "little") + name + encode_request(request)
 
 
-def decode_job(job: bytes) -> LLMRequest:
-    return decode_request(_METHODS[job[0]], memoryview(job)[1:])
+def decode_job(job: bytes) -> tuple[LLMRequest, str]:
+    """The request, and its id in logs."""
+    begin = 1 + _SIZE
+    end = begin + int.from_bytes(job[1:begin], "little")
+    return decode_request(_METHODS[job[0]], memoryview(job)[end:]), job[begin:end].decode()
 
 
 def is_small(request: LLMRequest) -> bool:
@@ -109,6 +118,8 @@ def is_small(request: LLMRequest) -> bool:
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
+    if has_pictures(request):
+        return False
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
         texts.append(request.prompt)
@@ -117,6 +128,11 @@ def is_small(request: LLMRequest) -> bool:
         if words and _room(SMALL_BAD_WORDS, words) < 0:
             return False
     return _room(SMALL, texts) >= 0
+
+
+def has_pictures(request: LLMRequest) -> bool:
+    """Whether there are any in its messages.  Raises InvalidField for one without a URL."""
+    return isinstance(request, Generate | Tokenize) and bool(find_pictures(request.messages or ()))
 
 
 def _room(room: int, value: Any) -> int:

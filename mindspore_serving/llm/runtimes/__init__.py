@@ -22,8 +22,8 @@ class Runtime:
     """Where a runtime's functions are, as "module:function" below this package.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`, and
-    whether quantised weights stay integers.
+    cannot compute a part of one.  The flags say whether it takes that option of `EngineConfig`,
+    whether it takes pictures, and whether quantised weights stay integers.
     """
 
     opens: str
@@ -31,6 +31,7 @@ class Runtime:
     opens_rank: str = ""
     has_adapters: bool = False
     has_graph_mode: bool = False
+    has_pictures: bool = False
     keeps_integers: bool = False
 
 
@@ -39,6 +40,7 @@ RUNTIMES: dict[str, Runtime] = {
         "openvino.opening:open_runner",
         "openvino.encoder:open_encoder",
         has_adapters=True,
+        has_pictures=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -46,6 +48,7 @@ RUNTIMES: dict[str, Runtime] = {
         "torch.encoder:open_encoder",
         "torch.opening:open_rank",
         has_adapters=True,
+        has_pictures=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner"),

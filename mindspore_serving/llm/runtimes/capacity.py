@@ -4,6 +4,7 @@ hold by options, model and free memory.  Knows no runtime.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving import log
@@ -14,6 +15,9 @@ from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.step import Logits, RunnerLost
 
 SHARE_OF_FREE = 0.5  # of main memory; the rest is for activations and everything else
+SHARE_OF_SLOTS = 0.5  # of the memory for keys and values that states may take
+SLOTS_PER_SEQUENCE = 4  # of a step two, for what is read and written; the others keep states
+LEAST_SLOTS = 3  # for one sequence, and a text that is embedded
 # The options that a runtime of MindSpore accepts on a CPU.
 FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
     "device": ("auto", "cpu"),
@@ -26,7 +30,7 @@ FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
     """Of the keys and values of one block in all layers; `element_size` is bytes per number."""
-    return 2 * spec.num_layers * spec.kv_size * element_size * config.block_size
+    return 2 * len(spec.attention_layers) * spec.kv_size * element_size * config.block_size
 
 
 def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:
@@ -50,12 +54,17 @@ def runner_limits(
     Raises StartError if a limit is beyond the model's, or not one block fits.
     """
     longest = longest_sequence(config, spec)
+    slot_bytes = spec.state.slot_bytes if spec.state else 0
+    most_slots = SLOTS_PER_SEQUENCE * config.max_num_seqs + 1
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory
     else:
         wanted = config.max_num_seqs * -(-longest // config.block_size) * block_bytes
+        wanted += most_slots * slot_bytes
         memory = min(wanted, free_main_memory() if free_memory is None else free_memory)
-    num_blocks = memory // block_bytes
+    num_slots = _num_slots(config, memory, slot_bytes, most_slots) if slot_bytes else 0
+    memory -= num_slots * slot_bytes
+    num_blocks = memory // block_bytes if block_bytes else config.max_num_seqs * longest
     if num_blocks < 1:
         raise StartError(
             f"{memory} bytes for keys and values hold no block: one of {config.block_size} tokens "
@@ -67,7 +76,29 @@ def runner_limits(
             "the cache holds %d tokens, so max_model_len is %d and not %d; kv_cache_memory "
             "raises it", held, held, longest,
         )  # fmt: skip
-    return RunnerLimits(config.block_size, num_blocks, spec.vocab_size, min(longest, held))
+    limits = RunnerLimits(config.block_size, num_blocks, spec.vocab_size, min(longest, held))
+    return replace(limits, num_slots=num_slots)
+
+
+def _num_slots(config: EngineConfig, memory: int, slot_bytes: int, most: int) -> int:
+    """Of states, in a part of `memory`.  Raises StartError if no text could be computed."""
+    if config.num_speculative_tokens:
+        raise StartError(
+            f"num_speculative_tokens is {config.num_speculative_tokens}, but the model has layers "
+            "with a state, which a wrong guess would spoil; leave it out"
+        )
+    count = min(most, int(memory * SHARE_OF_SLOTS) // slot_bytes)
+    if count < LEAST_SLOTS:
+        raise StartError(
+            f"{memory} bytes hold no states: {LEAST_SLOTS} of {slot_bytes} bytes have to fit "
+            f"{SHARE_OF_SLOTS} of them; raise kv_cache_memory"
+        )
+    if (count - 1) // 2 < config.max_num_seqs:
+        log.warning(
+            "there is memory for %d states, so %d sequences run and not max_num_seqs=%d; "
+            "kv_cache_memory raises it", count, (count - 1) // 2, config.max_num_seqs,
+        )  # fmt: skip
+    return count
 
 
 def free_main_memory(root: Path = Path("/")) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.step import Features, Row, StateSlots, Step
 
 Indices = npt.NDArray[np.int64]
 
@@ -25,6 +25,7 @@ class RunnerLimits:
     vocab_size: int
     max_model_len: int
     adapters: Collection[int] = ()
+    num_slots: int = 0  # of states
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Span:
     length: int
     blocks: Indices
     adapter: int = 0
+    state: StateSlots | None = None
 
     @property
     def start(self) -> int:
@@ -55,6 +57,7 @@ class Layout:
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
     spans: tuple[Span, ...]
+    features: Features | None = None
 
 
 class LimitedRunner:
@@ -67,6 +70,7 @@ class LimitedRunner:
         self._limits = limits
         self.block_size = limits.block_size
         self.num_blocks = limits.num_blocks
+        self.num_slots = limits.num_slots
         self.vocab_size = limits.vocab_size
         self.max_model_len = limits.max_model_len
         self.adapters = limits.adapters
@@ -79,7 +83,8 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
     for index, row in enumerate(step.rows):
         end = begin + len(row.tokens)
         blocks = _checked_blocks(index, row, limits)
-        spans.append(Span(begin, end, row.start + len(row.tokens), blocks, row.adapter))
+        length = row.start + len(row.tokens)
+        spans.append(Span(begin, end, length, blocks, row.adapter, row.state))
         begin = end
     positions = _join(np.arange(span.start, span.length) for span in spans)
     token_ids = _join(np.asarray(row.tokens, np.int64) for row in step.rows)
@@ -94,6 +99,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             for span, row in zip(spans, step.rows, strict=True)
         ),
         tuple(spans),
+        step.features(),
     )
 
 
@@ -102,6 +108,18 @@ def check_copies(step: Step, num_blocks: int) -> None:
     for copy in step.copies:
         if not all(0 <= block < num_blocks for block in copy):
             raise ServingError(f"copy {copy} is out of the cache, which has {num_blocks} blocks")
+
+
+def fits_slots(row: Row, num_slots: int) -> bool:
+    """Whether `row` may be computed by a model with so many state slots."""
+    state = row.state
+    if state is None:
+        return row.start == 0
+    has_read = 0 <= state.read < num_slots if row.start else state.read == -1
+    has_snapshot = (state.snapshot, state.kept) == (-1, 0) or (
+        0 <= state.snapshot < num_slots and 0 < state.kept < len(row.tokens)
+    )
+    return has_read and 0 <= state.write < num_slots and has_snapshot
 
 
 def _checked_blocks(index: int, row: Row, limits: RunnerLimits) -> Indices:
@@ -118,6 +136,11 @@ def _checked_blocks(index: int, row: Row, limits: RunnerLimits) -> Indices:
     if row.adapter and row.adapter not in limits.adapters:
         have = ", ".join(map(str, sorted(limits.adapters))) or "none"
         raise ServingError(f"row {index} has adapter {row.adapter}, but this runtime has {have}")
+    if limits.num_slots and not fits_slots(row, limits.num_slots):
+        raise ServingError(
+            f"row {index} begins at {row.start} with state {row.state}, expected slots of "
+            f"0..{limits.num_slots - 1} to read and write"
+        )
     needed = -(-length // limits.block_size)
     if len(row.blocks) < needed:
         raise ServingError(

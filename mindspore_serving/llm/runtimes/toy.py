@@ -3,7 +3,8 @@
 The cache holds one integer per token.  The likeliest token is a function of all tokens up to it *as
 they are found through the row's block table*: (sum of (token + 1 + adapter * 1000003) *
 31**position, modulo 2**31 - 1) modulo the vocabulary.  A wrong table, a missing copy or a read of
-what was never written gives a wrong answer.
+what was never written gives a wrong answer.  With state slots, so does a wrong slot: the state is
+the sum.
 """
 
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, StateSlots, Step
 
 _PRIME = 2**31 - 1
 _FACTOR = 31
@@ -32,9 +33,14 @@ class ToyRunner(LimitedRunner):
         block_size: int = 4,
         vocab_size: int = 128,
         max_model_len: int = 256,
+        *,
+        num_slots: int = 0,
     ) -> None:
-        limits = RunnerLimits(block_size, num_blocks, vocab_size, max_model_len, ADAPTERS)
+        limits = RunnerLimits(
+            block_size, num_blocks, vocab_size, max_model_len, ADAPTERS, num_slots
+        )
         super().__init__(limits)
+        self._states = [-1] * num_slots
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
         factors[0] = 1
@@ -61,13 +67,27 @@ class ToyRunner(LimitedRunner):
         """Nothing is open."""
 
     def _likeliest(self, row: Row) -> list[int]:
-        if row.num_logits == 0:
+        if row.num_logits == 0 and row.state is None:
             return []
         end = row.start + len(row.tokens)
         found: npt.NDArray[np.int64] = self._cache[list(row.blocks)].reshape(-1)[:end]
-        totals = np.cumsum(found * self._factors[:end] % _PRIME) % _PRIME % self.vocab_size
-        tokens: list[int] = totals[end - row.num_logits :].tolist()
+        totals = np.cumsum(found * self._factors[:end] % _PRIME) % _PRIME
+        if row.state is not None:
+            totals = self._remembered(row, row.state, totals)
+        tokens: list[int] = (totals[end - row.num_logits :] % self.vocab_size).tolist()
         return tokens
+
+    def _remembered(
+        self, row: Row, state: StateSlots, totals: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """`totals` as far as they go on from the state that is read; writes what follows."""
+        before = int(totals[row.start - 1]) if row.start else 0
+        read = self._states[state.read] if row.start else 0
+        totals = (totals + read - before) % _PRIME
+        self._states[state.write] = int(totals[-1])
+        if state.snapshot >= 0:
+            self._states[state.snapshot] = int(totals[row.start + state.kept - 1])
+        return totals
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:

@@ -93,6 +93,8 @@ class AsyncEngine:
         steps: where it is written that a step runs, since when, and for which items.
     """
 
+    unready = ""  # it can always compute
+
     def __init__(
         self, opened: Opened, wake: Callable[[], None], steps: ItemLane | None = None
     ) -> None:
@@ -106,6 +108,8 @@ class AsyncEngine:
             self.card,
             opened.find_adapter,
             is_trusted=False,
+            pictures=opened.pictures,
+            tower=opened.tower,
         )
         self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
         self._open: dict[str, _Open] = {}

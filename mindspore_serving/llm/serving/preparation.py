@@ -1,6 +1,7 @@
 """Where requests are prepared: small ones on two threads, others in processes that can be killed.
 
-What a child gives back is completed on a third thread: small requests do not wait for it.
+What a child gives back is completed on a third thread, or with pictures, which are computed there,
+on a fourth: small requests do not wait for it.
 """
 
 import threading
@@ -21,9 +22,19 @@ from mindspore_serving.isolation.pool import Failure, Job, Pool, PoolLimits
 from mindspore_serving.llm.loader import Opened
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import Made, Prompt, Prompts, decode_work, encode_job
+from mindspore_serving.llm.processing.work import (
+    Made,
+    Prompt,
+    Prompts,
+    decode_work,
+    encode_job,
+    has_pictures,
+)
 
 THREADS = 2
+OF_PICTURES = (
+    "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
+)  # fmt: skip
 
 Read = Prompt | Prompts | Made | None
 Take = Callable[[Read], None]
@@ -50,6 +61,7 @@ class Preparation:
         self._fail = fail
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
         self._completing = ThreadPoolExecutor(1, "complete")  # builds grammars
+        self._seeing = ThreadPoolExecutor(1, "see")  # computes pictures
         self._lock = threading.Lock()
         self._jobs: dict[str, Job | None] = {}
         self._pool: Pool | None = None
@@ -57,7 +69,10 @@ class Preparation:
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
-            setup = msgspec.msgpack.encode(child.Setup(str(opened.directory.absolute()), card))
+            config = {name: getattr(opened.config, name) for name in OF_PICTURES}
+            setup = msgspec.msgpack.encode(
+                child.Setup(str(opened.directory.absolute()), card, config)
+            )
             server = ForkServer(child.MODULE, lambda: setup)
             server.start()
             self._pool = Pool(server, child.PREPARE, limits)
@@ -81,7 +96,7 @@ class Preparation:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-        for threads in (self._threads, self._completing):
+        for threads in (self._threads, self._completing, self._seeing):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _warm(self) -> None:
@@ -98,14 +113,16 @@ class Preparation:
             return
 
         context = copy_context()
+        threads = self._seeing if has_pictures(request) else self._completing
 
         def done(answer: bytes | Failure) -> None:
             end = partial(self._end, request_id, take, answer)
-            self._completing.submit(context.run, self._guarded, request_id, end)
+            threads.submit(context.run, self._guarded, request_id, end)
 
+        job = encode_job(request, log.request_id.get())
         with self._lock:
             if request_id in self._jobs:
-                self._jobs[request_id] = self._pool.submit(encode_job(request), done)
+                self._jobs[request_id] = self._pool.submit(job, done)
 
     def _end(self, request_id: str, take: Take, answer: bytes | Failure) -> None:
         if isinstance(answer, Failure):

@@ -6,9 +6,10 @@ Knows the fields that hold them, and no others.
 
 from typing import NamedTuple
 
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.wire.ms_instance import field_end, from_varint, head
-from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer
+from mindspore_serving.wire.v2.tensors import MAX_INPUTS
 
 _INPUT, _RAW_INPUT = 0x2A, 0x3A  # tags of ModelInferRequest: field << 3 | 2
 _CONTENTS = 0x2A  # of an input

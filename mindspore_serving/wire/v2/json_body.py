@@ -5,6 +5,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
@@ -20,7 +21,7 @@ from mindspore_serving.wire.v2.request import (
     make_request,
     region_of,
 )
-from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Buffer, Form, InputTensor
+from mindspore_serving.wire.v2.tensors import MAX_INPUTS, Form, InputTensor
 
 MAX_OBJECTS = 8 * MAX_INPUTS  # in a body: inputs, outputs, their parameters
 MAX_PART = 64 << 10  # bytes of a shape, or of parameters: in memory they take many times as much

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.errors import InvalidInputs, StageFailed
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
 from mindspore_serving.wire.v2.outputs import OutputTensor
-from mindspore_serving.wire.v2.tensors import Buffer, Form, InputTensor, TensorBody
+from mindspore_serving.wire.v2.tensors import Form, InputTensor, TensorBody
 
 Parameter: TypeAlias = str | int | float | bool
 Parameters: TypeAlias = Mapping[str, Any]

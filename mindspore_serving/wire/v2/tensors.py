@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, overload
 import msgspec
 import numpy as np
 
+from mindspore_serving.core.pieces import Buffer, Pieces, join
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -20,10 +21,9 @@ from mindspore_serving.wire.tensor import (
     MOST_CUT,
     MOST_PIECES,
 )
-from mindspore_serving.wire.v2.datatypes import BYTES, Datatype
+from mindspore_serving.wire.v2.datatypes import BY_NAME, BYTES, Datatype
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
-Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 MAX_INPUTS = 1024
 LENGTH = struct.Struct("<I")
@@ -110,7 +110,7 @@ class TensorBody:
         self.num_instances = _count_instances(inputs) if is_batched else 1
         self._cutters: list[Cutter] = []
 
-    def chunk(self, start: int, stop: int) -> bytes:
+    def chunk(self, start: int, stop: int) -> bytes | Pieces:
         """Instances `start` to `stop` for a worker.  Raises InvalidInputs for an input whose data
         are not those of its shape."""
         data = [tensor.data for tensor in self.inputs]
@@ -123,7 +123,7 @@ class TensorBody:
             for one, size in zip(self.inputs, map(len, data), strict=True)
         ]
         header = _encode(Header(stop - start, tuple(parts)))
-        return b"".join((LENGTH.pack(len(header)), header, *data))
+        return join((LENGTH.pack(len(header)), header, *data))
 
     @property
     def can_be_cut(self) -> bool:
@@ -131,7 +131,7 @@ class TensorBody:
         return self.num_instances > 1 and all(map(_can_be_cut, self.inputs))
 
 
-class Rows(Sequence[bytes]):
+class Rows(Sequence["bytes | Pieces"]):
     """A chunk for each instance of a body, made when it is asked for: a slice is one chunk."""
 
     def __init__(self, body: TensorBody) -> None:
@@ -141,10 +141,10 @@ class Rows(Sequence[bytes]):
         return self._body.num_instances
 
     @overload
-    def __getitem__(self, place: int) -> bytes: ...
+    def __getitem__(self, place: int) -> bytes | Pieces: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, place: int | slice) -> bytes | Sequence[bytes]:
+    def __getitem__(self, place: slice) -> "Sequence[bytes | Pieces]": ...
+    def __getitem__(self, place: int | slice) -> "bytes | Pieces | Sequence[bytes | Pieces]":
         if isinstance(place, slice):
             start, stop, _ = place.indices(len(self))
             return (self._body.chunk(start, stop),)
@@ -153,12 +153,12 @@ class Rows(Sequence[bytes]):
         return self._body.chunk(place, place + 1)
 
 
-def split(body: TensorBody) -> Sequence[bytes]:
+def split(body: TensorBody) -> "Sequence[bytes | Pieces]":
     """A chunk per instance, or one for all where that takes reading values."""
     return Rows(body) if body.can_be_cut else whole(body)
 
 
-def whole(body: TensorBody) -> tuple[bytes]:
+def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
     return (body.chunk(0, body.num_instances),)
 
 
@@ -175,6 +175,19 @@ def read_chunk(chunk: Buffer) -> tuple[Header, memoryview]:
     if sum(part.size for part in header.parts) != len(data):
         raise InvalidInputs("the chunk of tensors is not whole")
     return header, data
+
+
+def read_body(chunk: Buffer) -> TensorBody:
+    """The body whose instances are all in `chunk`, in views of it.  Raises InvalidInputs."""
+    header, data = read_chunk(chunk)
+    count, inputs, start = header.num_instances, [], 0
+    for part in header.parts:
+        shape = part.shape if count == 1 else (count, *part.shape)
+        content = data[start : start + part.size]
+        kind = BY_NAME[part.datatype]
+        inputs.append(InputTensor(part.name, kind, shape, part.form, content, part.content_type))
+        start += part.size
+    return TensorBody(inputs, is_batched=count > 1)
 
 
 # --------------------------------------------------------------------- instances

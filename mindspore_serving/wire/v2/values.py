@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.graph import Method
+from mindspore_serving.core.pieces import Buffer
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
@@ -18,7 +19,6 @@ from mindspore_serving.wire.v2 import datatypes
 from mindspore_serving.wire.v2.datatypes import BF16, BOOL, BYTES, Datatype
 from mindspore_serving.wire.v2.tensors import (
     LENGTH,
-    Buffer,
     InputTensor,
     Part,
     count_elements,

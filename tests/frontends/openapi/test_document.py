@@ -80,7 +80,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
 
 
 def _plain(route: BaseRoute) -> Any:
-    return getattr(route, "_route", route)
+    return getattr(route, "route", route)
 
 
 def _verbs(route: BaseRoute) -> set[str]:

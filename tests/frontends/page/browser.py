@@ -39,6 +39,12 @@ _OPTIONS = (
 # its server with it.
 _LATE_ICON = re.compile(r".*net::ERR_CONNECTION_REFUSED http://[^/]+/page/icon\.svg")
 
+_NAVIGATED = ("Inspected target navigated or closed", "Execution context was destroyed.")
+
+
+class Navigated(AssertionError):
+    """The page left for another while it was asked."""
+
 
 class Browser:
     """One page.  Ended with the `with` block."""
@@ -119,7 +125,13 @@ class Browser:
 
     def until(self, expression: str, seconds: float = PATIENCE) -> None:
         """Wait until `expression` is true, in JavaScript's sense."""
-        self._wait(lambda: self.evaluate(f"Boolean({expression})"), expression, seconds)
+        self._wait(lambda: self._is_true(expression), expression, seconds)
+
+    def _is_true(self, expression: str) -> bool:
+        try:
+            return bool(self.evaluate(f"Boolean({expression})"))
+        except Navigated:
+            return False
 
     def text(self, selector: str) -> str:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText"))
@@ -183,7 +195,10 @@ class Browser:
             return bool(found)
 
         self._wait(replied, method, PATIENCE)
-        assert "error" not in found[0], found[0]["error"]
+        error = found[0].get("error")
+        if error and error["message"] in _NAVIGATED:
+            raise Navigated(error)
+        assert error is None, error
         result: dict[str, Any] = found[0]["result"]
         return result
 

@@ -9,13 +9,10 @@ from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import ask, ended, finished, streamed
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.torch,
-    pytest.mark.skipif(
-        find_spec("axe_core_python") is None, reason="axe-core-python is not installed"
-    ),
-]
+needs_axe = pytest.mark.skipif(
+    find_spec("axe_core_python") is None, reason="axe-core-python is not installed"
+)
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, needs_axe]
 COMPLETIONS = "/v1/chat/completions"
 ANSWER = """# Title
 **bold** `code` [web](https://web.invalid/) $x$
@@ -35,6 +32,13 @@ axe.run(document, {resultTypes: ['violations'], runOnly: %s}).then((found) =>
 """
 
 
+def load_axe(page: Browser) -> None:
+    import axe_core_python
+
+    source = Path(axe_core_python.__file__).parent / "axe.min.js"
+    page.evaluate(f"{source.read_text()};0")
+
+
 def check(page: Browser, state: str) -> None:
     """All rules in light, and those of colours in dark."""
     size = page.evaluate("[innerWidth, innerHeight]")
@@ -50,12 +54,10 @@ def show(page: Browser, view: str) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(390, 780), (768, 1000), (1280, 800)])
 def test_axe_finds_nothing(browser: Browser, server: Talking, width: int, height: int) -> None:
-    import axe_core_python
-
     browser.look(width, height)
     browser.open(server.url)
     browser.until("document.body.dataset.chat === 'yes'")
-    browser.evaluate((Path(axe_core_python.__file__).parent / "axe.min.js").read_text() + ";0")
+    load_axe(browser)
     check(browser, "no conversation")
     answer = streamed({"reasoning_content": "hm"}, {"content": ANSWER})
     browser.answer(COMPLETIONS, 200, answer, "text/event-stream")

@@ -46,6 +46,10 @@ def test_a_server_with_keys_lets_in_who_types_one_into_the_browsers_own_dialog(
         browser.open(locked.url)
         browser.until("document.querySelector('.card') && document.body.dataset.chat === 'no'")
         assert browser.evaluate("document.getElementById('key-form').hidden")
+        # nobody may load and unload here
+        assert not browser.evaluate(
+            "document.querySelector('[href=\"#operate\"]').checkVisibility()"
+        )
 
 
 def test_where_there_is_no_language_model_calling_is_explained(

@@ -125,6 +125,26 @@ def test_arguments_are_given_out_as_they_come():
     assert parser.finish() == []
 
 
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("I look. <tool_ca", "I look."),
+        ("I look.\n<tool_call>", "I look."),
+        ('I look. <tool_call>\n{"name": "get_we', "I look."),
+        ("if a <", "if a <"),  # nobody can say what it would have been
+        ("if a < b", "if a < b"),
+    ],
+)
+def test_what_is_left_of_a_call_that_the_end_cuts_off_is_no_content(text, content):
+    for pieces in ([text], text):
+        parser = OutputParser("hermes", "", TOOLS)
+        deltas = [delta for piece in pieces for delta in parser.feed(piece)]
+        deltas += parser.finish(is_cut=True)
+        assert "".join(delta.text for delta in deltas) == content
+    if content != text:
+        assert read([text], "hermes")[1] == text  # where the model has ended by itself
+
+
 def test_content_is_given_out_as_it_comes():
     parser = OutputParser("hermes", "", TOOLS)
     assert parser.feed("Hello ") == [Content("Hello")]

@@ -26,11 +26,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         budget=st.integers(4, 12),
         caching=st.booleans(),
         max_num_seqs=st.integers(1, 4),
+        num_slots=st.sampled_from([0, 3, 8, 17]),
     )
-    def start(self, budget, caching, max_num_seqs):
+    def start(self, budget, caching, max_num_seqs, num_slots):
         self.scheduler, self.runner = make(
             NUM_BLOCKS,
             BLOCK_SIZE,
+            num_slots=num_slots,
             max_num_batched_tokens=budget,
             enable_prefix_caching=caching,
             max_num_seqs=max_num_seqs,
@@ -73,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.known.append((child, len(child.tokens)))
         self.scheduler.fork(parent, child)
 
-    @precondition(lambda self: self.unfinished())
+    @precondition(lambda self: self.unfinished() and self.scheduler.states is None)
     @rule(which=st.integers(0, 100), right=st.integers(0, 4), wrong=st.integers(0, 2))
     def guess(self, which, right, wrong):
         unfinished = self.unfinished()
@@ -131,10 +133,13 @@ TestScheduler.settings = settings(
 )
 
 
+@pytest.mark.parametrize("num_slots", [0, 17])
 @pytest.mark.parametrize("caching", [False, True])
-def test_a_crowd_with_a_tiny_cache_is_answered_right(caching):
+def test_a_crowd_with_a_tiny_cache_is_answered_right(caching, num_slots):
     rng = random.Random(7)
-    scheduler, runner = make(9, 4, max_num_batched_tokens=8, enable_prefix_caching=caching)
+    scheduler, runner = make(
+        9, 4, num_slots=num_slots, max_num_batched_tokens=8, enable_prefix_caching=caching
+    )
     crowd = []
     for arrival in range(150):
         prompt = [rng.randrange(2) for _ in range(rng.randint(1, 30))]

@@ -47,6 +47,7 @@ OF_ONE = {
     "hunyuan": {"rope_parameters.factor"},  # `alpha` decides
     **dict.fromkeys(("falcon", "falcon-alibi"), {"num_ln_in_parallel_attn", "num_kv_heads"}),
     "falcon-new": {"multi_query", "parallel_attn"},
+    "lfm2-biased": {"block_ffn_dim_multiplier", "block_multiple_of"},  # of what is not narrowed
     "bloom": {"pretraining_tp"},  # without `slow_but_exact`, which is the same sum
     "llama4": {"intermediate_size", "max_position_embeddings", "interleave_moe_layer_step",
                "no_rope_layer_interval", "attention_chunk_size"},  # lists, and the least limit

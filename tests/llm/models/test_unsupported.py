@@ -10,8 +10,7 @@ from mindspore_serving.llm.models import load_definition
     ("name", "says"),
     [
         ("NemotronHForCausalLM", "Mamba layers, .* near it are NemotronForCausalLM;"),
-        ("Qwen3NextForCausalLM", "linear attention, .* near it are Qwen3ForCausalLM and"),
-        ("Lfm2ForCausalLM", "short convolutions"),
+        ("KimiLinearForCausalLM", "linear attention"),
         ("Gemma3nForConditionalGeneration", "layers share keys .* near it are Gemma3For"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
         ("Qwen2_5_VLForConditionalGeneration", "for pictures or sounds"),

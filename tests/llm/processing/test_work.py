@@ -71,8 +71,8 @@ def test_long_texts_and_many_values_are_not_small(request_):
 
 def test_requests_and_what_was_read_of_them_travel_whole():
     request = Generate(**said("Hello"), grammar=Grammar("regex", "a+"), priority=3)
-    assert decode_job(encode_job(request)) == request
-    assert decode_job(encode_job(Tokenize(prompt="a"))) == Tokenize(prompt="a")
+    assert decode_job(encode_job(request, "an id é")) == (request, "an id é")
+    assert decode_job(encode_job(Tokenize(prompt="a"))) == (Tokenize(prompt="a"), "")
     params = SamplingParams(logit_bias={5: 1.5}, stop=["a"])
     answer_format = AnswerFormat([{"function": {"name": "look"}}], Grammar("lark", "x"), "hermes")
     prompt = Prompt("text", [1, 2], params, answer_format, [[3]])

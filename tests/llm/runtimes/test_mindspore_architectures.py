@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from tests.llm import checkpoints
@@ -48,3 +49,10 @@ def test_logits_and_greedy_tokens_are_the_references(root: Path, name: str) -> N
     error = relative_error(all_logits(runner, whole), checkpoints.logits(directory, whole))
     assert error < 1e-4
     runner.close()
+
+
+def test_states_beside_keys_and_values_are_refused(root: Path) -> None:
+    directory = checkpoints.build("lfm2", root)
+    config = EngineConfig(block_size=8, kv_cache_memory=2**21)
+    with pytest.raises(StartError, match="a state in place of keys .* the openvino or the torch"):
+        open_runner(directory, "mindspore", config)

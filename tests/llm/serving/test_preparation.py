@@ -7,6 +7,7 @@ import threading
 import msgspec
 import pytest
 
+from mindspore_serving import log
 from mindspore_serving.core.generation import SamplingParams
 from mindspore_serving.core.llm_messages import (
     Detokenize,
@@ -21,9 +22,18 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import SMALL, Made, Prompt, Prompts, encode_work
+from mindspore_serving.llm.processing.work import (
+    SMALL,
+    Made,
+    Prompt,
+    Prompts,
+    decode_work,
+    encode_job,
+    encode_work,
+)
 from mindspore_serving.llm.serving.preparation import Preparation
 from tests.e2e.harness import children, eventually
 from tests.llm import chatty
@@ -99,6 +109,20 @@ def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
     assert encode_work(read) == encode_work(preparing.processor.read(request_))
     prepared = preparing.processor.complete(request_, read)
     assert (prepared.options["grammar"] is None) == (request_.grammar is None)
+
+
+def test_what_a_child_logs_has_the_id_of_its_request(opened):
+    seen = []
+
+    class Broken:
+        def tokenize(self, request, outputs):
+            seen.append(log.request_id.get())
+            raise InvalidInputs("no")
+
+    job = encode_job(Tokenize(prompt="a"), "the-id")
+    with pytest.raises(InvalidInputs, match="no"):
+        decode_work(child._answer(Broken(), OutputProcessor(opened.tokenizer), job))
+    assert seen == ["the-id"]
 
 
 def test_what_is_small_and_known_needs_no_child(preparing):

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from mindspore_serving.core import pieces
 from mindspore_serving.core.graph import Method
 from mindspore_serving.wire import cutting, worker_codec
 from mindspore_serving.wire.v2.datatypes import BY_NAME, BY_NUMPY
@@ -36,7 +37,9 @@ def text_bytes(texts):
 def whole(body, method=METHOD):
     """The instances that a worker makes of all of `body`."""
     codec, chunks = cutting.whole("v2_raw", body)
-    return worker_codec(codec).decode([memoryview(chunk) for chunk in chunks], method, "s")
+    return worker_codec(codec).decode(
+        [memoryview(pieces.whole(chunk)) for chunk in chunks], method, "s"
+    )
 
 
 def in_pieces(body, size, method=METHOD):
@@ -44,7 +47,8 @@ def in_pieces(body, size, method=METHOD):
     codec, rows = cutting.split("v2_raw", body)
     found = []
     for start in range(0, len(rows), size):
-        found += worker_codec(codec).decode(rows[start : start + size], method, "s")
+        chunks = [pieces.whole(row) for row in rows[start : start + size]]
+        found += worker_codec(codec).decode(chunks, method, "s")
     return found
 
 

@@ -14,6 +14,7 @@ export function make(tag, className = "", text = "") {
 const ICONS = {
   auto: "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16M12 4v16M12 8l5-2.5M12 12l8-1M12 16l7.5-1",
   check: "M5 13l4 4L19 7",
+  clip: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.3 3.3 0 0 1 4.7 4.7L9.3 17a1.7 1.7 0 0 1-2.4-2.4L14 7.5",
   close: "M6 6l12 12M18 6L6 18",
   columns: "M4 5h16v14H4zM12 5v14",
   copy: "M9 9h11v11H9zM15 9V4H4v11h5",

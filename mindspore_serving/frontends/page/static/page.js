@@ -5,6 +5,7 @@ import { CallView } from "./call/call_view.js";
 import { Chat } from "./chat/chat.js";
 import { showFrame } from "./frame.js";
 import { LiveView } from "./live/live_view.js";
+import { OperateView } from "./operate/operate_view.js";
 import { t } from "./texts.js";
 import { Views } from "./views.js";
 
@@ -14,10 +15,18 @@ showFrame();
 const views = new Views();
 const chat = await Chat.open();
 const calls = new CallView();
-const live = new LiveView(async (servables) => {
-  calls.show(servables);
-  views.offerChat(await chat.refreshModels(servables));
+const operation = new OperateView();
+const live = new LiveView({
+  changed: async (servables) => {
+    calls.show(servables);
+    views.offerChat(await chat.refreshModels(servables));
+  },
+  seen: ({ servables, operator }) => {
+    views.offerOperation(operator === true);
+    operation.show(servables);
+  },
 });
+addEventListener("hashchange", () => live.look());
 
 onLocked((wasGiven) => {
   find("key-error").textContent = wasGiven ? t("key.refused") : "";

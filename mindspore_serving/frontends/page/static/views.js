@@ -17,11 +17,19 @@ export class Views {
     this.#show();
   }
 
+  // Whether who looks may operate the server; else that view is not there.
+  offerOperation(isThere) {
+    if (isThere === (document.body.dataset.operator === "yes")) return;
+    document.body.dataset.operator = isThere ? "yes" : "no";
+    this.#show();
+  }
+
   #show() {
+    const { chat, operator, view } = document.body.dataset;
     const asked = location.hash.slice(1);
-    if (asked && !NAMES.includes(asked) && document.body.dataset.view) return; // a place in a view
-    const canBe = NAMES.includes(asked) && !(asked === "chat" && document.body.dataset.chat === "no");
-    const shown = canBe ? asked : this.#first;
+    if (asked && !NAMES.includes(asked) && view) return; // a place in a view
+    const isMissing = { chat: chat === "no", operate: operator !== "yes" };
+    const shown = NAMES.includes(asked) && !isMissing[asked] ? asked : this.#first;
     document.body.dataset.view = shown;
     for (const link of document.querySelectorAll("#views a")) {
       if (link.hash === `#${shown}`) link.setAttribute("aria-current", "page");

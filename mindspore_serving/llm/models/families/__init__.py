@@ -3,6 +3,13 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mixtures
+from mindspore_serving.llm.models.families import gpt, llama, mixtures, pictures, states
 
-FAMILIES: dict[str, Architecture] = {**llama.ROWS, **gpt.ROWS, **mixtures.ROWS}
+FAMILIES: dict[str, Architecture] = {
+    **llama.ROWS,
+    **gpt.ROWS,
+    **mixtures.ROWS,
+    **pictures.ROWS,
+    **states.ROWS,
+    **pictures.ROWS,
+}

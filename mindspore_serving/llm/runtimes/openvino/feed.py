@@ -15,14 +15,21 @@ import numpy.typing as npt
 import openvino as ov
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.runtimes.layout import RunnerLimits, check_copies, lay_out
+from mindspore_serving.llm.runtimes.layout import (
+    RunnerLimits,
+    check_copies,
+    fits_slots,
+    lay_out,
+)
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
+from mindspore_serving.llm.step import Features, Row, Step
 
 Ints = npt.NDArray[np.int32]
 Sizes = tuple[int, int, int, int]  # tokens, rows, room for block numbers, logits
 
 MAX_KEPT = 256
+FEATURES = ("features", "places")
 LEAST_ROOM = 64  # room for block numbers is a power of two, so that few sizes occur
 
 
@@ -43,10 +50,15 @@ class Buffers:
             "block_indices": (room,),
             "block_indices_begins": (rows + 1,),
             "max_context_len": (),
+            "state_slots": (SLOTS_PER_ROW * rows,),
+            "state_begins": (rows + 1,),
+            "state_past": (rows,),
+            "state_intervals": (rows,),
             TOKENS: (tokens, 1),
             ROWS: (logits, 1),
         }
         arrays = {name: np.zeros(shape, np.int32) for name, shape in shapes.items()}
+        arrays["state_begins"][:] = np.arange(rows + 1) * SLOTS_PER_ROW
         tensors = {name: ov.Tensor(array, shared_memory=True) for name, array in arrays.items()}
         return cls(arrays, tensors)
 
@@ -56,8 +68,11 @@ class Feed:
 
     def __init__(self, request: Any, names: Sequence[str], limits: RunnerLimits) -> None:
         self.request = request
-        self._names = names
+        self._names = [name for name in names if name not in FEATURES]
+        self._takes_features = len(self._names) < len(names)
+        self._has_features = True  # from before, until it is set to none
         self._is_adapted = TOKENS in names
+        self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
         self._current: Buffers | None = None
@@ -73,6 +88,8 @@ class Feed:
         if not rows or not all(map(_is_shaped, rows, lengths, ends, counts)):
             self._refuse(step)
         if any(adapters) and not all(one in limits.adapters for one in adapters if one):
+            self._refuse(step)
+        if self._has_states and not all(fits_slots(row, limits.num_slots) for row in rows):
             self._refuse(step)
         logits = [row.num_logits for row in rows]
         room = max(LEAST_ROOM, 1 << (sum(counts) - 1).bit_length())
@@ -94,7 +111,11 @@ class Feed:
         if self._is_adapted:
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
             arrays[ROWS][:, 0] = np.repeat(adapters, logits)
+        if self._has_states:
+            fill(arrays, rows, limits.num_slots)
         self._hand_over(buffers)
+        if self._takes_features:
+            self._hand_over_features(step.features())
 
     def _are_in_range(self, tokens: Ints, blocks: Ints, ends: Sequence[int]) -> bool:
         """One comparison for both ends of each range: a negative number is a large unsigned."""
@@ -123,6 +144,18 @@ class Feed:
             for name in self._names:
                 self.request.set_tensor(name, buffers.tensors[name])
             self._current = buffers
+
+    def _hand_over_features(self, features: Features | None) -> None:
+        if features is None and not self._has_features:
+            return
+        self._has_features = features is not None
+        width = self.request.get_compiled_model().input("features").get_partial_shape()[1]
+        vectors = np.zeros((0, width.get_length()), np.float32)
+        places = np.zeros(0, np.int32)
+        if features is not None:
+            vectors, places = features.vectors, features.places.astype(np.int32)
+        for name, array in zip(FEATURES, (vectors, places), strict=True):
+            self.request.set_tensor(name, ov.Tensor(array))  # a copy
 
 
 def _is_shaped(row: Row, length: int, end: int, count: int) -> bool:

@@ -48,12 +48,14 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     capabilities,
     options_from,
 )
+from mindspore_serving.llm.runtimes.openvino.states import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 T = TypeVar("T")
 
 MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
+MORE_SLOTS = 2  # of states: see `states.fill`
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
 
@@ -74,10 +76,13 @@ def open_runner(
     options = options_from(config, capabilities())
     checkpoint = open_arranged(directory)
     spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
+    if spec.state:
+        check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters)
+    num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
+    ops = OpenVINOOps(weights, adapts=config.has_adapters, num_features=num_features)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
@@ -169,7 +174,9 @@ class OpenVINORunner:
         self._requests: list[Any] = [compiled.create_infer_request()]
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
-        self._names = [name for name in ports if "_cache." not in name and "lora." not in name]
+        self._states = [_Cache(port) for name, port in ports.items() if "_state." in name]
+        kept = ("_cache.", "_state.", "lora.")
+        self._names = [name for name in ports if not any(part in name for part in kept)]
         self._feeds: list[Feed] = []
         self._loaded: LoadedAdapters | None = None
         if base is not None:
@@ -221,15 +228,18 @@ class OpenVINORunner:
 
     def close(self) -> None:
         self._feeds, self._requests = [], []
-        self._caches = []
+        self._caches, self._states = [], []
         self._kept = []
         self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
         self.num_blocks = limits.num_blocks
         self.max_model_len = limits.max_model_len
+        self.num_slots = limits.num_slots
         for cache in self._caches:
             cache.allocate(self._requests, limits.num_blocks)
+        for state in self._states:
+            state.allocate(self._requests, limits.num_slots + MORE_SLOTS)
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
@@ -266,7 +276,7 @@ def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
 
 
 class _Cache:
-    """One layer's keys or values: an array that the request reads and writes."""
+    """One layer's keys or values, or state: an array that the request reads and writes."""
 
     def __init__(self, port: Any) -> None:
         self._name = port.get_any_name()

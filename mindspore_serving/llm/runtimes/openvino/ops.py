@@ -15,13 +15,14 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import (
     AttentionSpec,
     Clamp,
+    DeltaRule,
     Expert,
     Inputs,
     Ops,
     Routing,
     Weight,
 )
-from mindspore_serving.llm.runtimes.openvino import heads
+from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
@@ -36,6 +37,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     i64,
     name_of,
     named,
+    reshaped,
     sliced,
     swish,
 )
@@ -46,13 +48,18 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 
 class OpenVINOOps(Ops):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
-    adapters (`lora`) wherever there can be a change."""
+    adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
+    numbers in place of embeddings."""
 
-    def __init__(self, weights: Weights, *, adapts: bool = False) -> None:
+    def __init__(self, weights: Weights, *, adapts: bool = False, num_features: int = 0) -> None:
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
+        if num_features:
+            vectors["places"] = self._parameter("places")
+            shape = ov.PartialShape([-1, num_features])
+            vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
         self.inputs = Inputs(**vectors)
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
@@ -84,6 +91,9 @@ class OpenVINOOps(Ops):
         if self.ports is not None:
             y = self.ports.add_rows(y, ids, table, self._weights.shape(table))
         return named(y, table)
+
+    def with_rows(self, x: Node, places: Node, rows: Node) -> Node:
+        return opset.scatter_update(x, places, rows, i32(0))
 
     def logits(self, x: Node, head: Weight, bias: Weight | None = None) -> Node:
         return self._product(x, head, bias, of_rows=True)
@@ -164,6 +174,25 @@ class OpenVINOOps(Ops):
         cache = (self._cache(f"key_cache.{layer}"), self._cache(f"value_cache.{layer}"))
         sinks = self._vector(spec.sinks, spec.num_heads) if spec.sinks else None
         return paged_attention((q, k, v), cache, spec, step=self._step, sinks=sinks)
+
+    def convolution(self, layer: int, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        shape = self._weights.shape(weight)
+        if len(shape) != 3 or shape[:2] != (features(x), 1):
+            raise StartError(f"tensor {weight!r} is {list(shape)}, expected [{features(x)}, 1, *]")
+        none = opset.constant(np.zeros(0, np.float32))
+        added = none if bias is None else reshaped(self._vector(bias, features(x)), -1)
+        kernel = reshaped(self._weights.vector(weight), *shape)
+        table = self._state(f"convolution_state.{layer}", (features(x), shape[2]))
+        return named(states.convolution(x, table, (kernel, added), self._state_step()), weight)
+
+    def delta_rule(
+        self, layer: int, qkv: tuple[Node, Node, Node], alpha: Node, beta: Node, rule: DeltaRule
+    ) -> Node:
+        heads = rule.value_heads
+        rate, bias = (self._vector(name, heads) for name in (rule.a_log, rule.dt_bias))
+        parts = (*qkv, states.decay(alpha, rate, bias), opset.sigmoid(beta))
+        table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
+        return states.delta_rule(parts, table, rule, self._state_step())
 
     def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
         y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
@@ -246,6 +275,16 @@ class OpenVINOOps(Ops):
     def _cache(self, name: str) -> Node:
         """The plugin fills in type and shape when it compiles the graph."""
         return self._add(name, Parameter(ov.Type.dynamic, ov.PartialShape([-1] * 4)))
+
+    def _state(self, name: str, shape: tuple[int, ...]) -> Node:
+        return self._add(name, Parameter(ov.Type.f32, ov.PartialShape([-1, *shape])))
+
+    def _state_step(self) -> dict[str, Node]:
+        """With the inputs that only models with a state have."""
+        for name in states.STATE_INPUTS:
+            if name not in self._step:
+                self._step[name] = self._parameter(name)
+        return self._step
 
     def _add(self, name: str, parameter: Node) -> Node:
         parameter.output(0).get_tensor().set_names({name})

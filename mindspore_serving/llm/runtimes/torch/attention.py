@@ -6,7 +6,7 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -169,20 +169,21 @@ class Gathered:
 
 
 class PagedCache:
-    """Keys and values of every layer, [num_blocks, block_size, kv_heads, head_dim] each."""
+    """Keys and values of `layers`, [num_blocks, block_size, kv_heads, head_dim] each."""
 
     def __init__(
-        self, shape: tuple[int, int, int, int], num_layers: int, *, dtype: torch.dtype, device: str
-    ) -> None:
+        self, shape: tuple[int, int, int, int], layers: Iterable[int], *, dtype: torch.dtype,
+        device: str,
+    ) -> None:  # fmt: skip
         def empty() -> torch.Tensor:
             # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.layers = [(empty(), empty()) for _ in range(num_layers)]
+        self.layers = {layer: (empty(), empty()) for layer in layers}
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Blocks `source` to `target`, all read before any is written."""
-        for keys, values in self.layers:
+        for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
 

@@ -164,6 +164,9 @@ def _warm_up(
     if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")
         return
+    if model.spec.state:
+        log.warning("no CUDA graphs: where states are read and written is decided between them")
+        return
     try:
         runner.use_graphs(CudaCapture(model.device), config.max_num_seqs)
     except RuntimeError as error:

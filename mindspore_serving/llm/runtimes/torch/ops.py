@@ -10,12 +10,21 @@ import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Ops, Routing
+from mindspore_serving.llm.models.ops import (
+    AttentionSpec,
+    Clamp,
+    DeltaRule,
+    Expert,
+    Ops,
+    Routing,
+)
 from mindspore_serving.llm.runtimes.torch.attention import Attention, PagedCache
 from mindspore_serving.llm.runtimes.torch.experts import expert, route
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen
+from mindspore_serving.llm.runtimes.torch.states import Piece, StateCache, convolved, delta_rule
 
 Tensor: TypeAlias = torch.Tensor
+Caches: TypeAlias = tuple[PagedCache, StateCache]
 STORED = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -67,16 +76,17 @@ class Pass:
     slots: Tensor  # [T]
     attention: Attention
     adapters: tuple[Chosen, ...] = ()
+    pieces: Sequence[Piece] = ()
 
 
 class TorchOps(Ops):
     """`Ops`.  A tensor is a torch.Tensor, a weight is one on the device."""
 
     def __init__(
-        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, adapters: Adapters
+        self, weights: Weights, caches: Caches, dtype: torch.dtype, adapters: Adapters
     ) -> None:
         self._weights = weights
-        self._cache = cache
+        self._cache, self._states = caches
         self._adapters = adapters
         self._dtype = dtype
         self._frequencies: dict[tuple[float, ...], Tensor] = {}
@@ -103,6 +113,9 @@ class TorchOps(Ops):
         if self._is_adapted:
             self._adapters.add_rows(self._chosen, table, ids, y)
         return y
+
+    def with_rows(self, x: Tensor, places: Tensor, rows: Tensor) -> Tensor:
+        return x.index_copy(0, places, rows.to(x.dtype))
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         y = functional.linear(x, weight, bias)
@@ -189,6 +202,26 @@ class TorchOps(Ops):
         self._cache.write(layer, self._pass.slots, k.view(shape), v.view(shape))
         sinks = self._weights[spec.sinks] if spec.sinks else None
         return self._pass.attention.attend(*self._cache.layers[layer], q, spec, sinks)
+
+    def convolution(
+        self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        if self._pass is None:
+            raise RuntimeError("a convolution outside of a pass: begin() comes first")
+        y = convolved(x, self._states.layers[layer][0], weight, self._pass.pieces)
+        return y if bias is None else y + bias
+
+    def delta_rule(
+        self, layer: int, qkv: tuple[Tensor, Tensor, Tensor], alpha: Tensor, beta: Tensor,
+        rule: DeltaRule,
+    ) -> Tensor:  # fmt: skip
+        if self._pass is None:
+            raise RuntimeError("a delta rule outside of a pass: begin() comes first")
+        rate = self._weights[rule.a_log].float().exp()
+        decay = -rate * functional.softplus(alpha.float() + self._weights[rule.dt_bias].float())
+        parts = (*qkv, decay, beta.float().sigmoid())
+        table = self._states.layers[layer][1]
+        return delta_rule(parts, table, rule, self._pass.pieces).to(alpha.dtype)
 
     def silu(self, x: Tensor) -> Tensor:
         return functional.silu(x)

@@ -7,9 +7,8 @@ import torch
 
 from mindspore_serving.llm.parallel.group import PART_BYTES, Group
 from mindspore_serving.llm.parallel.shards import Shard
-from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Tensor, TorchOps, Weights
 
 
 class Exchange:
@@ -41,9 +40,9 @@ class RankOps(TorchOps):
     """`Ops` of one rank of `group`.  Embedding and head have its rows of the vocabulary."""
 
     def __init__(
-        self, weights: Weights, cache: PagedCache, dtype: torch.dtype, group: Group, vocab_size: int
+        self, weights: Weights, caches: Caches, dtype: torch.dtype, group: Group, vocab_size: int
     ) -> None:
-        super().__init__(weights, cache, dtype, Adapters())
+        super().__init__(weights, caches, dtype, Adapters())
         self._exchange = Exchange(group)
         self._is_first = group.rank == 0
         shards = [Shard(rank, group.size) for rank in range(group.size)]

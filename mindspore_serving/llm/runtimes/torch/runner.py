@@ -39,8 +39,9 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     batch_sizes,
 )
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Pass, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps, Weights
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
+from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
@@ -99,10 +100,10 @@ class TorchModel:
     device: str
     group: Group | None = None  # of ranks, of which this is the part of one
 
-    def ops(self, cache: PagedCache) -> TorchOps:
+    def ops(self, caches: Caches) -> TorchOps:
         if self.group is None:
-            return TorchOps(self.weights, cache, self.dtype, self.adapters)
-        return RankOps(self.weights, cache, self.dtype, self.group, self.spec.vocab_size)
+            return TorchOps(self.weights, caches, self.dtype, self.adapters)
+        return RankOps(self.weights, caches, self.dtype, self.group, self.spec.vocab_size)
 
 
 class TorchRunner(LimitedRunner):
@@ -124,8 +125,10 @@ class TorchRunner(LimitedRunner):
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
         self._path = path or GatherPath(limits.block_size)
-        self._cache = PagedCache(shape, spec.num_layers, dtype=model.kv_dtype, device=model.device)
-        self._ops: TorchOps | None = model.ops(self._cache)
+        layers = spec.attention_layers
+        self._cache = PagedCache(shape, layers, dtype=model.kv_dtype, device=model.device)
+        self._states = StateCache(spec.state, limits.num_slots, model.device)
+        self._ops: TorchOps | None = model.ops((self._cache, self._states))
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
@@ -178,6 +181,7 @@ class TorchRunner(LimitedRunner):
         self._ops = None
         self._graphs = None
         self._cache.layers.clear()
+        self._states.layers.clear()
         self._model.weights.clear()
         self._model.adapters.clear()
         if self._model.device != "cpu":
@@ -219,8 +223,17 @@ class TorchRunner(LimitedRunner):
         )
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
-        ops.begin(Pass(slots, plan.attention(planned), chosen))
-        return self._decode(ops, Inputs(token_ids, positions, rows))
+        pieces = pieces_of(layout) if self._model.spec.state else ()
+        ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
+        return self._decode(ops, Inputs(token_ids, positions, rows, *self._features(layout)))
+
+    def _features(self, layout: Layout) -> tuple[torch.Tensor, ...]:
+        """The vectors and places of `Inputs`; none if there are none."""
+        features, device = layout.features, self._model.device
+        if features is None:
+            return ()
+        vectors = torch.as_tensor(features.vectors, device=device)
+        return vectors, torch.as_tensor(features.places, device=device)
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""

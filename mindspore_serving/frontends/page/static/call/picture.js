@@ -1,7 +1,6 @@
-// Pictures in an answer: files, and numbers that are one.  Drawn on a canvas, as the page may load no
-// picture by its address.
+// Pictures in an answer: files, and numbers that are one.
 
-import { make } from "../make.js";
+import { drawing, drawn, toBlob } from "../canvas.js";
 import { t } from "../texts.js";
 
 const LEAST = 8; // pixels a side, below which numbers are shown as numbers
@@ -10,20 +9,9 @@ const STARTS = { png: "iVBORw0KGgo", jpeg: "/9j/", gif: "R0lGOD", webp: "UklGR" 
 // An element for a value that is a picture, null for others.
 export function picture(value) {
   const kind = Object.keys(STARTS).find((one) => value?.b64?.startsWith?.(STARTS[one]));
-  if (kind) return fromFile(value.b64, kind);
+  if (kind) return drawn(toBlob(value.b64, `image/${kind}`), t("picture"));
   const size = sizeOf(value);
   return size && fromNumbers(value, ...size);
-}
-
-function fromFile(b64, kind) {
-  const canvas = drawing();
-  const bytes = Uint8Array.from(atob(b64), (one) => one.charCodeAt(0));
-  createImageBitmap(new Blob([bytes], { type: `image/${kind}` })).then((image) => {
-    canvas.width = image.width;
-    canvas.height = image.height;
-    canvas.getContext("2d").drawImage(image, 0, 0);
-  }, () => canvas.replaceWith(t("picture.broken")));
-  return canvas;
 }
 
 // Height and width of rows of numbers, or of rows of pixels of 1 or 3 numbers.
@@ -37,7 +25,7 @@ function sizeOf(value) {
 
 // Dark for the least number and light for the greatest.
 function fromNumbers(value, height, width) {
-  const canvas = drawing();
+  const canvas = drawing(t("picture"));
   canvas.width = width;
   canvas.height = height;
   const pixels = value.flat().map((one) => (typeof one === "number" ? [one] : one));
@@ -51,12 +39,5 @@ function fromNumbers(value, height, width) {
     image.data[4 * at + 3] = 255;
   });
   canvas.getContext("2d").putImageData(image, 0, 0);
-  return canvas;
-}
-
-function drawing() {
-  const canvas = make("canvas", "picture");
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", t("picture"));
   return canvas;
 }

@@ -1,5 +1,7 @@
 // Conversations to a file, and back from one that may hold anything.  Pure.
 
+import { isImageUrl } from "./kept_images.js";
+
 const KIND = "mindspore-serving-conversations";
 const VERSION = 1;
 const ROLES = ["user", "assistant", "tool"];
@@ -37,10 +39,19 @@ function message(given) {
   if (!ROLES.includes(given?.role)) throw new Error(`role is ${JSON.stringify(given?.role)}, expected ${ROLES.join(", ")}`);
   const made = { role: given.role, content: string(given.content, "content") };
   for (const name of TEXTS) if (given[name] !== undefined) made[name] = string(given[name], name);
+  if (given.images) made.images = list(given.images, "images").map(image);
   if (given.calls) made.calls = list(given.calls, "calls").map(call);
   if (given.tokens) made.tokens = list(given.tokens, "tokens").map(token);
   for (const name of ["usage", "times"]) if (given[name]) made[name] = numbers(given[name]);
   return made;
+}
+
+// One without a url was dropped before it was written.
+function image(given) {
+  const made = { name: string(given?.name, "name") };
+  if (given.url === undefined) return made;
+  if (!isImageUrl(string(given.url, "url"))) throw new Error(`url is ${given.url.slice(0, 40)}, expected a data URI of a picture`);
+  return { ...made, url: given.url };
 }
 
 function call(given) {

@@ -5,6 +5,7 @@ import { keep, recall } from "../kept.js";
 import { t } from "../texts.js";
 import { Composer } from "./composer.js";
 import { ask, start, touch } from "./conversation.js";
+import { dropImages } from "./kept_images.js";
 import { LaneView } from "./lane.js";
 import { ConversationList } from "./list.js";
 import { Unusable } from "./request.js";
@@ -28,7 +29,7 @@ export class Chat {
     const chat = new Chat();
     chat.#list = new ConversationList(await chat.#store.open(), {
       open: (one) => chat.#show(one),
-      save: (one) => chat.#store.put(one),
+      save: (one) => chat.#put(one),
       forget: (one) => chat.#forget(one),
       start: () => chat.#restart(),
     });
@@ -39,7 +40,9 @@ export class Chat {
 
   constructor() {
     this.#composer = new Composer({
-      send: (text) => this.#send(text),
+      send: (text, images) => this.#send(text, images),
+      refuse: () => this.#refuse(),
+      fail: (text) => this.#lanes[0].fail(text ? new Error(text) : null),
       stop: () => this.#stop(),
       again: () => document.querySelector(".message.user:nth-last-child(-n+2) .actions .edit")?.click(),
     });
@@ -69,28 +72,42 @@ export class Chat {
       this.#conversation.lanes[0].model = "";
     }
     for (const lane of this.#lanes) lane.setModels(this.#models);
+    this.#offerImages();
     find("compare").hidden = this.#conversation.lanes.length > 1;
     return this.#models.length > 0;
   }
 
-  async #send(text) {
+  // Why no picture can be sent, "" if one can.
+  #refuse() {
+    const names = this.#lanes.filter((one) => !one.takesImages).map((one) => one.model);
+    return names.length ? t("image.unsupported", { model: names.join(", ") }) : "";
+  }
+
+  #offerImages() {
+    this.#composer.takesImages = this.#refuse() === "";
+  }
+
+  async #send(text, images) {
     const conversation = this.#conversation;
     this.#composer.text = "";
-    ask(conversation, text);
+    this.#composer.images = [];
+    ask(conversation, text, images);
     const answered = await Promise.all(this.#lanes.map((one) => one.answer()));
-    if (!answered.some(Boolean)) this.#takeBack(conversation, text);
+    if (!answered.some(Boolean)) this.#takeBack(conversation, text, images);
     if (conversation === this.#conversation && !document.activeElement.matches("input, textarea")) this.#composer.focus();
   }
 
   // A question that nobody has answered is where it was typed again, and not part of what was said.
-  #takeBack(conversation, text) {
+  #takeBack(conversation, text, images) {
     for (const lane of conversation.lanes) lane.messages.pop();
     touch(conversation);
-    if (conversation.lanes[0].messages.length) this.#store.put(conversation);
+    if (conversation.lanes[0].messages.length) this.#put(conversation);
     else this.#forgetEmpty(conversation);
     if (conversation !== this.#conversation) return;
     for (const lane of this.#lanes) lane.render();
-    this.#composer.text ||= text;
+    if (this.#composer.text || this.#composer.images.length) return; // something else was begun
+    this.#composer.text = text;
+    this.#composer.images = images;
   }
 
   #forgetEmpty(conversation) {
@@ -109,6 +126,7 @@ export class Chat {
     const isTwo = conversation.lanes.length > 1;
     this.#lanes = conversation.lanes.map((data) => this.#lane(conversation, data));
     for (const lane of this.#lanes) lane.setModels(this.#models);
+    this.#offerImages();
     find("lanes").replaceChildren(...this.#lanes.map((one) => one.element));
     for (const lane of this.#lanes) lane.render(); // now that it has a size, to its end
     find("compare").hidden = isTwo;
@@ -140,16 +158,28 @@ export class Chat {
 
   #changed(conversation) {
     keep("model", conversation.lanes[0].model);
+    this.#offerImages();
     if (!this.#list.all.includes(conversation) && !conversation.lanes[0].messages.length) return;
-    touch(conversation);
-    this.#list.keep(conversation);
-    this.#store.put(conversation);
+    this.#save(conversation);
   }
 
-  #save() {
-    touch(this.#conversation);
-    this.#list.keep(this.#conversation);
-    this.#store.put(this.#conversation);
+  #save(conversation = this.#conversation) {
+    touch(conversation);
+    this.#list.keep(conversation);
+    this.#put(conversation);
+  }
+
+  // Browsers have room for some pictures: the oldest ones leave first.
+  async #put(conversation) {
+    const smaller = dropImages(this.#list.all);
+    try {
+      for (const one of new Set([conversation, ...smaller])) await this.#store.put(one);
+    } catch (error) {
+      return this.#list.say(t("not.stored", { title: conversation.title, reason: error.message }), true);
+    }
+    if (!smaller.length) return;
+    if (smaller.includes(this.#conversation)) for (const lane of this.#lanes) lane.render();
+    this.#list.say(t("images.dropped", { titles: smaller.map((one) => one.title || t("untitled")).join(", ") }), false);
   }
 
   #explain(error) {

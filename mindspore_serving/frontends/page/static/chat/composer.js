@@ -1,17 +1,25 @@
-// Where people type, and send or stop.
+// Where people type, with pictures or without, and send or stop.
+
+import { Attachments } from "./attachments.js";
 
 const MOST = 220; // pixels of height
 const find = (id) => document.getElementById(id);
 
 export class Composer {
   #area = find("text");
+  #attachments;
 
-  // Of `acts`, `send(text)` is called for what was typed, `stop()` to end the answer, and
-  // `again()` when somebody presses Up where nothing is typed.
+  // Of `acts`, `send(text, images)` is called for what was typed, `stop()` to end the answer, and
+  // `again()` when somebody presses Up where nothing is typed; `refuse()` and `fail(text)` as for
+  // Attachments.
   constructor(acts) {
+    this.#attachments = new Attachments(acts);
     const send = () => {
       const text = this.#area.value.trim();
-      if (text && !find("send").hidden) acts.send(text);
+      if (find("send").hidden || !(text || this.images.length)) return;
+      const refusal = this.images.length ? acts.refuse() : "";
+      if (refusal) acts.fail(refusal);
+      else acts.send(text, this.images);
     };
     find("ask").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -35,6 +43,19 @@ export class Composer {
   set text(value) {
     this.#area.value = value;
     this.#fit();
+  }
+
+  get images() {
+    return this.#attachments.all;
+  }
+
+  set images(value) {
+    this.#attachments.all = value;
+  }
+
+  // Whether pictures can be sent.
+  set takesImages(value) {
+    find("attach").hidden = !value;
   }
 
   set isBusy(value) {

@@ -2,6 +2,7 @@
 //
 // A conversation is {id, title, isNamed, changed, lanes}: a lane for each model that answers, one or
 // two.  A lane is {model, messages}.  A message is {role, content} and, by its role:
+//   user:      images [{name, url}]
 //   assistant: model, reasoning, calls [{id, name, arguments}], tokens [{text, logprob, others}],
 //              mark ("", "stopped" or "length"), error, usage, times {wait, took, pieces}
 //   tool:      callId, name
@@ -13,8 +14,9 @@ export function start(model, now = Date.now()) {
   return { id, title: "", isNamed: false, changed: now, lanes: [{ model, messages: [] }] };
 }
 
-export function ask(conversation, content) {
-  for (const lane of conversation.lanes) lane.messages.push({ role: "user", content });
+export function ask(conversation, content, images = []) {
+  const more = images.length ? { images } : {};
+  for (const lane of conversation.lanes) lane.messages.push({ role: "user", content, ...more });
   touch(conversation);
 }
 
@@ -39,9 +41,9 @@ export function rewind(lane, index) {
   return lane.messages.splice(end + 1);
 }
 
-// Ask the question at `index` in other words.
+// Ask the question at `index` in other words, about the same pictures.
 export function edit(lane, index, content) {
-  lane.messages.splice(index, lane.messages.length, { role: "user", content });
+  lane.messages.splice(index, lane.messages.length, { ...lane.messages[index], content });
 }
 
 // Delete a message, and with a question or a call its answers.

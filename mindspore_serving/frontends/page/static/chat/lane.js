@@ -47,7 +47,19 @@ export class LaneView {
     return this.#running !== null;
   }
 
-  // `models` are those that can talk: {id, max_model_len}.
+  get model() {
+    return this.#data.model;
+  }
+
+  get takesImages() {
+    return this.#entry?.input_modalities?.includes("image") ?? false;
+  }
+
+  get #entry() {
+    return this.#models.find((one) => one.id === this.#data.model);
+  }
+
+  // `models` are those that can talk: {id, max_model_len, input_modalities}.
   setModels(models) {
     this.#models = models;
     const names = models.map((one) => one.id);
@@ -134,7 +146,7 @@ export class LaneView {
   #showCount() {
     this.element.setAttribute("aria-label", t("lane", { place: this.#hooks.place, model: this.#data.model }));
     const usage = this.#data.messages.findLast((one) => one.usage)?.usage;
-    const most = this.#models.find((one) => one.id === this.#data.model)?.max_model_len;
+    const most = this.#entry?.max_model_len;
     const used = usage ? usage.prompt + usage.completion : 0;
     this.#count.textContent = most ? t("context", { used: number(used), most: number(most) }) : "";
   }
@@ -157,7 +169,7 @@ export class LaneView {
     const message = this.#data.messages[at];
     const isQuestion = message.role === "user";
     this.#views[at].edit((text) => {
-      if (text === null || !text.trim()) return this.render();
+      if (text === null || !(text.trim() || message.images)) return this.render();
       if (!isQuestion) return this.#change(() => Object.assign(message, { content: text, tokens: undefined }));
       this.#change(() => edit(this.#data, at, text.trim()));
       this.answer();

@@ -105,14 +105,15 @@ export class ConversationList {
       this.all = [...found, ...this.all.filter((one) => !ids.has(one.id))];
       this.all.sort((one, other) => other.changed - one.changed);
       for (const one of found) this.#hooks.save(one);
-      this.#say(counted("imported", found.length), false);
+      this.say(counted("imported", found.length), false);
     } catch (error) {
-      this.#say(t("import.failed", { file: file.name, reason: error.message }), true);
+      this.say(t("import.failed", { file: file.name, reason: error.message }), true);
     }
     this.show();
   }
 
-  #say(text, isBad) {
+  // Something about what is kept.
+  say(text, isBad) {
     find("list-said").textContent = text;
     find("list-said").classList.toggle("bad", isBad);
   }

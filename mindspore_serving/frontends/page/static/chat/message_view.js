@@ -5,6 +5,7 @@ import { button, iconButton, make } from "../make.js";
 import { t } from "../texts.js";
 import { describe } from "../timing.js";
 import { showCall } from "./calls.js";
+import { showImage } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 import { ProbabilityView } from "./probabilities.js";
 
@@ -32,7 +33,7 @@ export class MessageView {
     const who = { user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
     this.element.append(make("span", "who", who), this.#body);
     this.#said = viewOf(message);
-    this.#body.append(this.#said.node);
+    this.#body.append(...(message.images ?? []).map(showImage), this.#said.node);
     this.show();
     this.#body.append(...notes(message));
     if (Object.keys(acts).length) this.element.append(this.#bar(acts));

@@ -39,11 +39,17 @@ export function toMessages(messages) {
   return kept.filter((_, at) => !isDropped(kept, at)).map(toMessage);
 }
 
-function toMessage({ role, content, calls, callId }) {
+function toMessage({ role, content, images = [], calls, callId }) {
+  const sent = images.filter((one) => one.url);
+  if (sent.length) return { role, content: [...sent.map(toPart), ...(content ? [{ type: "text", text: content }] : [])] };
   if (role === "tool") return { role, content, tool_call_id: callId };
   if (!calls?.length) return { role, content };
   const toCall = ({ id, name, arguments: given }) => ({ id, type: "function", function: { name, arguments: given } });
   return { role, content: content || null, tool_calls: calls.map(toCall) };
+}
+
+function toPart({ url }) {
+  return { type: "image_url", image_url: { url } };
 }
 
 function sampling(settings) {

@@ -15,11 +15,12 @@ export class LiveView {
   #past = null; // rows by servable, once they have come
   #timer = 0;
   #asking = false;
-  #changed;
+  #hooks;
 
-  // `changed` is called with all servables when others are there than before.
-  constructor(changed) {
-    this.#changed = changed;
+  // Of `hooks`, `seen(answer)` is called with each answer of GET servables, and `changed(servables)`
+  // when others are there than before.
+  constructor(hooks) {
+    this.#hooks = hooks;
     find("span").append(...Object.entries(SPANS).map(([name, [, key]]) => new Option(t(key), name)));
     find("span").value = recall("span", "minute");
     find("span").addEventListener("change", () => {
@@ -38,9 +39,10 @@ export class LiveView {
     this.#asking = true;
     try {
       const signal = AbortSignal.timeout(10 * PERIOD);
-      const { servables } = await (await call("servables", { signal })).json();
+      const answer = await (await call("servables", { signal })).json();
       this.#past ??= rowsOf(await (await call("servables/history", { signal })).json());
-      this.#show(inOrder(servables), performance.now());
+      this.#show(inOrder(answer.servables), performance.now());
+      this.#hooks.seen(answer);
       tell(t("connected"), "good");
     } catch (error) {
       tell(error instanceof Refused ? error.message : t("unreachable"), "bad");
@@ -64,7 +66,7 @@ export class LiveView {
     if (before === keys.join()) return;
     this.#panels = new Map(keys.map((key) => [key, this.#panels.get(key)]));
     find("servables").append(...[...this.#panels.values()].map((one) => one.element));
-    this.#changed(servables);
+    this.#hooks.changed(servables);
   }
 
   #panel(row, now) {

@@ -1,0 +1,28 @@
+// Which pictures may be in a message, and which of them the browser goes on keeping.  Pure.
+
+export const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+export const MOST_BYTES = 8e6; // of a picture's file
+export const MOST_KEPT = 64e6; // characters of all data URIs that are kept
+
+export function isImageUrl(url) {
+  return TYPES.some((type) => url.startsWith(`data:${type};base64,`)) && /^[^,]*,[A-Za-z0-9+/]*=*$/.test(url);
+}
+
+// Drop what is too much, the oldest pictures first; `conversations` begin with the newest.  Those
+// that have lost some.
+export function dropImages(conversations, most = MOST_KEPT) {
+  let room = most;
+  const changed = new Set();
+  for (const one of conversations) {
+    for (const message of one.lanes.flatMap((lane) => [...lane.messages].reverse())) {
+      for (const image of message.images ?? []) {
+        if (!image.url) continue;
+        room -= image.url.length;
+        if (room >= 0) continue;
+        delete image.url;
+        changed.add(one);
+      }
+    }
+  }
+  return [...changed];
+}

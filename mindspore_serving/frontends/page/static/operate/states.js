@@ -1,0 +1,46 @@
+// What the operator's view shows, of the answers of the server.  Pure.
+
+export const LEVELS = ["debug", "info", "warning", "error", "none"]; // who logs one logs all behind it
+const FLAGS = { info: "log_info", warning: "log_warning", error: "log_error" };
+
+// The settings of GET v2/logging that mean a level, and back.
+export function toSettings(level) {
+  const shown = LEVELS.slice(LEVELS.indexOf(level));
+  const flags = Object.entries(FLAGS).map(([name, flag]) => [flag, shown.includes(name)]);
+  return { log_verbose_level: Number(level === "debug"), ...Object.fromEntries(flags) };
+}
+
+export function toLevel(settings) {
+  if (settings.log_verbose_level) return "debug";
+  return Object.keys(FLAGS).find((name) => settings[FLAGS[name]]) ?? "none";
+}
+
+// Every servable by its name: [{name, isLoaded, versions: [{version, state, reason, workers}]}].
+// `index` is the answer of POST v2/repository/index, `servables` that of GET servables.
+export function merged(index, servables) {
+  const methods = new Set(servables.flatMap((row) => Object.keys(row.methods ?? {}).map((one) => `${row.name}.${one}`)));
+  const found = new Map();
+  for (const { name, version, state, reason } of index) {
+    const row = servables.find((one) => one.name === name && String(one.version) === version);
+    if (!row && methods.has(name)) continue; // another method of a servable that is loaded
+    if (!found.has(name)) found.set(name, { name, isLoaded: false, versions: [] });
+    const one = found.get(name);
+    one.isLoaded ||= row !== undefined;
+    one.versions.push({ version, state, reason, workers: row?.workers ?? [] });
+  }
+  return [...found.values()].sort((one, other) => one.name.localeCompare(other.name));
+}
+
+// The machines that workers are on, the server's first: [{node, ready, others, servables}].
+export function machines(servables) {
+  const found = new Map([["", { node: "", ready: 0, others: 0, servables: [] }]]);
+  for (const { name, workers = [] } of servables) {
+    for (const { node, state } of workers) {
+      if (!found.has(node)) found.set(node, { node, ready: 0, others: 0, servables: [] });
+      const one = found.get(node);
+      one[state === "ready" ? "ready" : "others"] += 1;
+      if (!one.servables.includes(name)) one.servables.push(name);
+    }
+  }
+  return [...found.values()].sort((one, other) => one.node.localeCompare(other.node));
+}

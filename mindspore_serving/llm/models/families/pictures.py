@@ -1,0 +1,44 @@
+"""The text models of architectures that take pictures, which differ from checkpoint to checkpoint.
+
+`llm.pictures` has what makes rows of embeddings of their pictures.
+"""
+
+from dataclasses import replace
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.architecture import Architecture, Config
+from mindspore_serving.llm.models.families.llama import LLAMA, MISTRAL, PLAIN, QWEN2
+
+_LLAMA_7B = {  # what transformers takes where text_config does not say it
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
+    "vocab_size": 32000, "rope_theta": 10000.0,
+}  # fmt: skip
+
+
+def _without_window(config: Config) -> Config:
+    """Qwen 2 has one in its configuration, which is used only if it says so."""
+    return {} if "use_sliding_window" in config else {"use_sliding_window": False}
+
+
+_TEXT_MODELS = {  # by model_type
+    "llama": LLAMA, "mistral": MISTRAL, "qwen2": replace(QWEN2, read=_without_window),
+}  # fmt: skip
+
+
+def _text_model(form: Architecture, config: Config) -> Architecture:
+    kind = config.get("model_type")
+    if kind not in _TEXT_MODELS:
+        raise StartError(
+            f"config.json has a text_config with model_type {kind!r}, expected one of "
+            f"{', '.join(_TEXT_MODELS)}"
+        )
+    return replace(_TEXT_MODELS[str(kind)], cut=False, has_pictures=True)
+
+
+_LLAVA = Architecture(variant=_text_model, fixed=PLAIN, defaults=_LLAMA_7B)
+ROWS = {
+    "LlavaForConditionalGeneration": _LLAVA,
+    "Idefics3ForConditionalGeneration": _LLAVA,
+    "SmolVLMForConditionalGeneration": _LLAVA,
+}

@@ -1,0 +1,110 @@
+"""Architectures of which most layers have a state in place of keys and values.
+
+A row says only what differs from Llama.
+"""
+
+from dataclasses import replace
+
+from mindspore_serving.llm.models.architecture import (
+    CONVOLUTION,
+    DELTA_RULE,
+    OF_HEAD,
+    RMS_PLUS_ONE,
+    Architecture,
+    Config,
+    Experts,
+    Names,
+)
+from mindspore_serving.llm.models.config_types import size
+from mindspore_serving.llm.models.families.llama import ATTENTION_BIASED, PLAIN
+from mindspore_serving.llm.models.layer_kinds import FULL
+
+
+def _lfm2(config: Config) -> Config:
+    """Where layers are not listed, those that attend are; the feed-forward block is narrowed."""
+    full = config.get("full_attn_idxs")
+    kinds = config.get("layer_types")
+    if kinds is None and full is not None:
+        count = size(config, "num_hidden_layers")
+        kinds = [FULL if i in full else CONVOLUTION for i in range(count)]
+    return {
+        "layer_types": kinds,
+        "intermediate_size": _lfm2_width(config),
+        "tie_word_embeddings": config.get("tie_embedding", config["tie_word_embeddings"]),
+        "first_k_dense_replace": config.get("num_dense_layers"),
+    }
+
+
+def _lfm2_width(config: Config) -> int:
+    width = size(config, "block_ff_dim", "intermediate_size")
+    if not config["block_auto_adjust_ff_dim"]:
+        return width
+    width, factor = 2 * width // 3, config.get("block_ffn_dim_multiplier")
+    if factor is None:
+        return width
+    part = size(config, "block_multiple_of")
+    return -(-int(factor * width) // part) * part
+
+
+def _qwen3_next(config: Config) -> Config:
+    """Where layers are not listed, one of so many attends."""
+    count, every = size(config, "num_hidden_layers"), size(config, "full_attention_interval")
+    kinds = [DELTA_RULE if (i + 1) % every else FULL for i in range(count)]
+    return {"layer_types": config.get("layer_types") or kinds}
+
+
+def _lfm2_moe(form: Architecture, config: Config) -> Architecture:
+    assert form.experts is not None
+    correction = "feed_forward.expert_bias" if config["use_expert_bias"] else ""
+    return replace(form, experts=replace(form.experts, correction=correction))
+
+
+LFM2 = Architecture(
+    names=Names(
+        norm="model.embedding_norm", attention_norm="operator_norm", mlp_norm="ffn_norm",
+        q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm",
+        output="self_attn.out_proj", gate_up=("feed_forward.w1", "feed_forward.w3"),
+        down="feed_forward.w2",
+    ),
+    qk_norm=OF_HEAD, state=CONVOLUTION, read=_lfm2, fixed=PLAIN,
+    defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0, "conv_L_cache": 3,
+              "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
+              "block_multiple_of": 256},
+)  # fmt: skip
+LFM2_MOE = replace(
+    LFM2,
+    experts=Experts(
+        router="feed_forward.gate", prefix="feed_forward.experts", gate="w1", up="w3", down="w2",
+        scores="sigmoid",
+    ),
+    variant=_lfm2_moe,
+    defaults={**LFM2.defaults, "block_auto_adjust_ff_dim": False, "norm_topk_prob": True,
+              "use_expert_bias": True},
+)  # fmt: skip
+
+
+QWEN3_5 = Architecture(
+    norm=RMS_PLUS_ONE, qk_norm=OF_HEAD, output_gate=True, state=DELTA_RULE, read=_qwen3_next,
+    **ATTENTION_BIASED, fixed=PLAIN,
+    defaults={"partial_rotary_factor": 0.25, "full_attention_interval": 4, "head_dim": 256},
+)  # fmt: skip
+SHARED = Experts(shared="mlp.shared_expert", shared_gate="mlp.shared_expert_gate")
+QWEN3_NEXT = replace(
+    QWEN3_5,
+    experts=SHARED,
+    defaults={**QWEN3_5.defaults, "norm_topk_prob": True},
+)
+QWEN3_5_MOE = replace(
+    QWEN3_NEXT,
+    experts=replace(SHARED, joined=("gate_up_proj", "down_proj"), joined_rows=True),
+)
+
+ROWS: dict[str, Architecture] = {
+    "Lfm2ForCausalLM": LFM2,
+    "Lfm2MoeForCausalLM": LFM2_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForCausalLM": QWEN3_5,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
+}

@@ -1,0 +1,60 @@
+"""The pictures of one request, in the text of its prompt and in its tokens."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.pictures.messages import Message, find_pictures, to_marks
+from mindspore_serving.llm.pictures.reader import Picture, PictureReader
+from mindspore_serving.llm.pictures.tower import Tower
+
+Messages: TypeAlias = Sequence[Message]
+
+
+class PicturePrompt:
+    """Those of `messages`, read by `reader`, which is None for a model that takes none.
+
+    Raises InvalidField naming a picture that cannot be used.
+    """
+
+    def __init__(self, reader: PictureReader | None, messages: Messages | None) -> None:
+        sources = find_pictures(messages or ())
+        if sources and reader is None:
+            raise InvalidField(sources[0].place, "is a picture: the model reads no images")
+        self._reader = reader
+        self._read: dict[str, Picture] = {}
+        if sources and reader is not None:
+            pictures = reader.read(sources)
+            self._read = {one.url: two for one, two in zip(sources, pictures, strict=True)}
+
+    @property
+    def token(self) -> str:
+        """What stands for a picture in a text; "" if there are none."""
+        return self._reader.token if self._reader is not None and self._read else ""
+
+    def marked(self, messages: Messages) -> list[dict[str, Any]]:
+        """As a chat template takes them."""
+        return [dict(one) for one in to_marks(messages)]
+
+    def of(self, messages: Messages | None) -> list[Picture]:
+        """The pictures of some of the messages, in order."""
+        return [self._read[source.url] for source in find_pictures(messages or ())]
+
+    def expand(self, text: str, messages: Messages) -> str:
+        """The text of some of the messages, with those of its pictures."""
+        if self._reader is None or not self._read:
+            return text
+        return self._reader.expand(text, self.of(messages))
+
+
+def place_pictures(
+    reader: PictureReader, tower: Tower, ids: Sequence[int], pictures: Sequence[Picture]
+) -> PromptPictures:
+    """`pictures` as the engine takes them, in the prompt `ids`.  Raises InvalidInputs if the prompt
+    has not the tokens for them, ServingError if they cannot be computed."""
+    places = [place for place, token_id in enumerate(ids) if token_id == reader.form.token_id]
+    count = sum(picture.count for picture in pictures)
+    if len(places) != count:
+        raise InvalidInputs(f"the prompt has {len(places)} tokens for {count} vectors of pictures")
+    return PromptPictures(places, tower.see(pictures))

@@ -1,0 +1,147 @@
+"""One request to the other server: sent again while nothing of its answer has come, then read
+piece by piece.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+
+from mindspore_serving.core.llm_messages import Chunk
+from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
+from mindspore_serving.llm.upstream.connection import Answer, Failure, Server
+from mindspore_serving.llm.upstream.events import AnswerReader, WrongPiece, decode_piece
+from mindspore_serving.llm.upstream.options import UpstreamOptions
+
+_FIRST_DELAY, _MOST_DELAY = 0.25, 4.0  # seconds between two tries
+_REFUSED = (400, 413, 422)
+_BUSY = (408, 429, 503)
+_KEY = (401, 403)
+_LATER = (500, 502, 504, *_BUSY)  # another try may succeed
+_MOST_TEXT = 500  # characters of an error
+_DATA = b"data:"
+
+
+async def chunks(
+    server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
+) -> AsyncIterator[list[Chunk]]:
+    """What `reader` makes of the answer to `body`.  Raises ServingError."""
+    delay = _FIRST_DELAY
+    for is_last in (*(False,) * options.retries, True):
+        has_begun = False
+        try:
+            async for found in _attempt(server, path, body, reader, options):
+                has_begun = True
+                yield found
+            return
+        except Failure as failure:
+            if has_begun or is_last or not failure.may_retry:
+                raise failure.error from None
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, _MOST_DELAY)
+
+
+async def _attempt(
+    server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
+) -> AsyncIterator[list[Chunk]]:
+    headers = {"Accept": "text/event-stream"}
+    async with server.send(path, body, headers, options.first_timeout) as answer:
+        if answer.status != 200:
+            raise await read_failure(answer)
+        async for line in answer.lines():
+            if not line.startswith(_DATA):
+                continue
+            data = line[len(_DATA) :].strip()
+            if data == b"[DONE]":
+                break
+            found = _read(answer, data, reader)
+            if found:
+                answer.timeout = options.idle_timeout
+                yield found
+        if not reader.is_done:
+            raise answer.failed("it ended its answer early")
+
+
+def _read(answer: Answer, data: bytes, reader: AnswerReader) -> list[Chunk]:
+    try:
+        piece = decode_piece(data)
+        if piece.error is not None:
+            raise answer.failed(f"it failed: {_text_of(piece.error)}", may_retry=False)
+        return reader.take(piece)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise answer.failed(f"it sent what is no piece of an answer: {error}") from None
+    except WrongPiece as error:
+        raise answer.failed(str(error), may_retry=False) from None
+
+
+async def read_failure(answer: Answer) -> Failure:
+    """Why an answer has another status than 200."""
+    status = answer.status
+    if status in _KEY:
+        return answer.failed(f"it refuses the server's key ({status})", may_retry=False)
+    if 300 <= status < 400:
+        where = answer.headers.get("location", "nowhere")[:_MOST_TEXT]
+        text = f"it answered {status}, to go to {where}: give that URL"
+        return answer.failed(text, may_retry=False)
+    text = _message(await answer.whole())
+    if status in _REFUSED:
+        refusal = InvalidInputs(answer.shown(text) or f"the upstream answered {status}")
+        return Failure(refusal, may_retry=False)
+    failure = answer.failed(f"it answered {status}: {text}", may_retry=status in _LATER)
+    if status in _BUSY:
+        busy = Overloaded(str(failure), _retry_after(answer.headers))
+        return Failure(busy, may_retry=True)
+    return failure
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    given = headers.get("retry-after", "")
+    return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
+
+
+def _message(body: bytes) -> str:
+    """What the body of an error says."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return body[:_MOST_TEXT].decode(errors="replace")
+    return _text_of(found.get("error", found) if isinstance(found, dict) else found)
+
+
+def _text_of(error: Any) -> str:
+    """Of the forms of errors that servers have."""
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail") or error
+    return str(error)[:_MOST_TEXT]
+
+
+async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
+    """The models that the server lists, and how many tokens each takes, 0 if it does not say; none
+    if it has no such list.  Raises ServingError if it is not ready."""
+    try:
+        async with server.send("/models", None, {"Accept": "application/json"}, timeout) as answer:
+            if answer.status in (404, 405, 501):
+                return []
+            if answer.status != 200:
+                raise await read_failure(answer)
+            return _read_models(await answer.whole())
+    except Failure as failure:
+        raise failure.error from None
+
+
+class _Listed(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _List(msgspec.Struct):
+    data: list[_Listed] | None = None
+
+
+def _read_models(body: bytes) -> list[tuple[str, int]]:
+    try:
+        found = msgspec.json.decode(body, type=_List)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise ServingError(f"the upstream's list of models cannot be read: {error}") from None
+    return [(one.id, one.max_model_len or 0) for one in found.data or ()]

@@ -1,0 +1,121 @@
+"""One request under way: what comes of the other server, as events and in numbers."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from mindspore_serving.core.generation import FinishReason
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.serving.recording import Recorder, Timing
+from mindspore_serving.llm.serving.timeline import Timeline
+from mindspore_serving.llm.upstream.connection import Server
+from mindspore_serving.llm.upstream.events import AnswerReader
+from mindspore_serving.llm.upstream.exchange import chunks
+from mindspore_serving.llm.upstream.options import UpstreamOptions
+from mindspore_serving.llm.upstream.requests import to_body
+
+Put: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
+"""Takes events, or the error that ended the request, and whether they are the last."""
+
+_REASONS = {
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+    "error": FinishReason.ERROR,
+}
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all requests."""
+
+    num_pieces: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+
+
+class Generation:
+    """Answers `request`: at once, or at the end if it is no stream."""
+
+    def __init__(
+        self, request: Generate, line: Timeline, recorder: Recorder, totals: Totals
+    ) -> None:
+        self._request = request
+        self._line = line
+        self._totals = totals
+        self._timing = Timing(recorder, line)
+        self._reader = AnswerReader(request)
+        self._kept: list[Chunk] = []
+        self._has_started = False
+
+    async def run(self, server: Server, model: str, options: UpstreamOptions, put: Put) -> None:
+        """Raises ServingError."""
+        path, body = to_body(self._request, model, options)
+        self._line.ready = self._line.first_step = time.monotonic()
+        self._timing.begin()
+        async for found in chunks(server, path, body, self._reader, options):
+            self._note(found)
+            if self._request.is_stream:
+                put([*self._started(), *found], False)
+            else:
+                self._kept += found
+        finished = self._end()
+        put([*self._started(), *join(self._kept), finished], True)
+
+    def _note(self, found: Sequence[Chunk]) -> None:
+        self._totals.num_pieces += 1
+        for chunk in found:
+            count, given = len(chunk.token_ids), chunk.finish_reason
+            reason = None if given is None else _REASONS.get(given, FinishReason.STOP)
+            self._timing.add(chunk.index, count, reason)
+            self._line.num_generated_tokens += count
+            if given is not None:
+                self._line.finish_reasons.append(given)
+
+    def _started(self) -> list[Event]:
+        """The first event, once.  Servers may say only at the end how long the prompt was."""
+        if self._has_started:
+            return []
+        self._has_started = True
+        usage = self._reader.usage
+        return [Started(usage.prompt_tokens, self._request.params.seed or 0)]
+
+    def _end(self) -> Finished:
+        line, usage = self._line, self._reader.usage
+        prompt, answer = usage.prompt_tokens_details, usage.completion_tokens_details
+        line.num_prompt_tokens = usage.prompt_tokens
+        line.num_cached_tokens = (prompt and prompt.cached_tokens) or 0
+        line.num_generated_tokens = usage.completion_tokens or line.num_generated_tokens
+        self._totals.num_prompt_tokens += line.num_prompt_tokens
+        self._totals.num_generated_tokens += line.num_generated_tokens
+        self._timing.end()
+        return Finished(
+            line.num_prompt_tokens,
+            line.num_cached_tokens,
+            line.num_generated_tokens,
+            num_reasoning_tokens=(answer and answer.reasoning_tokens) or 0,
+        )
+
+
+def join(parts: Sequence[Chunk]) -> list[Chunk]:
+    """One chunk for each answer."""
+    found: dict[int, list[Chunk]] = {}
+    for part in parts:
+        found.setdefault(part.index, []).append(part)
+    return [_join(own) for own in found.values()]
+
+
+def _join(parts: Sequence[Chunk]) -> Chunk:
+    return msgspec.structs.replace(
+        parts[-1],
+        text="".join([part.text for part in parts]),
+        reasoning="".join([part.reasoning for part in parts]),
+        token_ids=tuple(one for part in parts for one in part.token_ids),
+        tokens=None
+        if parts[0].tokens is None
+        else tuple(one for part in parts for one in part.tokens or ()),
+        tool_calls=tuple(one for part in parts for one in part.tool_calls),
+    )

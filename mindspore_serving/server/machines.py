@@ -1,0 +1,55 @@
+"""Other machines that run workers: where they join, and which come of a Ray cluster."""
+
+from pathlib import Path
+
+from mindspore_serving.aio import FunctionThread
+from mindspore_serving.cluster.node_server import NodeServer, Security
+from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
+from mindspore_serving.cluster.spreading import SpreadingLauncher
+from mindspore_serving.errors import AlreadyRunning, InvalidInputs
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.tls import Tls, to_context
+
+
+class Machines:
+    """Those that `launcher` spreads workers over."""
+
+    def __init__(self, launcher: SpreadingLauncher) -> None:
+        self._launcher = launcher
+        self._nodes: NodeServer | None = None
+        self._place: MasterPlace | None = None  # where nodes join
+        self._ray: RayMachines | None = None
+        self._ray_thread: FunctionThread | None = None  # on which Ray touches no signal
+
+    async def start_nodes(
+        self, where: addresses.Address, tls: Tls | None, token: str, local_slots: int | None
+    ) -> None:
+        """Raises StartError if the address cannot be bound or the certificates do not fit."""
+        if self._nodes is not None:
+            raise AlreadyRunning("Serving Error: the node server is already running")
+        context = None if tls is None else to_context(tls)
+        listener = addresses.listen(where, "node server")
+        self._launcher.here.slots = local_slots
+        self._nodes = NodeServer(listener, Security(context, token), self._launcher)
+        self._nodes.start()
+        certificate = Path(tls.certificate).read_text("ascii") if tls is not None else ""
+        self._place = MasterPlace(where.host, where.port, token, certificate)
+
+    async def start_ray(self, plan: RayPlan) -> None:
+        """Have machines of a Ray cluster join.  Raises StartError."""
+        if self._place is None or not self._place.token:
+            raise InvalidInputs(
+                "Machines of a Ray cluster join by a token: call start_node_server with one before "
+                "(serve: --worker-address and --token-file)"
+            )
+        if self._ray is not None:
+            raise AlreadyRunning("Serving Error: machines of a Ray cluster have joined already")
+        self._ray_thread = self._ray_thread or FunctionThread("ray")
+        self._ray = await self._ray_thread.run(RayMachines.start, plan, self._place)
+
+    async def stop(self) -> None:
+        """Nothing joins any more; what has joined leaves."""
+        if self._nodes is not None:
+            await self._nodes.close()
+        if self._ray is not None and self._ray_thread is not None:
+            await self._ray_thread.run(self._ray.stop)

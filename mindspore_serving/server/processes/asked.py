@@ -1,0 +1,82 @@
+"""A call of the master's ASGI application that came through a front-end process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.types import ASGIApp, Message
+
+from mindspore_serving import log
+from mindspore_serving.frontends import access
+from mindspore_serving.server.processes.messages import Ask, Given, Over, Sent, ToMaster, Wanted
+from mindspore_serving.server.processes.pipe import Pipe
+from mindspore_serving.tracing.request_span import RequestSpan, current
+
+
+class AskedCall:
+    """Runs `app` once.  `sync` is awaited before it, so that it knows what all front ends have
+    counted, and before its answer, so that they know what it has changed."""
+
+    def __init__(
+        self, ask: Ask, pipe: Pipe[ToMaster], app: ASGIApp, sync: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._ask = ask
+        self._pipe = pipe
+        self._app = app
+        self._sync = sync
+        self._given: asyncio.Future[Given] | None = None
+        self._room = asyncio.Event()
+
+    async def run(self, span: RequestSpan | None) -> None:
+        """`span` is that of the front end, if the request is traced."""
+        log.request_id.set(self._ask.request_id)
+        current.set(span)
+        entry = access.Entry("", "", "")
+        access.current.set(entry)
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "root_path": "",
+            **msgspec.structs.asdict(self._ask.scope),
+        }
+        has_failed = False
+        try:
+            await self._sync()
+            await self._app(scope, self._receive, self._send)
+        except Exception:
+            log.error("answering a request", exc_info=True)
+            has_failed = True
+        self._pipe.send(Over(self._ask.id, has_failed, entry))
+
+    def give(self, given: Given) -> None:
+        """The front end has more of the body."""
+        if self._given is not None and not self._given.done():
+            self._given.set_result(given)
+        else:
+            self._pipe.take(given.body)
+
+    def go_on(self) -> None:
+        """The front end has taken what was sent."""
+        self._room.set()
+
+    async def _receive(self) -> Message:
+        if self._given is None:  # else who wanted it was cancelled
+            self._given = asyncio.get_running_loop().create_future()
+            self._pipe.send(Wanted(self._ask.id))
+        given = await asyncio.shield(self._given)
+        self._given = None
+        if given.has_left:
+            return {"type": "http.disconnect"}
+        body = self._pipe.take(given.body)
+        return {"type": "http.request", "body": body, "more_body": given.more}
+
+    async def _send(self, message: Message) -> None:
+        self._room.clear()
+        if message["type"] == "http.response.start":
+            await self._sync()
+            headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
+            self._pipe.send(Sent(self._ask.id, message["status"], headers))
+        else:
+            body = self._pipe.put(message.get("body", b""))
+            self._pipe.send(Sent(self._ask.id, 0, [], body, message.get("more_body", False)))
+        await self._room.wait()

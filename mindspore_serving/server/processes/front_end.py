@@ -1,0 +1,140 @@
+"""A front-end process: takes connections, and answers or passes on what comes with them."""
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.aio import on_thread
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.grpc_server import GrpcServer
+from mindspore_serving.frontends.http.listener import Connecting
+from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.tls import to_context
+from mindspore_serving.server.processes import messages
+from mindspore_serving.server.processes.asking import MasterApp
+from mindspore_serving.server.processes.catalog import Catalog
+from mindspore_serving.server.processes.inference import RemoteInference
+from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, ToFrontEnd
+from mindspore_serving.server.processes.parts import Parts
+from mindspore_serving.server.processes.pipe import Ends, Pipe
+from mindspore_serving.tracing.options import TraceOptions
+
+
+class FrontEnd:
+    """Runs until the master says `Stop`, or is gone: then `ended` is done."""
+
+    def __init__(self, ends: Ends, connections: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._pipe: Pipe[ToFrontEnd] = Pipe(ends, ToFrontEnd, self._take, self._end)
+        self._numbers = count(1)
+        self._inference = RemoteInference(self._pipe, self._numbers)
+        self._app = MasterApp(self._pipe, self._numbers)
+        self._refreshing: dict[int, asyncio.Future[None]] = {}
+        self._parts = Parts(
+            RequestLog(self._inference) if log.has_requests() else self._inference,
+            Catalog(),
+            self._app,
+            Responses(is_logged=log.has_access_log()),
+            self._refresh,
+        )
+        self._servers: list[HttpServer | GrpcServer] = []
+        self._connecting: Connecting | None = None
+        self._connections = connections
+        self._connections.setblocking(False)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _take(self, message: ToFrontEnd) -> None:
+        if isinstance(message, messages.Answer):
+            self._inference.take(message)
+        elif isinstance(message, messages.Wanted | messages.Sent | messages.Over):
+            self._app.take(message)
+        elif isinstance(message, messages.State):
+            self._set(message)
+        elif isinstance(message, messages.Refreshed):
+            self._refreshing.pop(message.id).set_result(None)
+        elif isinstance(message, messages.Stop):
+            self._run(self._stop(message.grace))
+        elif isinstance(message, ServeHttp | ServeGrpc):
+            self._run(self._serve(message))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set(self, state: messages.State) -> None:
+        self._parts.catalog.set(state)
+        if state.log_level != log.changed_level():
+            log.set_level(state.log_level)
+        counts = self._parts.responses.counts
+        found = [(protocol, code, number) for (protocol, code), number in counts.items()]
+        counts.clear()
+        self._pipe.send(messages.Synced(state.serial, found))
+
+    async def _refresh(self) -> None:
+        number = next(self._numbers)
+        self._refreshing[number] = self._loop.create_future()
+        self._pipe.send(messages.Refresh(number))
+        await self._refreshing[number]
+
+    async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
+        error = ""
+        try:
+            self._trace(message.traces)
+            if isinstance(message, ServeHttp):
+                self._start_http(message)
+            else:
+                await self._start_grpc(message)
+        except (ServingError, OSError) as problem:
+            error = str(problem)
+        self._pipe.send(messages.Listening(error))
+
+    def _trace(self, options: TraceOptions | None) -> None:
+        if options is not None and self._parts.tracer is None:
+            from mindspore_serving.tracing.otlp import OtlpTracer
+
+            self._parts.tracer = OtlpTracer(options)
+
+    def _start_http(self, message: ServeHttp) -> None:
+        from mindspore_serving.server.processes.serving_http import make_http_server
+
+        server, tls = make_http_server(self._parts, message), message.options.tls
+        self._connecting = server.start_connecting(None if tls is None else to_context(tls))
+        self._servers.append(server)
+        self._loop.add_reader(self._connections, self._accept)
+
+    async def _start_grpc(self, message: ServeGrpc) -> None:
+        from mindspore_serving.server.processes.serving_grpc import make_grpc_server
+
+        server = make_grpc_server(self._parts, message)
+        await server.start(message.options.max_message, message.options.tls)
+        self._servers.append(server)
+
+    def _accept(self) -> None:
+        """The connection that the master has given us."""
+        try:
+            name, (descriptor,), *_ = socket.recv_fds(self._connections, 8, 1)
+        except (BlockingIOError, ValueError):  # ValueError: the master is gone
+            return
+        connection = socket.socket(fileno=descriptor)
+        connection.setblocking(False)
+        closed = messages.Closed(int.from_bytes(name, "little"))
+        assert self._connecting is not None
+        self._run(self._connecting.take_over(connection, lambda: self._pipe.send(closed)))
+
+    async def _stop(self, grace: float) -> None:
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+        tracer: Any = self._parts.tracer
+        if tracer is not None:
+            await on_thread("traces", tracer.close)
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)

@@ -1,0 +1,124 @@
+"""gRPC calls of a front-end process that only the master can answer: passed to the master's own
+server, message by message, and its answers back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import aclosing, suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from mindspore_serving.frontends.grpc_access import Behavior
+from mindspore_serving.frontends.message_reader import Context
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_metadata_size", 1 << 20),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+_CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
+_OWN = ("grpc-", "user-agent", "te", "content-type")  # metadata that each connection has
+
+
+class Forwarding:
+    """A handler of all methods of `services`, which are on the server at `address`."""
+
+    def __init__(
+        self, address: str, services: tuple[str, ...], refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`refresh` is awaited before a call ends that has changed what is served."""
+        self._refresh = refresh
+        self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
+        self._services = services
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        method = details.method
+        if method.strip("/").partition("/")[0] not in self._services:
+            return None
+        call = self._channel.stream_stream(method, None, None)
+
+        async def answer(_: object, context: Context) -> AsyncIterator[bytes]:
+            async for message in _forward(call, context):
+                yield message
+            if method.endswith(_CHANGING):
+                await self._refresh()
+
+        return grpc.stream_stream_rpc_method_handler(answer)
+
+
+async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
+    metadata = [
+        (name, value)
+        for name, value in context.invocation_metadata() or ()
+        if not name.startswith(_OWN)
+    ]
+    upstream = begin(_messages(context), metadata=metadata, timeout=context.time_remaining())
+    try:
+        async for message in upstream:
+            yield message
+        context.set_trailing_metadata(tuple(await upstream.trailing_metadata()))
+    except grpc.aio.AioRpcError as error:
+        trailing: Any = tuple(error.trailing_metadata() or ())
+        await context.abort(error.code(), error.details() or "", trailing)
+    finally:
+        upstream.cancel()
+
+
+async def _messages(context: Context) -> AsyncIterator[Any]:
+    """Those of the client.  A call that is answered before it has sent all may still be read: gRPC
+    could not send the answer if the reading were cancelled."""
+    while True:
+        reading = asyncio.ensure_future(_read(context))
+        message = await asyncio.shield(reading)
+        if not isinstance(message, bytes):
+            return
+        yield message
+
+
+async def _read(context: Context) -> Any:
+    with suppress(asyncio.CancelledError, grpc.aio.BaseError):  # the call has ended
+        return await context.read()
+
+
+class Choosing:
+    """A handler of the methods that `own` has of `methods`: of calls that it `takes`, others are
+    passed on."""
+
+    def __init__(
+        self, own: Any, methods: Collection[str], forwarding: Any, takes: Callable[[Context], bool]
+    ) -> None:
+        self._own = own
+        self._methods = methods
+        self._forwarding = forwarding
+        self._takes = takes
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Asked once for each method, whoever calls it."""
+        own = self._own.service(details) if details.method in self._methods else None
+        if own is None:
+            return None
+        pass_on = self._forwarding.service(details).stream_stream
+        if own.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._stream(own.stream_stream, pass_on))
+        return grpc.stream_unary_rpc_method_handler(self._unary(own.stream_unary, pass_on))
+
+    def _stream(self, own: Behavior, pass_on: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> AsyncIterator[bytes]:
+            behavior = own if self._takes(context) else pass_on
+            async with aclosing(behavior(requests, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return answer
+
+    def _unary(self, own: Behavior, pass_on: Behavior) -> Behavior:
+        async def answer(requests: Any, context: Context) -> Any:
+            if self._takes(context):
+                return await own(requests, context)
+            async with aclosing(pass_on(requests, context)) as responses:
+                found = [response async for response in responses]
+            return found[-1] if found else b""
+
+        return answer

@@ -1,0 +1,104 @@
+"""The `Inference` of a front-end process: requests go to the master, and its answers come back."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mindspore_serving import log
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import ServingError
+from mindspore_serving.server.processes.messages import Abandon, Answer, Submit, ToFrontEnd
+from mindspore_serving.server.processes.pipe import Pipe
+from mindspore_serving.tracing.request_span import current
+from mindspore_serving.tracing.span import METHOD, SERVABLE
+from mindspore_serving.wire import cutting
+
+MOST_PREFIX = 1 << 15  # characters of a prompt, or token ids: the master compares no more
+OnReply = Callable[[Reply], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedCall:
+    """A request that the master has."""
+
+    inference: "RemoteInference"
+    id: int
+
+    def cancel(self) -> None:
+        self.inference.abandon(self.id)
+
+
+class RemoteInference:
+    """See `core.service.Inference`."""
+
+    def __init__(self, pipe: Pipe[ToFrontEnd], numbers: "Iterable[int]") -> None:
+        self._pipe = pipe
+        self._numbers = iter(numbers)
+        self._waiting: dict[int, OnReply] = {}
+
+    def submit(self, request: Request, on_reply: OnReply) -> SubmittedCall:
+        number = next(self._numbers)
+        self._waiting[number] = on_reply
+        try:
+            self._pipe.send(self._to_message(number, request))
+        except ServingError as error:  # of tensors whose data do not fit
+            reply = Reply(failure=error)
+            asyncio.get_running_loop().call_soon(self._reply, number, reply)
+        return SubmittedCall(self, number)
+
+    def _to_message(self, number: int, request: Request) -> Submit:
+        traceparent = tracestate = ""
+        span = request.span or current.get()
+        if span is not None:
+            span.attributes.update({SERVABLE: request.servable, METHOD: request.method})
+            traceparent, tracestate = span.context.traceparent, span.context.state
+        return Submit(
+            number,
+            request.servable,
+            request.method,
+            request.version,
+            request.codec,
+            self._pipe.put(cutting.pack(request.codec, request.body)),
+            request.timeout,
+            request.is_stream,
+            _beginning(request.prefix),
+            request.id or log.request_id.get(),
+            traceparent,
+            tracestate,
+        )
+
+    def abandon(self, number: int) -> None:
+        """Nobody waits any more.  Harmless if it was answered."""
+        if self._waiting.pop(number, None) is not None:
+            self._pipe.send(Abandon(number))
+
+    def take(self, answer: Answer) -> None:
+        """The master has answered."""
+        instances = [self._pipe.take(one) for one in answer.instances]
+        reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
+        if answer.faults is not None:
+            reply.faults = [None if one is None else one.to_error() for one in answer.faults]
+        if answer.failure is not None:
+            reply.failure = answer.failure.to_error()
+        self._reply(answer.id, reply)
+
+    def _reply(self, number: int, reply: Reply) -> None:
+        on_reply = self._waiting.get(number)
+        if on_reply is None:
+            return
+        if reply.is_last:
+            del self._waiting[number]
+        on_reply(reply)
+
+
+def _beginning(texts: Iterable[str | Sequence[int]]) -> list[str | list[int]]:
+    """As much of a prompt as workers are chosen by."""
+    found: list[str | list[int]] = []
+    left = MOST_PREFIX
+    for text in texts:
+        piece = text[:left]
+        found.append(piece if isinstance(piece, str) else list(piece))
+        left -= len(piece)
+        if left <= 0:
+            break
+    return found

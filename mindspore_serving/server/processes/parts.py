@@ -1,0 +1,70 @@
+"""What the servers of a front-end process are made from."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from starlette.types import ASGIApp
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Inference
+from mindspore_serving.errors import Unauthorized
+from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.keys import ApiKey, Keys
+from mindspore_serving.frontends.language import LanguageModels, LanguageRules
+from mindspore_serving.frontends.site import Site
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.models import Models
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.server.front_ends import FrontEndOptions
+from mindspore_serving.server.processes.catalog import Catalog
+from mindspore_serving.tracing.request_span import Tracer
+
+
+@dataclass(slots=True)
+class Parts:
+    """`app` is that of the master; `refresh` has all front ends know what is served."""
+
+    inference: Inference
+    catalog: Catalog
+    app: ASGIApp
+    responses: Responses
+    refresh: Callable[[], Awaitable[None]]
+    tracer: Tracer | None = None
+
+    def v2(self, options: FrontEndOptions, rules: LanguageRules) -> V2:
+        """Protocol v2, for what needs no shared memory of clients: the master has its regions."""
+        models = LanguageModels(self.inference, self.catalog, rules)
+        site = Site(models, self.inference, self.catalog, options.max_message)
+        return V2(site, Models(self.catalog, models), SharedMemory(), options.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnKeys:
+    """Whose requests a front end answers: everybody's, or those of keys without limits.  Only the
+    master can count what comes with the others, and refuse what has no key."""
+
+    keys: Keys
+    is_open: bool
+
+    @classmethod
+    def of(cls, api_keys: tuple[ApiKey, ...]) -> "OwnKeys":
+        own = [
+            key for key in api_keys if key.max_requests is None and key.requests_per_minute is None
+        ]
+        return cls(Keys(own), is_open=not api_keys)
+
+    def accepts(self, fields: Mapping[bytes, bytes]) -> bool:
+        """Of a request with these headers."""
+        if self.is_open:
+            return True
+        try:
+            self.keys.find(fields.get(b"authorization"), fields.get(b"x-api-key"))
+        except Unauthorized:
+            return False
+        return True
+
+
+def share_of(options: FrontEndOptions, num_processes: int) -> ServerLimits:
+    """Of memory for bodies a front end has its share, but room for the largest message."""
+    share = options.limits.max_body_memory // num_processes
+    return replace(options.limits, max_body_memory=max(share, options.max_message))

@@ -1,0 +1,119 @@
+"""One end of the channel between the master and a front-end process: a socket, and an arena each
+way for large payloads.  What is sent in one turn of the event loop leaves together."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from mindspore_serving.aio import Ticker
+from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.dispatch.outbox import Outbox
+from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
+from mindspore_serving.ipc.channel import Frames, encode
+from mindspore_serving.ipc.messages import Payload
+from mindspore_serving.server.processes.messages import Freed
+
+T = TypeVar("T")
+_READ_SIZE = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The descriptors of a process: its socket, and the arenas that it writes and reads."""
+
+    stream: socket.socket
+    writes: int
+    reads: int
+
+
+class Pipe(Generic[T]):
+    """Messages are a `kind`: `on_message` gets them, and `on_closed` is called once at the end of
+    the channel, also for what is no message.  Used on the event loop's thread."""
+
+    def __init__(
+        self, ends: Ends, kind: Any, on_message: Callable[[T], None], on_closed: Callable[[], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stream = ends.stream
+        self._stream.setblocking(False)
+        self._arena, self._view = Arena(ends.writes), ArenaView(ends.reads)
+        os.close(ends.writes)
+        os.close(ends.reads)
+        self._frames: Frames[T | Freed] = Frames(kind)
+        self._on_message, self._on_closed = on_message, on_closed
+        self._outbox = Outbox(self._stream, self.close)
+        self._unsent: list[bytes] = []
+        self._freed: list[int] = []
+        self._ticker = Ticker(self._loop, self._flush)
+        self._buffer = memoryview(bytearray(_READ_SIZE))
+        self._trimmer = self._loop.call_later(TRIM_SECONDS, self._trim)
+        self.is_closed = False
+        self._loop.add_reader(self._stream.fileno(), self._on_readable)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """At the end of this turn of the loop; nothing once it is closed."""
+        if not self.is_closed:
+            self._unsent.append(encode(message))
+            self._ticker.arm()
+
+    def put(self, data: "Buffer | Pieces") -> Payload:
+        """`data` for a message."""
+        return b"" if self.is_closed else self._arena.put(data)
+
+    def take(self, payload: Payload) -> bytes:
+        """The bytes of a message; what lies in shared memory is copied and given back."""
+        if isinstance(payload, bytes):
+            return payload
+        self._freed.append(payload.offset)
+        self._ticker.arm()
+        return bytes(self._view.get(payload))
+
+    def close(self) -> None:
+        """Harmless if it is closed."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._trimmer.cancel()
+        self._loop.remove_reader(self._stream.fileno())
+        self._outbox.close()
+        self._stream.close()
+        self._arena.close()
+        self._view.close()
+        self._on_closed()
+
+    def _flush(self) -> None:
+        if self.is_closed:
+            return
+        frames, self._unsent = self._unsent, []
+        if self._freed:
+            freed, self._freed = self._freed, []
+            frames.append(encode(Freed(freed)))
+        self._outbox.send(b"".join(frames))
+
+    def _trim(self) -> None:
+        self._arena.trim()
+        self._trimmer = self._loop.call_later(TRIM_SECONDS, self._trim)
+
+    def _on_readable(self) -> None:
+        try:
+            count = self._stream.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.close()
+            return
+        for message in self._frames.feed(self._buffer[:count]):
+            if self.is_closed:
+                return
+            if isinstance(message, Freed):
+                for offset in message.offsets:
+                    self._arena.free(offset)
+            else:
+                self._on_message(message)

@@ -1,0 +1,183 @@
+"""The front-end processes of a server: started, kept running, given connections, and stopped."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+
+import msgspec
+from starlette.types import ASGIApp
+
+from mindspore_serving import log
+from mindspore_serving.core.backoff import Backoff
+from mindspore_serving.core.service import Control
+from mindspore_serving.errors import StartError
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.http.listener import Listener
+from mindspore_serving.frontends.tls import to_context
+from mindspore_serving.isolation.spawning import exit_text
+from mindspore_serving.server.processes import child as children
+from mindspore_serving.server.processes.catalog import state_of
+from mindspore_serving.server.processes.child import Child
+from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, State, Stop
+from mindspore_serving.server.processes.session import Desk, Session
+
+LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
+SYNC_SECONDS = 1.0  # that an answer waits for front ends, of which one may hang
+END_SECONDS = 1.0  # more than they have to let requests finish
+
+
+class FrontEnds:
+    """`num_processes` of them.  What they are to serve comes later, and may be two things."""
+
+    desk: Desk
+
+    def __init__(self, num_processes: int, control: Control) -> None:
+        self.num_processes = num_processes
+        self._control = control
+        self._serials = count(1)
+        self._state = State(0, False, True, [], [], [], [])
+        self._live: dict[Session, Child] = {}  # those that serve what they are to
+        self._children: set[Child] = set()
+        self._has_live = asyncio.Event()
+        self._services: list[ServeHttp | ServeGrpc] = []
+        self._listener: Listener | None = None
+        self._holder: socket.socket | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, desk: Desk) -> None:
+        """Raises StartError."""
+        self.desk = desk
+        started = await asyncio.gather(*map(self._open, range(self.num_processes)))
+        self._tasks = [
+            asyncio.create_task(self._keep(number, *one)) for number, one in enumerate(started)
+        ]
+        self._tasks.append(asyncio.create_task(self._follow()))
+
+    async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
+        """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
+        StartError."""
+        options = message.options
+        has_tls = options.tls is not None and to_context(options.tls) is not None
+        where = addresses.parse(options.address, "RESTful server", allow_unix=False)
+        listener = addresses.listen(where)
+        self.desk.app = app
+        try:
+            await self._serve(message)
+        except BaseException:
+            listener.close()
+            raise
+        self._listener = Listener(listener, options.limits, self._hand, has_tls=has_tls)
+
+    async def start_grpc(self, message: ServeGrpc) -> None:
+        """Raises StartError."""
+        where = addresses.parse(message.options.address, "Serving gRPC", allow_unix=False)
+        self._holder = addresses.hold(where, "Serving gRPC")
+        await self._serve(message)
+
+    async def sync(self) -> None:
+        """Returns when all front ends know what is served, and have said what they have counted; or
+        soon, if one hangs."""
+        state = self._state = msgspec.structs.replace(
+            state_of(self._control), serial=next(self._serials)
+        )
+        syncing = [asyncio.ensure_future(session.sync(state)) for session in self._live]
+        if syncing:
+            await asyncio.wait(syncing, timeout=SYNC_SECONDS)
+
+    async def stop(self, grace: float) -> None:
+        """Free the ports, let running requests finish within `grace` seconds, end the processes."""
+        for task in self._tasks:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for session in self._live:
+            session.pipe.send(Stop(grace))
+        await self._wait_for_end(grace + END_SECONDS)
+        for child in self._children:
+            child.kill()
+        await self._wait_for_end(None)
+        for session in list(self._live):
+            session.pipe.close()
+        self._has_live.set()  # for connections that wait for one
+        if self._holder is not None:
+            self._holder.close()
+
+    async def _wait_for_end(self, timeout: float | None) -> None:
+        if self._children:
+            await asyncio.wait([child.ended for child in self._children], timeout=timeout)
+
+    # --- processes ----------------------------------------------------------------------------
+
+    async def _open(self, number: int) -> tuple[Session, Child]:
+        """A process that serves what there is to serve.  Raises StartError."""
+        child = await children.start(number)
+        self._children.add(child)
+        session = Session(child.ends, self.desk)
+        try:
+            await session.sync(self._state)
+            for message in self._services:
+                await session.serve(message)
+        except BaseException:
+            child.kill()
+            session.pipe.close()
+            self._children.discard(child)
+            raise
+        self._live[session] = child
+        self._has_live.set()
+        return session, child
+
+    async def _keep(self, number: int, session: Session, child: Child) -> None:
+        """Have another process when one ends."""
+        loop, backoff = asyncio.get_running_loop(), Backoff()
+        while True:
+            began = loop.time()
+            status = await asyncio.shield(child.ended)
+            self._close(session, child)
+            log.error("front end %d %s; starting another", number, exit_text(status))
+            while True:
+                await asyncio.sleep(backoff.died(loop.time() - began) or 0.0)
+                began = loop.time()
+                try:
+                    session, child = await self._open(number)
+                    break
+                except StartError as error:
+                    log.error("front end %d: %s", number, error)
+
+    def _close(self, session: Session, child: Child) -> None:
+        session.pipe.close()
+        self._children.discard(child)
+        self._live.pop(session, None)
+        if not self._live:
+            self._has_live.clear()
+
+    async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
+        """Raises StartError."""
+        self._services.append(message)
+        await asyncio.gather(*(session.serve(message) for session in self._live))
+
+    async def _follow(self) -> None:
+        """Have front ends know what is served, soon after it has changed."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if state_of(self._control, self._state.serial) != self._state:
+                await self.sync()
+
+    # --- connections --------------------------------------------------------------------------
+
+    async def _hand(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
+        """Give a connection to the front end that has the fewest."""
+        with connection:
+            await self._has_live.wait()
+            if not self._live:  # the server stops
+                on_closed()
+                return
+            session = min(self._live, key=lambda one: one.num_connections)
+            child = self._live[session] = self._live.pop(session)  # among equals it is next last
+            number = session.add_connection(on_closed)
+            with suppress(OSError):
+                name = number.to_bytes(8, "little")
+                socket.send_fds(child.connections, [name], [connection.fileno()])
+                return
+            session.remove_connection(number)  # it takes none, or has ended

@@ -1,0 +1,95 @@
+"""The HTTP server of a front-end process: what it answers itself, and what it passes on.
+
+Its own are calls of methods with one answer, and the most frequent requests to language models.
+They cross as `Inference.submit`.  All else is the master's, an unknown path, too.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mindspore_serving.errors import Forbidden
+from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends import anthropic, openai
+from mindspore_serving.frontends.http.app import guarded
+from mindspore_serving.frontends.http.exchange import Exchange, Output
+from mindspore_serving.frontends.http.head import Head
+from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.ms_rest import MsRest
+from mindspore_serving.frontends.sites import SiteRules
+from mindspore_serving.frontends.v2.fast_infer import FastInfer
+from mindspore_serving.server.processes.messages import ServeHttp
+from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
+
+OWN_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"})
+
+
+def make_http_server(parts: Parts, message: ServeHttp) -> HttpServer:
+    """Not started yet."""
+    options, http = message.options, message.http
+    where = addresses.parse(options.address, "RESTful server", allow_unix=False)
+    rest, keys = MsRest(options.max_message, http.use_status_codes), OwnKeys.of(options.api_keys)
+    sites = SiteRules(where.host, http.allowed_hosts, http.allow_origins)
+    v2 = parts.v2(options, http.language)
+    routes = [
+        route
+        for route in (*anthropic.routes(v2.site), *openai.routes(v2.site))
+        if isinstance(route, Route) and route.path in OWN_PATHS
+    ]
+    own = guarded(Starlette(routes=routes), keys.keys, sites)
+    app = Divided(own, Noting(parts.app, sites), keys)
+    own_v2 = nothing if options.client_shared_memory else FastInfer(v2)
+    path = OwnPath(parts.inference, rest, keys.keys, sites, own_v2, keys)
+    limits = share_of(options, message.num_processes)
+    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer)
+
+
+def nothing(path: FastPath, head: Head, output: Output) -> None:
+    """No requests of protocol v2: their tensors may be in memory that the master knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPath(FastPath):
+    """The fast path for clients whose requests a front end answers."""
+
+    own_keys: OwnKeys = OwnKeys(Keys(), is_open=True)
+
+    def open(self, head: Head, output: Output) -> Exchange | None:
+        if not self.own_keys.accepts(head.fields):
+            return None
+        return FastPath.open(self, head, output)
+
+
+class Noting:
+    """The application `master`, which answers what `sites` do not know: afterwards they know the
+    names by which clients rightly call the server."""
+
+    def __init__(self, master: ASGIApp, sites: SiteRules) -> None:
+        self._master = master
+        self._sites = sites
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(Forbidden):  # the master says so
+            self._sites.check(scope["method"], dict(scope["headers"]))
+        await self._master(scope, receive, send)
+
+
+class Divided:
+    """The application `own` for its paths, and that of the `master` for others."""
+
+    def __init__(self, own: ASGIApp, master: ASGIApp, keys: OwnKeys) -> None:
+        self._own = own
+        self._master = master
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_own = scope["path"] in OWN_PATHS and scope["method"] == "POST"
+        if is_own and self._keys.accepts(dict(scope["headers"])):
+            await self._own(scope, receive, send)
+        else:
+            await self._master(scope, receive, send)

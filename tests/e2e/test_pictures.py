@@ -1,0 +1,142 @@
+"""Pictures in every protocol that has them: the same text everywhere, and what is wrong told."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mindspore_serving.llm import LLM, SamplingParams
+from tests.e2e.harness import ROOT, config, serving
+from tests.llm import chatty, seeing
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.torch
+
+JSON = {"Content-Type": "application/json"}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "preparation_timeout": PATIENCE}
+IMAGE, TEXT, COUNT = seeing.picture(1), "What is it?", 12
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("pictures")
+    seeing.build(directory, "smolvlm")
+    chatty.build(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def calls(place):
+    options = {**OPTIONS, "max_images": 2}
+    with serving(
+        place,
+        config(place, "smolvlm", llm_options=options),
+        config(place, "chatty", llm_options=OPTIONS),
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def answer(place):
+    """What the model says to IMAGE and TEXT offline, greedily, and the tokens of that prompt."""
+    with LLM(place / "smolvlm", **OPTIONS) as llm:
+        params = SamplingParams(max_tokens=COUNT, temperature=0)
+        (found,) = llm.chat(seeing.chat(IMAGE, TEXT), params, use_tqdm=False)
+    return found.outputs[0].text, len(found.prompt_token_ids)
+
+
+def post(calls, path, body, status=200):
+    found, content = calls.http_call("POST", path, json.dumps(body), JSON)
+    assert found == status, content
+    return json.loads(content)
+
+
+def with_url(url):
+    return [{"role": "user", "content": [seeing.part(url)]}]
+
+
+def completion(calls, messages, status=200, model="smolvlm"):
+    body = {"model": model, "messages": messages, "max_tokens": COUNT, "temperature": 0}
+    return post(calls, "/v1/chat/completions", body, status)
+
+
+def test_openai_chats_have_pictures_which_usage_counts(calls, answer):
+    text, count = answer
+    for messages in (seeing.chat(IMAGE, TEXT), seeing.chat(IMAGE, TEXT)):  # the second is cached
+        found = completion(calls, messages)
+        assert found["choices"][0]["message"]["content"] == text
+        assert found["usage"]["prompt_tokens"] == count
+
+
+def test_openai_responses_have_pictures(calls, answer):
+    content = [
+        {"type": "input_image", "image_url": seeing.uri(IMAGE)},
+        {"type": "input_text", "text": TEXT},
+    ]
+    body = {"model": "smolvlm", "input": [{"role": "user", "content": content}]}
+    body |= {"max_output_tokens": COUNT, "temperature": 0}
+    found = post(calls, "/v1/responses", body)
+    assert found["output"][-1]["content"][0]["text"] == answer[0]
+
+
+def test_anthropic_messages_have_pictures(calls, answer):
+    source = {"type": "base64", "media_type": "image/png", "data": seeing.encoded(IMAGE)}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": TEXT}]
+    body = {"model": "smolvlm", "messages": [{"role": "user", "content": content}]}
+    found = post(calls, "/v1/messages", {**body, "max_tokens": COUNT, "temperature": 0})
+    usage = found["usage"]
+    count = usage["input_tokens"] + usage["cache_read_input_tokens"]
+    assert (found["content"][0]["text"], count) == answer
+    assert post(calls, "/v1/messages/count_tokens", body)["input_tokens"] == answer[1]
+
+
+def test_ollama_chats_and_prompts_have_pictures(calls, answer):
+    images = [seeing.encoded(IMAGE)]
+    common = {"model": "smolvlm", "stream": False}
+    common["options"] = {"num_predict": COUNT, "temperature": 0}
+    messages = [{"role": "user", "content": TEXT, "images": images}]
+    found = post(calls, "/api/chat", {**common, "messages": messages})
+    assert found["message"]["content"] == answer[0]
+    found = post(calls, "/api/generate", {**common, "prompt": TEXT, "images": images})
+    assert found["response"] == answer[0]
+    assert "vision" in post(calls, "/api/show", {"model": "smolvlm"})["capabilities"]
+
+
+def test_models_say_what_they_read(calls):
+    status, content = calls.http_call("GET", "/v1/models")
+    found = {one["id"]: one.get("input_modalities") for one in json.loads(content)["data"]}
+    assert (status, found) == (200, {"smolvlm": ["text", "image"], "chatty": None})
+
+
+@pytest.mark.parametrize(
+    ("messages", "model", "told"),
+    [
+        (seeing.chat(IMAGE), "chatty", "the model reads no images"),
+        (with_url("data:;base64,@"), "smolvlm", "no base64"),
+        (with_url("data:;base64,aGk="), "smolvlm", "no file of"),
+        (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches nothing"),
+        (seeing.chat(IMAGE, IMAGE, IMAGE), "smolvlm", "3 pictures, expected at most 2"),
+        (seeing.chat(IMAGE, "<image>"), "smolvlm", "which stands for one"),
+    ],
+)
+def test_what_is_wrong_with_a_picture_is_told(messages, model, told, calls):
+    error = completion(calls, messages, 400, model)["error"]
+    assert told in error["message"]
+    assert error["param"].startswith("messages")
+
+
+def test_the_page_of_pictures_runs(calls, place, answer, capsys, monkeypatch):
+    """Its Python, with the tiny model in place of SmolVLM."""
+    pytest.importorskip("openai")
+    page = (ROOT / "docs/pictures.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(place)
+    IMAGE.save(Path("cat.png"))
+    for block in blocks:
+        source = block.replace("127.0.0.1:1500", f"127.0.0.1:{calls.http}")
+        source = source.replace("/models/SmolVLM-256M-Instruct", "smolvlm")
+        source = source.replace('LLM("smolvlm")', 'LLM("smolvlm", kv_cache_memory=8 << 20)')
+        exec(compile(source, "docs/pictures.md", "exec"), {})
+        assert capsys.readouterr().out.strip()

@@ -1,0 +1,37 @@
+// What the operator's view makes of the server's answers.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { LEVELS, machines, merged, toLevel, toSettings } from "../../../../mindspore_serving/frontends/page/static/operate/states.js";
+
+test("every level of the log is told by its settings", () => {
+  for (const level of LEVELS) assert.equal(toLevel(toSettings(level)), level);
+  assert.deepEqual(toSettings("warning"), { log_verbose_level: 0, log_info: false, log_warning: true, log_error: true });
+});
+
+test("what is loaded has its workers, what could be has a reason, and other methods are no servables", () => {
+  const workers = [{ node: "", state: "ready" }];
+  const servables = [{ name: "a", version: 2, methods: { f: {}, g: {} }, workers }];
+  const index = [
+    { name: "b", version: "", state: "UNAVAILABLE", reason: "it is not loaded" },
+    { name: "a", version: "2", state: "READY", reason: "" },
+    { name: "a.f", version: "2", state: "READY", reason: "" },
+    { name: "a.other", version: "1", state: "READY", reason: "" },
+  ];
+  const [a, other, b] = merged(index, servables);
+  assert.deepEqual(a, { name: "a", isLoaded: true, versions: [{ version: "2", state: "READY", reason: "", workers }] });
+  assert.equal(other.name, "a.other");
+  assert.deepEqual([b.isLoaded, b.versions[0].reason, b.versions[0].workers], [false, "it is not loaded", []]);
+});
+
+test("machines have the workers of all servables, and the server's own is always there", () => {
+  const at = (node, state) => ({ node, state });
+  const found = machines([
+    { name: "a", workers: [at("blue", "ready"), at("blue", "restarting")] },
+    { name: "b", workers: [at("blue", "ready")] },
+  ]);
+  assert.deepEqual(found, [
+    { node: "", ready: 0, others: 0, servables: [] },
+    { node: "blue", ready: 2, others: 1, servables: ["a", "b"] },
+  ]);
+});

@@ -1,0 +1,207 @@
+"""Pictures in the chat of the page, in a real Chromium.
+
+One test has a model that takes pictures.  In the others, which need certain answers and faults,
+what such a model would answer is given in its place.
+"""
+
+import base64
+import json
+import struct
+import zlib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.talking import MODEL, Talking, serving
+from tests.frontends.page.browser import Browser
+from tests.frontends.page.chatting import (
+    ask,
+    bodies,
+    ended,
+    finished,
+    record,
+    recorded,
+    settings,
+    stored,
+    streamed,
+)
+from tests.frontends.page.test_access import check, load_axe, needs_axe
+from tests.waiting import PATIENCE
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+COMPLETIONS = "/v1/chat/completions"
+ATTACHED = "document.querySelectorAll('#attached li').length"
+FAILURE = "document.querySelector('.failure').innerText"
+
+
+def png(side: int = 4) -> bytes:
+    """A red square."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        end = struct.pack(">I", zlib.crc32(kind + body))
+        return struct.pack(">I", len(body)) + kind + body + end
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    rows = (b"\0" + b"\xff\0\0" * side) * side
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+RED = base64.b64encode(png()).decode()
+PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{RED}"}}
+
+
+@pytest.fixture
+def seeing(browser: Browser, server: Talking) -> Browser:
+    """The page with a model that takes pictures, and says "red"."""
+    card = {"id": MODEL, "max_model_len": 1000, "input_modalities": ["text", "image"]}
+    browser.answer("/v1/models", 200, json.dumps({"data": [card]}))
+    browser.answer(COMPLETIONS, 200, streamed({"content": "red"}), "text/event-stream")
+    browser.open(server.url)
+    browser.until("document.getElementById('attach').checkVisibility()")
+    return browser
+
+
+def give(page: Browser, how: str, name: str = "red.png", body: str = RED, more: int = 0) -> None:
+    """A file, with so many bytes behind it: "chosen", "dropped" or "pasted"."""
+    kind = "image/png" if name.endswith("png") else "text/plain"
+    act = {
+        "chosen": "const one = document.getElementById('pictures'); one.files = data.files;"
+        "one.dispatchEvent(new Event('change'));",
+        "dropped": "document.getElementById('lanes').dispatchEvent(new DragEvent('drop',"
+        "{dataTransfer: data, bubbles: true, cancelable: true}));",
+        "pasted": "document.getElementById('text').dispatchEvent(new ClipboardEvent('paste',"
+        "{clipboardData: data, bubbles: true, cancelable: true}));",
+    }
+    page.evaluate(
+        f"(() => {{ const data = new DataTransfer();"
+        f"const bytes = Uint8Array.from(atob('{body}'), (one) => one.charCodeAt(0));"
+        f"data.items.add(new File([bytes, new Uint8Array({more})], '{name}', {{type: '{kind}'}}));"
+        f"{act[how]} }})()"
+    )
+
+
+@pytest.mark.parametrize("how", ["chosen", "dropped", "pasted"])
+def test_a_picture_goes_with_the_message(seeing: Browser, how: str) -> None:
+    give(seeing, how)
+    seeing.until(f"{ATTACHED} === 1")
+    ask(seeing, "Which colour?")
+    assert finished(seeing) == "red"
+    assert bodies(seeing)[-1]["messages"] == [
+        {"role": "user", "content": [PART, {"type": "text", "text": "Which colour?"}]}
+    ]
+    assert seeing.evaluate(ATTACHED) == 0
+    canvas = "document.querySelector('.message.user canvas')"
+    assert seeing.evaluate(f"{canvas}.ariaLabel") == "Picture red.png"
+    seeing.until(f"{canvas}.width === 4")
+    pixel = f"[...{canvas}.getContext('2d').getImageData(1, 1, 1, 1).data]"
+    assert seeing.evaluate(pixel) == [255, 0, 0, 255]
+
+
+def test_a_picture_alone_is_a_message_and_one_that_is_removed_is_none(seeing: Browser) -> None:
+    give(seeing, "chosen", "one.png")
+    give(seeing, "chosen", "two.png")
+    seeing.until(f"{ATTACHED} === 2")
+    seeing.evaluate("document.querySelector('[aria-label=\"Remove one.png\"]').focus()")
+    seeing.press("Enter")
+    seeing.until(f"{ATTACHED} === 1 && document.activeElement.id === 'text'")
+    seeing.press("Enter")
+    finished(seeing)
+    assert bodies(seeing)[-1]["messages"] == [{"role": "user", "content": [PART]}]
+    assert [one["name"] for one in stored(seeing)[0]["images"]] == ["two.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "more", "words"),
+    [
+        ("large.png", RED, 8_000_000, "large.png has 8.0 MB; a picture may have at most 8 MB."),
+        ("notes.txt", RED, 0, "notes.txt is no picture that can be sent"),
+        ("broken.png", "AAAA", 0, "broken.png cannot be read as a picture."),
+    ],
+)
+def test_why_a_file_is_not_taken_is_on_the_screen(
+    seeing: Browser, name: str, body: str, more: int, words: str
+) -> None:
+    give(seeing, "dropped", name, body, more)
+    seeing.until(f"{FAILURE}.startsWith({json.dumps(words)})")
+    assert seeing.evaluate(ATTACHED) == 0
+    give(seeing, "dropped")
+    seeing.until(f"{ATTACHED} === 1 && {FAILURE} === ''")
+
+
+def test_pictures_are_kept_and_in_the_file_of_an_export(seeing: Browser, server: Talking) -> None:
+    give(seeing, "pasted")
+    seeing.until(f"{ATTACHED} === 1")
+    ask(seeing, "Which colour?")
+    finished(seeing)
+    seeing.open(f"{server.url}/?again")
+    seeing.until("document.querySelectorAll('#list .title').length === 1")
+    seeing.click("#list .title")
+    seeing.until("document.querySelector('.message.user canvas')")
+    seeing.evaluate(
+        "URL.createObjectURL = (blob) => { window.file = blob; return 'about:blank#' };"
+        "HTMLAnchorElement.prototype.click = () => {}"
+    )
+    seeing.click("#export")
+    assert RED in seeing.evaluate("window.file.text()")
+
+
+def test_a_picture_that_nobody_has_answered_is_where_it_was(seeing: Browser) -> None:
+    seeing.answer(COMPLETIONS, 400, '{"error": {"message": "too many pixels"}}')
+    give(seeing, "chosen")
+    seeing.until(f"{ATTACHED} === 1")
+    ask(seeing, "Which colour?")
+    ended(seeing)
+    seeing.until(f"{FAILURE} === 'too many pixels'")
+    assert seeing.evaluate(ATTACHED) == 1
+    seeing.excuse()  # Chromium logs the status
+
+
+def test_a_model_that_takes_none_is_offered_none(page: Browser) -> None:
+    assert not page.evaluate("document.getElementById('attach').checkVisibility()")
+    give(page, "dropped")
+    page.until(f"{FAILURE} === '{MODEL} takes no pictures.'")
+    assert page.evaluate(ATTACHED) == 0
+
+
+def test_a_model_that_takes_pictures_answers_as_it_does_without_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for library in ("openvino", "torch", "transformers", "PIL"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    from tests.llm import seeing as models
+
+    models.build(tmp_path, "smolvlm")
+    image = models.picture(1)
+    cache = ("--llm-option", "kv_cache_memory=64e6")
+    with serving(tmp_path, "smolvlm", *cache) as running:
+        browser.open(running.url)
+        browser.until("document.getElementById('attach').checkVisibility()")
+        settings(browser, temperature="0", max_tokens="12")
+        give(browser, "pasted", body=models.encoded(image))
+        browser.until(f"{ATTACHED} === 1")
+        record(browser)
+        ask(browser, "What is it?")
+        ended(browser)
+        body = {"messages": models.chat(image, "What is it?"), "model": "smolvlm"}
+        body |= {"temperature": 0, "max_tokens": 12}
+        url = f"{running.url}{COMPLETIONS}"
+        found = httpx.post(url, json=body, timeout=PATIENCE).json()
+        assert recorded(browser) == found["choices"][0]["message"]["content"]
+        (message, _) = stored(browser)
+        assert len(message["images"]) == 1
+
+
+@needs_axe
+@pytest.mark.parametrize(("width", "height"), [(390, 780), (768, 1000), (1280, 800)])
+def test_axe_finds_nothing(seeing: Browser, width: int, height: int) -> None:
+    seeing.look(width, height)
+    load_axe(seeing)
+    give(seeing, "chosen")
+    seeing.until(f"{ATTACHED} === 1")
+    check(seeing, "a picture to be sent")
+    ask(seeing, "Which colour?")
+    finished(seeing)
+    check(seeing, "a picture that was sent")
+    assert seeing.evaluate("document.documentElement.scrollWidth") == width

@@ -1,0 +1,111 @@
+"""Models whose layers have a state beside keys and values, through the engine: what is found in the
+cache, preempted and read in pieces is answered as transformers does.
+"""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("transformers")
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.runtimes import open_runner
+from tests.llm import checkpoints
+
+pytestmark = pytest.mark.torch
+RUNTIMES = {"openvino": {"dtype": "f32"}, "torch": {"device": "cpu"}}
+ROUNDING = 1e-5  # of the largest logit
+CROWDS = (  # model, runtime, and memory in which not all of a crowd have room at once
+    ("lfm2", "openvino", 2**18),
+    ("qwen3-next", "openvino", 180_000),
+    ("qwen3-next", "torch", 180_000),
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+def built(root: Path, name: str) -> Path:
+    return root / name if (root / name).exists() else checkpoints.build(name, root)
+
+
+def config(runtime: str, **options: object) -> EngineConfig:
+    given = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "kv_cache_memory": 2**21}
+    return EngineConfig(**{**given, **RUNTIMES[runtime], **options})
+
+
+def answers(engine: Engine, prompts: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
+    params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
+    found: dict[str, list[int]] = {}
+    for index, prompt in enumerate(prompts):
+        found[str(index)] = []
+        engine.add(str(index), prompt, params)
+    while engine.has_work:
+        for request_id, generated in engine.step():
+            found[request_id] += generated.token_ids
+    return [tuple(tokens) for tokens in found.values()]
+
+
+@pytest.mark.parametrize(("name", "runtime", "memory"), CROWDS)
+def test_a_crowd_that_shares_beginnings_is_answered_as_by_transformers(
+    root: Path, name: str, runtime: str, memory: int
+) -> None:
+    directory = built(root, name)
+    given = config(runtime, kv_cache_memory=memory, max_model_len=224, max_num_seqs=8)
+    engine = Engine(open_runner(directory, runtime, given), None, given)
+    common, *others = checkpoints.prompts(5, longest=80)
+    prompts = [*others, *((*common, *other) for other in others)]
+    for _ in range(2):
+        for prompt, answer in zip(prompts, answers(engine, prompts, 40), strict=True):
+            assert checkpoints.shortfall(directory, prompt, answer) < ROUNDING
+    assert engine.stats().num_preemptions > 0, engine.stats()
+    assert engine.stats().num_cache_hits > 64
+    engine.close()
+
+
+def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> None:
+    directory, (prompt,) = built(root, "lfm2"), checkpoints.prompts(1, longest=150)
+    vectors = []
+    for budget in (64, 256):
+        given = config("openvino", max_num_batched_tokens=budget)
+        engine = Engine(open_runner(directory, "openvino", given), None, given)
+        engine.add_embedding("one", prompt)
+        found = []
+        while engine.has_work:
+            found += engine.step()
+        vectors.append(found[0][1])
+        engine.close()
+    assert float(abs(vectors[0] - vectors[1]).max()) < 1e-5
+
+
+def test_guesses_are_refused(root: Path) -> None:
+    options = config("openvino", num_speculative_tokens=4)
+    with pytest.raises(StartError, match="num_speculative_tokens is 4, but .* a state"):
+        open_runner(built(root, "lfm2"), "openvino", options)
+
+
+def test_memory_for_no_state_is_refused(root: Path) -> None:
+    with pytest.raises(StartError, match="hold no states: 3 of 1536 bytes .* kv_cache_memory"):
+        open_runner(built(root, "lfm2"), "torch", config("torch", kv_cache_memory=2000))
+
+
+def test_ranks_are_refused(root: Path) -> None:
+    with pytest.raises(StartError, match="tensor_parallel"):
+        open_runner(built(root, "lfm2"), "torch", config("torch", tensor_parallel=2))
+
+
+def test_an_openvino_that_computes_states_otherwise_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mindspore_serving.llm.runtimes.openvino import states
+
+    states.check_states.cache_clear()
+    monkeypatch.setattr(states, "_ruled", lambda q, k, v, falls, beta: v)
+    with pytest.raises(StartError, match="operations with a state, .* are off by"):
+        open_runner(built(root, "lfm2"), "openvino", config("openvino"))

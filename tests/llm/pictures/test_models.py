@@ -1,0 +1,165 @@
+"""Models that take pictures compute what transformers computes, however their prompts are cut."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.loader import make_config, open_model
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import seeing
+
+pytestmark = pytest.mark.torch
+
+RUNTIMES = ("openvino", "torch")
+GREEDY = SamplingParams(max_tokens=32, temperature=0, ignore_eos=True)
+ONE, TWO = seeing.picture(1), seeing.picture(2, 90, 30)
+CHATS = {
+    "one picture": ("What is ", ONE, " there?"),
+    "two pictures": (ONE, "Is it as ", TWO, "?"),
+    "the same twice": ("Are ", TWO, TWO, " the same?"),
+    "no picture": ("What is there?",),
+}
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    place = tmp_path_factory.mktemp("seeing")
+    return {kind: seeing.build(place, kind) for kind in seeing.KINDS}
+
+
+@pytest.fixture(scope="module")
+def references(directories):
+    return {kind: seeing.Reference(path, kind) for kind, path in directories.items()}
+
+
+def config(runtime, **options):
+    memory = {"openvino": 8 << 20, "torch": 4 << 20}[runtime]
+    return {"dtype": "f32", "kv_cache_memory": memory, **options}
+
+
+def images(chat):
+    return [one for one in chat if not isinstance(one, str)]
+
+
+def ask(llm, *chats, count=32):
+    params = replace(GREEDY, max_tokens=count)
+    found = llm.chat([seeing.chat(*chat) for chat in chats], params, use_tqdm=False)
+    return [(one.prompt_token_ids, list(one.outputs[0].token_ids)) for one in found]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("kind", seeing.KINDS)
+def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
+    opened = open_model(directories[kind], runtime, make_config(config(runtime)))
+    try:
+        processor = Processor(
+            opened.tokenizer, opened.chat_template, opened.card(),
+            pictures=opened.pictures, tower=opened.tower,
+        )  # fmt: skip
+        messages = seeing.chat(*CHATS["two pictures"])
+        prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
+        ids = prepared.prompt_ids
+        features = prepared.options["pictures"].between(0, len(ids))
+        blocks = range(-(-len(ids) // opened.engine.block_size))
+        row = Row(ids, 0, blocks, len(ids), features=features)
+        found = opened.engine.runner.run(Step((row,)))
+        expected = references[kind].logits(ids, [ONE, TWO])
+        assert np.abs(found - expected).max() < 1e-4
+        prepared.add_to(opened.engine, "1")
+        tokens = []
+        while opened.engine.has_work:
+            tokens += [token for _, one in opened.engine.step() for token in one.token_ids]
+        assert tokens == references[kind].greedy(ids, [ONE, TWO], 32)
+    finally:
+        opened.engine.close()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_prompts_with_and_without_pictures_are_cut_batched_and_preempted(
+    runtime, directories, references
+):
+    path, reference = directories["smolvlm"], references["smolvlm"]
+    # A step has room for a part of a picture, and the cache not for all sequences.
+    room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(runtime)}
+    with LLM(path, runtime, dtype="f32", **room) as llm:
+        found = ask(llm, *CHATS.values(), count=64)
+        assert llm.stats().num_preemptions > 0
+    for chat, (ids, tokens) in zip(CHATS.values(), found, strict=True):
+        assert tokens == reference.greedy(ids, images(chat), 64)
+
+
+def small_cache(runtime):
+    block = {"openvino": 32, "torch": 8}[runtime]
+    size = 2 * 2 * 2 * 16 * 4 * block  # layers, keys and values, heads, features, bytes
+    blocks = {"openvino": 8, "torch": 30}[runtime]
+    return {"kv_cache_memory": size * blocks, "block_size": block}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_blocks_are_shared_by_prompts_with_the_same_pictures_alone(
+    runtime, directories, references
+):
+    first, second = ("Look at ", ONE, " and say"), ("Look at ", TWO, " and say")
+    with LLM(directories["llava"], runtime, **config(runtime), block_size=block(runtime)) as llm:
+        before = ask(llm, first)
+        hits = llm.stats().num_cache_hits
+        other = ask(llm, second)  # the same tokens
+        assert (hits, before[0][0]) == (0, other[0][0])
+        assert llm.stats().num_cache_hits < 16
+        assert ask(llm, first, second) == [*before, *other]
+        assert llm.stats().num_cache_hits >= hits + 2 * block(runtime)
+    for chat, (ids, tokens) in zip((first, second), (*before, *other), strict=True):
+        assert tokens == references["llava"].greedy(ids, images(chat), 32)
+
+
+def block(runtime):
+    return {"openvino": 32, "torch": 8}[runtime]
+
+
+def test_a_picture_is_computed_once(directories):
+    opened = open_model(directories["llava"], "torch", make_config(config("torch")))
+    try:
+        processor = Processor(
+            opened.tokenizer, opened.chat_template, opened.card(),
+            pictures=opened.pictures, tower=opened.tower,
+        )  # fmt: skip
+        for chat in CHATS.values():
+            processor.prepare(Generate(messages=seeing.chat(*chat)))
+        assert opened.tower.num_computed == 2
+    finally:
+        opened.engine.close()
+
+
+@pytest.mark.parametrize("runtime", ["mindspore", "mindir", "toy"])
+def test_a_runtime_that_takes_no_pictures_is_refused_by_name(runtime, directories):
+    with pytest.raises(StartError, match=rf"runtime '{runtime}' takes no pictures, expected one of "
+                       r"openvino, torch; max_images=0 serves its texts alone"):  # fmt: skip
+        open_model(directories["llava"], runtime, make_config({}))
+
+
+def test_without_an_image_processor_only_texts_are_served(directories, tmp_path):
+    for file in directories["llava"].iterdir():
+        if file.name != "preprocessor_config.json":
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(StartError, match=r"no preprocessor_config.json.*max_images=0"):
+        LLM(tmp_path, "torch", **config("torch"))
+    with LLM(tmp_path, "torch", **config("torch", max_images=0)) as llm:
+        assert len(ask(llm, CHATS["no picture"])[0][1]) == 32
+
+
+def test_weights_of_the_tower_that_are_missing_are_named(directories, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    for file in directories["smolvlm"].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.connector.modality_projection.proj.weight"]
+    (tmp_path / "model.safetensors").unlink()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartError, match="modality_projection.proj.weight"):
+        LLM(tmp_path, "torch", **config("torch"))

@@ -1,0 +1,159 @@
+"""Tiny random models that take pictures, with processor, tokenizer and chat template, made by
+transformers; and what transformers computes with them.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
+MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
+TEMPLATE = (  # knows parts alone, as those of such models do
+    "{% for message in messages %}{{ message['role'] }}:{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+    "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+)
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.2,
+}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+    "initializer_range": 0.2,
+}
+CLIP = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
+SIGLIP = {**VISION, "model_type": "siglip_vision_model"}
+LLAVA = {"vision_config": CLIP, "vision_feature_layer": -2}
+TILED = {"vision_config": VISION, "scale_factor": 2, "pad_token_id": 0}
+# name -> (class, text model, what its config has beside, beginning of its image processor's class)
+KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "llava": ("Llava", "llama", LLAVA, "CLIP"),
+    "llava-qwen2": ("Llava", "qwen2", LLAVA, "CLIP"),
+    "llava-siglip": (
+        "Llava", "mistral",
+        {**LLAVA, "vision_config": SIGLIP, "vision_feature_select_strategy": "full"}, "Siglip",
+    ),
+    "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
+    "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
+}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {
+    "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
+    "Siglip": {"size": {"height": 32, "width": 32}},
+    "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+}
+
+
+def build(directory: Path, kind: str, name: str = "") -> Path:
+    """The model's directory, below `directory`."""
+    target = directory / (name or kind)
+    target.mkdir(parents=True)
+    size = _write_tokenizer(target)
+    prefix, text_model, more, _ = KINDS[kind]
+    text = {**TEXT, "model_type": text_model, "vocab_size": size}
+    config = getattr(transformers, f"{prefix}Config")(text_config=text, image_token_id=3, **more)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(kind.encode()))
+        model = getattr(transformers, f"{prefix}ForConditionalGeneration")(config)
+    model.save_pretrained(target)
+    processor(kind).save_pretrained(target)
+    return target
+
+
+def processor(kind: str) -> Any:
+    prefix = KINDS[kind][3]
+    return getattr(transformers, f"{prefix}ImageProcessorPil")(**SIZES[prefix])
+
+
+def _write_tokenizer(directory: Path) -> int:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {text: number for number, text in enumerate([*MARKS, *letters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(MARKS)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    return len(vocabulary)
+
+
+def picture(seed: int, width: int = 50, height: int = 40) -> Image.Image:
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    return Image.fromarray(pixels)
+
+
+def encoded(image: Image.Image, kind: str = "PNG") -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, kind)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def uri(image: Image.Image) -> str:
+    return f"data:image/png;base64,{encoded(image)}"
+
+
+def part(image: Image.Image | str) -> dict[str, Any]:
+    """A picture of a content, by itself or by its URL."""
+    url = image if isinstance(image, str) else uri(image)
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def chat(*parts: str | Image.Image) -> list[dict[str, Any]]:
+    """A conversation of one message."""
+    content = [
+        {"type": "text", "text": one} if isinstance(one, str) else part(one) for one in parts
+    ]
+    return [{"role": "user", "content": content}]
+
+
+class Reference:
+    """What transformers computes with the model in a directory."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._processor = processor(kind)
+        self._model = transformers.AutoModelForImageTextToText.from_pretrained(
+            directory, dtype=torch.float32
+        ).eval()
+
+    def logits(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
+        with torch.inference_mode():
+            return self._model(**self._inputs(ids, images)).logits[0].numpy()
+
+    def greedy(self, ids: Sequence[int], images: Sequence[Image.Image], count: int) -> list[int]:
+        with torch.inference_mode():
+            found = self._model.generate(
+                **self._inputs(ids, images),
+                max_new_tokens=count,
+                do_sample=False,
+                eos_token_id=None,
+            )
+        return found[0, len(ids) :].tolist()
+
+    def _inputs(self, ids: Sequence[int], images: Sequence[Image.Image]) -> dict[str, Any]:
+        tokens = torch.tensor([list(ids)])
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        if images:
+            made = self._processor(list(images), return_tensors="pt")
+            inputs |= {name: x for name, x in made.items() if name.startswith("pixel")}
+        return inputs
