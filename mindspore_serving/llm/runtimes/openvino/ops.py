@@ -19,19 +19,18 @@ from mindspore_serving.llm.models.ops import (
     DeltaRule,
     Expert,
     Inputs,
-    Ops,
     Routing,
     Weight,
 )
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
+from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     expect,
-    f32,
     features,
     head_width,
     i32,
@@ -39,8 +38,6 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     name_of,
     named,
     reshaped,
-    sliced,
-    swish,
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
@@ -48,7 +45,7 @@ HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
-class OpenVINOOps(Ops):
+class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
     numbers in place of embeddings."""
@@ -209,41 +206,6 @@ class OpenVINOOps(Ops):
         # What an adapter adds is between the products, and has rank 2.
         return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
-    def silu(self, x: Node) -> Node:
-        return swish(x)
-
-    def relu(self, x: Node) -> Node:
-        return opset.relu(x)
-
-    def sigmoid(self, x: Node) -> Node:
-        return opset.sigmoid(x)
-
-    def silu_mul(self, gate: Node, up: Node) -> Node:
-        return self.mul(swish(gate), up)
-
-    def gelu(self, x: Node, *, tanh: bool = True) -> Node:
-        return opset.gelu(x, "TANH" if tanh else "ERF")
-
-    def mul(self, a: Node, b: Node) -> Node:
-        return opset.multiply(a, b if features(b) == 1 else _like(a, b))
-
-    def add(self, a: Node, b: Node) -> Node:
-        return opset.add(a, _like(a, b))
-
-    def scale(self, x: Node, factor: float) -> Node:
-        return x if factor == 1.0 else opset.multiply(x, f32(factor))
-
-    def softcap(self, x: Node, cap: float) -> Node:
-        return self.scale(opset.tanh(self.scale(x, 1 / cap)), cap)
-
-    def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
-        expect(x, sum(sizes), f"pieces of {list(sizes)}")
-        ends = np.cumsum(sizes).tolist()
-        return [sliced(x, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-    def gather_rows(self, x: Node, rows: Node) -> Node:
-        return opset.gather(x, rows, i32(0))
-
     def moe(
         self,
         x: Node,
@@ -300,8 +262,3 @@ class OpenVINOOps(Ops):
         parameter.output(0).get_tensor().set_names({name})
         self.parameters[name] = named(parameter, name)
         return parameter
-
-
-def _like(a: Node, b: Node) -> Node:
-    expect(b, features(a), f"as many as {name_of(a)!r}")
-    return b
