@@ -12,7 +12,13 @@ from typing import cast
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.declaration import Declaration, DistributedSpec, ModelSpec
+from mindspore_serving.core.declaration import (
+    UPSTREAM,
+    Declaration,
+    DistributedSpec,
+    LanguageSpec,
+    ModelSpec,
+)
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
