@@ -40,6 +40,7 @@ PER_SERVABLE = (
     "engine_option",
     "quantization",
     "max_model_len",
+    "deterministic",
     "adapter",
     "max_loras",
     "llm_option",

@@ -59,7 +59,7 @@ def to_deployments(configs: list[server.ServableStartConfig]) -> list[Deployment
 
 def llm_options(settings: ServeSettings) -> dict[str, Any]:
     """The options of language models.  Raises InvalidInputs for one without a value."""
-    names = ("runtime", "quantization", "max_model_len", "engine")
+    names = ("runtime", "quantization", "max_model_len", "engine", "deterministic")
     given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
     if settings.adapter:

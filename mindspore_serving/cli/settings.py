@@ -231,6 +231,9 @@ class ServeSettings:
         None, "language models: weights of fewer bits", choices=("int8", "int4")
     )
     max_model_len: int = option(0, "language models: most tokens of a prompt and its answer")
+    deterministic: bool = option(
+        False, "language models: the same tokens to the bit in any batch; with --runtime torch"
+    )
     adapter: tuple[str, ...] = option(
         (),
         "language models: serve the LoRA adapter in this directory, too; repeatable",

@@ -35,6 +35,8 @@ class EngineConfig:
             Runtimes "openvino" and "torch".
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
+        deterministic: an answer is the same to the bit whatever else is in its steps, but slower;
+            runtime "torch" on a CPU in f32, without adapters, mixtures of experts and ranks.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
             verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
@@ -85,6 +87,7 @@ class EngineConfig:
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     graph_mode: bool = False
+    deterministic: bool = False
     enable_prefix_caching: bool = True
     num_speculative_tokens: int | None = None
     adaptive_speculation: bool = True

@@ -52,6 +52,8 @@ class Row:
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
     `state` is for models with state slots; without it a text that is computed at once leaves none.
     `features` are only for a runner of a model that takes pictures.
+    `is_long`: the sequence is longer than the runner's `rope_switch`, or its prompt will be; its
+    keys in the cache must have been computed so as well.
     """
 
     tokens: Sequence[int]
@@ -61,6 +63,7 @@ class Row:
     adapter: int = 0
     state: StateSlots | None = None
     features: Features | None = None
+    is_long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Runner(Protocol):
     max_model_len: int
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
+    rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
     is_rounded: bool  # it computes in 16 bits: logits change with what else is in the step
 
     def run(self, step: Step) -> Logits:

@@ -8,7 +8,7 @@ import yaml
 
 from mindspore_serving.cli import config, config_file, main
 from mindspore_serving.cli.config_fields import FIELDS, FILES, PER_SERVABLE, schema
-from mindspore_serving.cli.servables import to_configs
+from mindspore_serving.cli.servables import llm_options, to_configs
 from mindspore_serving.cli.settings import ConfigSettings, ServeSettings
 from mindspore_serving.errors import InvalidInputs, StartError
 from tests.cli.conftest import write_words
@@ -252,3 +252,8 @@ def test_the_published_schema_is_this_one(capsys):
     published = (ROOT / "docs" / "server.schema.json").read_text()
     assert shown(capsys, "--schema") == published, "mindspore-serving config --schema makes it"
     assert json.loads(published) == schema()
+
+
+def test_deterministic_goes_to_the_engine_of_language_models():
+    settings = ServeSettings(paths=["model"], runtime="torch", deterministic=True)
+    assert llm_options(settings) == {"runtime": "torch", "deterministic": True}

@@ -16,9 +16,9 @@ from hashlib import blake2b
 _DIGEST_SIZE = 16  # of a cryptographic hash: no prompt can be made to match another's blocks
 
 
-def hash_root(salt: str, adapter: int) -> bytes:
-    """Where the chain of hashes begins.  Sequences share blocks if salt and adapter are equal."""
-    start = adapter.to_bytes(8, "little") + salt.encode("utf-8", "surrogatepass")
+def hash_root(salt: str, adapter: int, is_long: bool = False) -> bytes:
+    """Where the chain of hashes begins.  Sequences share blocks if all of these are equal."""
+    start = (adapter | is_long << 63).to_bytes(8, "little") + salt.encode("utf-8", "surrogatepass")
     return blake2b(start, digest_size=_DIGEST_SIZE).digest()
 
 

@@ -141,7 +141,8 @@ class Embedder:
         state = None
         if long.slot is not None:
             state = StateSlots(long.slot if long.start else -1, long.slot)
-        step = Step((Row(piece, long.start, long.blocks, int(is_last), state=state),))
+        place = (piece, long.start, long.blocks, int(is_last))
+        step = Step((Row(*place, is_long=self._is_long(long.text), state=state),))
         try:
             if not is_last:
                 self._runner.run(step)
@@ -156,6 +157,9 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
+    def _is_long(self, text: Text) -> bool:
+        return 0 < self._runner.rope_switch < len(text.ids)
+
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
         if self._states is not None and long.slot is not None:
@@ -169,7 +173,8 @@ class Embedder:
             return []
         batch = [self._waiting.pop(request_id) for request_id in ids]
         tables = [self._allocate(text) for text in batch]
-        rows = [Row(text.ids, 0, table, 1) for text, table in zip(batch, tables, strict=True)]
+        pairs = zip(batch, tables, strict=True)
+        rows = [Row(one.ids, 0, blocks, 1, is_long=self._is_long(one)) for one, blocks in pairs]
         try:
             vectors = self._embed(Step(tuple(rows)), batch)
         except RunnerLost:

@@ -71,7 +71,8 @@ class Engine:
         self._limits = ModelLimits(
             runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
         )
-        self._scheduler = Scheduler(config, runner.num_blocks, runner.block_size, runner.num_slots)
+        sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
+        self._scheduler = Scheduler(config, *sizes)
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()

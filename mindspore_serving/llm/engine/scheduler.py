@@ -4,9 +4,12 @@ There are no phases.  Every sequence has tokens that are not computed yet: one w
 many while its prompt is computed.  A step has room for a number of tokens: sequences that decode
 come first, chunks of prompts fill the rest, so that a long prompt does not delay the others.
 
-A sequence is admitted when the cache has room for all of its tokens.  When there is no block for
-one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of its
-blocks back and waits again; later its tokens are computed anew, except those still in the cache.
+A sequence is admitted when the cache has room for all of its tokens.  One whose prompt begins as a
+prompt does that is being computed waits for those blocks, and shares them.  When there is no block
+for one that decodes, the last in order (lowest priority, youngest) is preempted: it gives all of
+its blocks back and waits again; later its tokens are computed anew, except those still in the
+cache.  So does one that grows beyond `rope_switch` tokens, where the model has one: all of its keys
+are others from then on.
 
 Decisions only: no clock, no I/O, no model.
 """
@@ -15,6 +18,7 @@ from bisect import bisect_left, insort
 
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.coming import ComingBlocks
 from mindspore_serving.llm.engine.sequence import Plan, Scheduled, Sequence, Status
 from mindspore_serving.llm.engine.states import StatePool
 
@@ -30,8 +34,9 @@ class Scheduler:
     """
 
     def __init__(
-        self, config: EngineConfig, num_blocks: int, block_size: int, num_slots: int = 0
-    ) -> None:
+        self, config: EngineConfig, num_blocks: int, block_size: int, num_slots: int = 0,
+        rope_switch: int = 0,
+    ) -> None:  # fmt: skip
         self.pool = BlockPool(num_blocks)
         self.states = None
         self._most_running = config.max_num_seqs
@@ -48,6 +53,7 @@ class Scheduler:
         self.num_cache_hits = 0
         self._config = config
         self._block_size = block_size
+        self._rope_switch = rope_switch
         self._aborted: list[Sequence] = []
 
     @property
@@ -101,6 +107,8 @@ class Scheduler:
             sequence.status = Status.FINISHED
         self._aborted.clear()
         self.admitted.clear()
+        if self._rope_switch:
+            self._restart_outgrown()
         num_preemptions = self.num_preemptions
         place = None if self.states is None else self.states.place
         plan = Plan(self._config.max_num_batched_tokens, place)
@@ -160,13 +168,25 @@ class Scheduler:
                 plan.add_piece(sequence)
 
     def _admit(self, plan: Plan) -> None:
-        while self.waiting and plan.budget > 0 and len(self.running) < self._most_running:
-            sequence = self.waiting[0]
+        most, place = self._most_running, 0
+        coming = ComingBlocks(self._block_size)
+        shares = self._config.enable_prefix_caching and self.states is None
+        if self.waiting and shares:
+            for sequence in self.running:
+                coming.expect(sequence)
+        while place < min(most, len(self.waiting)) and plan.budget > 0 and len(self.running) < most:
+            sequence = self.waiting[place]
+            sequence.choose_table(self._rope_switch)
+            if coming.has_next_of(sequence, self.pool):
+                place += 1
+                continue
             if not self._allocate(sequence):
                 return  # later ones wait as well, else small ones could starve it
-            del self.waiting[0]
+            del self.waiting[place]
             self._run(sequence)
             plan.add_piece(sequence)
+            if shares:
+                coming.expect(sequence)
 
     def _allocate(self, sequence: Sequence) -> bool:
         """Blocks for all tokens of a waiting sequence, shared where the cache holds them.
@@ -224,6 +244,8 @@ class Scheduler:
         """The guesses that fit the step, the sequence and the free blocks."""
         length = len(sequence.tokens)
         count = max(0, min(len(sequence.draft), most, sequence.room))
+        if self._rope_switch and not sequence.is_long:
+            count = min(count, self._rope_switch - length)
         blocks = sequence.blocks
         missing = self._blocks_for(length + count) - len(blocks)
         while missing > 0 and self.pool.num_free:
@@ -232,13 +254,21 @@ class Scheduler:
         return sequence.draft[: min(count, len(blocks) * self._block_size - length)]
 
     def _preempt(self, sequence: Sequence) -> None:
+        self.num_preemptions += 1
+        self._restart(sequence)
+
+    def _restart(self, sequence: Sequence) -> None:
         _remove(self.running, sequence)
         self._give_back(sequence)
         sequence.num_computed = 0
         sequence.num_registered = 0
         sequence.draft = []
-        self.num_preemptions += 1
         self.add(sequence)
+
+    def _restart_outgrown(self) -> None:
+        most = self._rope_switch
+        for sequence in [one for one in self.running if len(one.tokens) > most and not one.is_long]:
+            self._restart(sequence)
 
     def _register(self, sequence: Sequence) -> None:
         if not self._config.enable_prefix_caching:

@@ -36,6 +36,7 @@ class Sequence:
     order: tuple[int, int, int]  # (priority, arrival, index): the least runs first, is kept longest
     salt: str = ""
     adapter: int = 0
+    is_long: bool = False  # its keys are those of a sequence beyond the model's rotary switch
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
     pictures: PromptPictures | None = None
     num_computed: int = 0
@@ -77,12 +78,19 @@ class Sequence:
         """The chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(*self.scope)
+            previous = hashes[-1] if hashes else hash_root(*self.scope, self.is_long)
             start = index * block_size
             end = start + block_size
             seen = self.pictures.identity(start, end) if self.pictures else b""
             hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
+
+    def choose_table(self, rope_switch: int) -> None:
+        """Before it has blocks: whether it is long, by its length now."""
+        is_long = 0 < rope_switch < len(self.tokens)
+        if is_long is not self.is_long:
+            self.is_long = is_long
+            self.hashes.clear()
 
     def fork(self, index: int, token: int) -> "Sequence":
         """A sequence with the same computed tokens, followed by `token`; it has no blocks yet."""
@@ -93,6 +101,7 @@ class Sequence:
             order=(self.order[0], self.order[1], index),
             salt=self.salt,
             adapter=self.adapter,
+            is_long=self.is_long,
             num_cached=self.num_cached,
             pictures=self.pictures,
             hashes=self.hashes[:],
@@ -125,8 +134,8 @@ class Plan:
         features = None
         if sequence.pictures is not None:
             features = sequence.pictures.between(start, start + len(tokens))
-        blocks, adapter = sequence.blocks, sequence.adapter
-        row = Row(tokens, start, blocks, max(0, num_logits), adapter, state, features)
+        place = (tokens, start, sequence.blocks, max(0, num_logits))
+        row = Row(*place, sequence.adapter, state, features, sequence.is_long)
         self.rows.append(row)
         self.sequences.append(sequence)
         self.budget -= len(tokens)

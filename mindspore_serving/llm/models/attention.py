@@ -16,6 +16,7 @@ from mindspore_serving.llm.models.architecture import (
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import alibi_slopes
+from mindspore_serving.llm.models.rope import Rope
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.spec_parts import Latent
 
@@ -35,11 +36,9 @@ class Positions:
     def of(cls, ops: Ops, spec: ModelSpec, inputs: Inputs) -> "Positions":
         tables = local = growth = slopes = None
         if any(spec.rotated):
-            tables = ops.rope_tables(inputs.positions, spec.rope.inv_freq, spec.rope.scale)
-            local = tables
+            local = tables = _tables(ops, spec.rope, inputs)
         if spec.local_rope is not None:
-            other = spec.local_rope
-            local = ops.rope_tables(inputs.positions, other.inv_freq, other.scale)
+            local = _tables(ops, spec.local_rope, inputs)
         if spec.temperature:
             t = spec.temperature
             growth = ops.growth(inputs.positions, t.beta, t.length, t.first)
@@ -47,6 +46,11 @@ class Positions:
             scale = spec.attention_scale if spec.form.alibi_scaled else 1.0
             slopes = tuple(slope * scale for slope in alibi_slopes(spec.num_heads))
         return cls(tables, local, growth, slopes)
+
+
+def _tables(ops: Ops, rope: Rope, inputs: Inputs) -> Tensor:
+    longer = (inputs.is_long, rope.long_freq) if rope.switch else None
+    return ops.rope_tables(inputs.positions, rope.inv_freq, rope.scale, longer)
 
 
 def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:

@@ -108,6 +108,12 @@ class Inputs:
     hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
     features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
     places: Tensor | None = None  # [n]: of which tokens
+    # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
+    is_long: Tensor | None = None
+
+
+Longer: TypeAlias = tuple[Tensor, Sequence[float]]
+"""`Inputs.is_long`, and the frequencies of tokens that it is 1 for."""
 
 
 class Ops(Protocol):
@@ -164,9 +170,12 @@ class Ops(Protocol):
         ...
 
     def rope_tables(
-        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> Tensor:
-        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`."""
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> Tensor:  # fmt: skip
+        """What `rope` needs, computed once per pass; cos and sin are multiplied by `scale`.
+
+        Tokens of long sequences have the frequencies of `longer`."""
         ...
 
     def rope(self, x: Tensor, tables: Tensor, num_heads: int, *, pairs: bool = False) -> Tensor:

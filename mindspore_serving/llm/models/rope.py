@@ -13,10 +13,14 @@ Frequencies = tuple[float, ...]
 @dataclass(frozen=True, slots=True)
 class Rope:
     """`inv_freq`: radians per position of each pair of features; features beyond 2*len(inv_freq)
-    are not rotated.  cos and sin are multiplied by `scale`."""
+    are not rotated.  cos and sin are multiplied by `scale`.
+
+    A sequence of more than `switch` tokens is rotated by `long_freq`, all of it; 0: none is."""
 
     inv_freq: Frequencies
     scale: float = 1.0
+    long_freq: Frequencies = ()
+    switch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ def rope_from(
     Args:
         base: theta, unless `parameters` has rope_theta.
         trained: max_position_embeddings.
-        longest: longest text to be served; decides the table of longrope and dynamic scaling, once:
-            keys in the cache are rotated once.
+        longest: longest text to be served; decides the base of dynamic scaling, once, and whether
+            longrope needs its second table.
 
     Raises StartError naming an unknown kind of scaling, or what one lacks.
     """
@@ -146,16 +150,21 @@ def sharpness(factor: float, weight: float) -> float:
 def _longrope(setting: _Setting) -> Rope:
     """One divisor per frequency: a table for texts within the original context, one beyond it."""
     original, parameters = setting.original(), setting.parameters
-    name = "long_factor" if setting.longest > original else "short_factor"
-    divisors, plain = parameters.get(name), _plain(setting.base, setting.dim)
-    if not isinstance(divisors, list) or len(divisors) != len(plain):
-        raise StartError(f"rope scaling has {name} {divisors!r}, expected {len(plain)} numbers")
     factor = float(parameters.get("factor") or setting.trained / original)
     scale = parameters.get("attention_factor")
     if scale is None:
         scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    pairs = zip(plain, divisors, strict=True)
-    return Rope(tuple(f / float(divisor) for f, divisor in pairs), float(scale))
+    short = _divided(setting, "short_factor")
+    if setting.longest <= original:
+        return Rope(short, float(scale))
+    return Rope(short, float(scale), _divided(setting, "long_factor"), int(original))
+
+
+def _divided(setting: _Setting, name: str) -> Frequencies:
+    divisors, plain = setting.parameters.get(name), _plain(setting.base, setting.dim)
+    if not isinstance(divisors, list) or len(divisors) != len(plain):
+        raise StartError(f"rope scaling has {name} {divisors!r}, expected {len(plain)} numbers")
+    return tuple(f / float(divisor) for f, divisor in zip(plain, divisors, strict=True))
 
 
 SCALINGS: dict[str, Callable[[_Setting], Rope]] = {

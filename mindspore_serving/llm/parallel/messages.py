@@ -24,15 +24,16 @@ class Load(Message, frozen=True, tag=1):
 
 
 class Compute(Message, frozen=True, tag=2):
-    """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits)."""
+    """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
+    is_long)."""
 
     number: int
-    rows: list[tuple[list[int], int, list[int], int]]
+    rows: list[tuple[list[int], int, list[int], int, int, bool]]
     copies: list[tuple[int, int]]
     embeds: bool
 
     def step(self) -> Step:
-        return Step(tuple(Row(*row) for row in self.rows), tuple(self.copies))
+        return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
 
 
 class Loaded(Message, frozen=True, tag=10):
@@ -54,5 +55,8 @@ decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:
-    rows = [(list(r.tokens), r.start, list(r.blocks), r.num_logits) for r in step.rows]
+    rows = [
+        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.is_long)
+        for r in step.rows
+    ]
     return Compute(number, rows, list(step.copies), embeds)

@@ -34,6 +34,7 @@ class ParallelRunner:
         self.max_model_len = own.max_model_len
         self.adapters = own.adapters
         self.hidden_size = own.hidden_size
+        self.rope_switch = own.rope_switch
         self.is_rounded = own.is_rounded
         self._own = own
         self._group = group

@@ -33,6 +33,7 @@ class Runtime:
     opens_rank: str = ""
     has_adapters: bool = False
     has_graph_mode: bool = False
+    is_deterministic: bool = False
     has_pictures: bool = False
     keeps_integers: bool = False
 
@@ -51,6 +52,7 @@ RUNTIMES: dict[str, Runtime] = {
         "torch.encoder:open_encoder",
         "torch.opening:open_rank",
         has_adapters=True,
+        is_deterministic=True,
         has_pictures=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
@@ -62,6 +64,7 @@ OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
+    "deterministic": lambda row: row.is_deterministic,
     "tensor_parallel": lambda row: bool(row.opens_rank),
     "pipeline_parallel": lambda row: bool(row.opens_rank),
 }

@@ -61,6 +61,7 @@ class Layout:
     positions: Indices  # [tokens]
     slots: Indices  # [tokens]
     rows: Indices  # [num_logits]
+    is_long: Indices  # [tokens], as `Inputs.is_long`
     spans: tuple[Span, ...]
     features: Features | None = None
 
@@ -70,6 +71,7 @@ class LimitedRunner:
 
     hidden_size = 0
     is_rounded = False
+    rope_switch = 0
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._limits = limits
@@ -103,6 +105,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             np.arange(span.end - row.num_logits, span.end)
             for span, row in zip(spans, step.rows, strict=True)
         ),
+        np.repeat([int(row.is_long) for row in step.rows], [len(row.tokens) for row in step.rows]),
         tuple(spans),
         step.features(),
     )

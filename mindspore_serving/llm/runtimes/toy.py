@@ -2,9 +2,9 @@
 
 The cache holds one integer per token.  The likeliest token is a function of all tokens up to it *as
 they are found through the row's block table*: (sum of (token + 1 + adapter * 1000003) *
-31**position, modulo 2**31 - 1) modulo the vocabulary.  A wrong table, a missing copy or a read of
-what was never written gives a wrong answer.  With state slots, so does a wrong slot: the state is
-the sum.
+31**position, modulo 2**31 - 1) modulo the vocabulary, and 7 more for each token of a long sequence.
+A wrong table, a missing copy or a read of what was never written gives a wrong answer.  With state
+slots, so does a wrong slot: the state is the sum.
 """
 
 from pathlib import Path
@@ -20,6 +20,7 @@ from mindspore_serving.llm.step import Logits, Row, StateSlots, Step
 _PRIME = 2**31 - 1
 _FACTOR = 31
 _ADAPTER = 1_000_003
+_LONG = 7
 ADAPTERS = range(1, 9)  # that rows may name, without any being loaded
 _BYTES_PER_TOKEN = 8
 
@@ -35,12 +36,14 @@ class ToyRunner(LimitedRunner):
         max_model_len: int = 256,
         *,
         num_slots: int = 0,
+        rope_switch: int = 0,
     ) -> None:
         limits = RunnerLimits(
             block_size, num_blocks, vocab_size, max_model_len, ADAPTERS, num_slots
         )
         super().__init__(limits)
         self._states = [-1] * num_slots
+        self.rope_switch = rope_switch
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
         factors[0] = 1
@@ -55,7 +58,9 @@ class ToyRunner(LimitedRunner):
         for source, target in step.copies:
             self._cache[target] = self._cache[source]
         adapters = np.repeat([s.adapter for s in layout.spans], [len(r.tokens) for r in step.rows])
-        self._cache.reshape(-1)[layout.slots] = layout.token_ids + 1 + adapters * _ADAPTER
+        self._cache.reshape(-1)[layout.slots] = (
+            layout.token_ids + 1 + adapters * _ADAPTER + layout.is_long * _LONG
+        )
         best = [token for row in step.rows for token in self._likeliest(row)]
         logits = np.empty((len(best), self.vocab_size), np.float32)
         for index, token in enumerate(best):

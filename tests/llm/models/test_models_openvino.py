@@ -83,30 +83,6 @@ def test_scaled_rotary_positions_are_the_references(root, kind):
     assert relative_error(all_logits(runner, tokens), reference) < 1e-4
 
 
-@pytest.mark.parametrize("longest", [64, 128])
-def test_longrope_takes_the_table_of_the_longest_text_served(root, longest):
-    """The reference decides by the text at hand: one within, and one beyond the original 64."""
-    parameters = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
-        "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
-        "original_max_position_embeddings": 64,
-    }
-    directory = variant(
-        root, "phi3", "phi3-longrope", rope_parameters=parameters,
-        original_max_position_embeddings=64,
-    )  # fmt: skip
-    config = EngineConfig(
-        dtype="f32", max_model_len=longest, max_num_seqs=1, kv_cache_memory=2**20,
-        max_num_batched_tokens=16,
-    )  # fmt: skip
-    runner = open_runner(directory, "openvino", config)
-    tokens = checkpoints.prompts(1, longest=longest - 4)[0]
-    reference = checkpoints.logits(directory, tokens)
-    assert relative_error(all_logits(runner, tokens), reference) < 1e-4
-
-
 def test_a_window_hides_what_is_before_it(root):
     """Without the window the same tokens give something else, so it is not without effect."""
     tokens = checkpoints.prompts(1)[0]

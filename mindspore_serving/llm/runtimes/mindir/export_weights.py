@@ -26,6 +26,12 @@ def exportable(config: Mapping[str, Any], max_model_len: int | None = None) -> M
             "in graph_mode; serve its checkpoint with the runtime openvino, torch or mindspore, "
             "without graph_mode"
         )
+    if spec.rope.switch:
+        raise StartError(
+            f"{spec.architecture} has other rotary positions beyond {spec.rope.switch} tokens, and "
+            f"the graph has one kind: give max_model_len={spec.rope.switch} with graph_mode, or "
+            "serve the checkpoint with the runtime openvino, torch or mindspore"
+        )
     if len(set(spec.windows)) > 1:
         raise StartError(
             f"the layers of the model have windows of {sorted(set(spec.windows))} tokens, "

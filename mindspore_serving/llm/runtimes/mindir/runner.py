@@ -98,7 +98,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
     """
     check_options(config, "mindir", FLOAT32_ALONE)
     directory = Path(directory)
-    spec = exportable(read_json(directory / CONFIG))
+    spec = exportable(read_json(directory / CONFIG), config.max_model_len)
     use_device(CPU)
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)

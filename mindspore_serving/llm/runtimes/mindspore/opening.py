@@ -73,6 +73,7 @@ class MindSporeRunner(LimitedRunner):
         super().__init__(limits)
         spec = model.spec
         shape = (limits.num_blocks, limits.block_size, spec.num_kv_heads, spec.head_dim)
+        self.rope_switch = spec.rope.switch
         self._model = model
         self._cache = PagedCache(shape, spec.num_layers)
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
@@ -104,8 +105,9 @@ class MindSporeRunner(LimitedRunner):
         ops.begin(Pass(layout))
         # Operators refuse empty tensors: where no logits are wanted, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
-        arrays = (layout.token_ids, layout.positions, rows)
-        inputs = Inputs(*(tensor(array.astype(np.int32)) for array in arrays))
+        arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
+        token_ids, positions, wanted, is_long = (tensor(one.astype(np.int32)) for one in arrays)
+        inputs = Inputs(token_ids, positions, wanted, is_long=is_long)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Ops, Routing
+from mindspore_serving.llm.models.ops import AttentionSpec, Clamp, Expert, Longer, Ops, Routing
 from mindspore_serving.llm.runtimes.mindspore.attention import F32, PagedCache, Pass, Past, attend
 from mindspore_serving.llm.runtimes.mindspore.experts import clamped, route
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators, Weights, tensor
@@ -76,10 +76,15 @@ class MindSporeOps(Ops):
         return centred * self._op.rsqrt(self._op.mean(centred * centred) + eps)
 
     def rope_tables(
-        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """(cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = np.asarray(inv_freq, np.float32)
+        if longer is not None:
+            is_long, others = longer
+            chosen = is_long.asnumpy()[:, None] > 0
+            frequencies = np.where(chosen, np.asarray(others, np.float32), frequencies)
         angles = (positions.asnumpy().astype(np.float32)[:, None] * frequencies)[:, None]
         factor = np.float32(scale)
         return tensor(np.cos(angles) * factor), tensor(np.sin(angles) * factor)

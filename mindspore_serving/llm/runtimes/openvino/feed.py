@@ -22,6 +22,7 @@ from mindspore_serving.llm.runtimes.layout import (
     lay_out,
 )
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
+from mindspore_serving.llm.runtimes.openvino.nodes import IS_LONG
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
 from mindspore_serving.llm.step import Features, Row, Step
 
@@ -45,6 +46,7 @@ class Buffers:
             "token_ids": (tokens,),
             "positions": (tokens,),
             "rows": (logits,),
+            IS_LONG: (tokens,),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
             "block_indices": (room,),
@@ -72,6 +74,7 @@ class Feed:
         self._takes_features = len(self._names) < len(names)
         self._has_features = True  # from before, until it is set to none
         self._is_adapted = TOKENS in names
+        self._switches = IS_LONG in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
@@ -108,6 +111,8 @@ class Feed:
         arrays["max_context_len"][...] = max(ends)
         _fill_positions(arrays, lengths)
         _fill_rows(arrays, logits)
+        if self._switches:
+            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
         if self._is_adapted:
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
             arrays[ROWS][:, 0] = np.repeat(adapters, logits)

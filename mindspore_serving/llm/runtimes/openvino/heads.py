@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from openvino import opset13 as opset
 
+from mindspore_serving.llm.models.ops import Longer
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     TO_END,
     Node,
@@ -16,6 +17,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     f32,
     features,
     head_width,
+    i32,
     i64,
     name_of,
     named,
@@ -47,8 +49,15 @@ def layer_norm(x: Node, gain: Node, num_heads: int, eps: float) -> Node:
     return reshaped(y, -1, features(x))
 
 
-def rope_tables(positions: Node, inv_freq: Sequence[float], scale: float) -> Tables:
+def rope_tables(
+    positions: Node, inv_freq: Sequence[float], scale: float, longer: Longer | None
+) -> Tables:
     frequencies = opset.constant(np.array([inv_freq], np.float32))
+    if longer is not None:
+        is_long, others = longer
+        chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
+        others = opset.constant(np.array([others], np.float32))
+        frequencies = opset.select(chosen, others, frequencies)
     column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
     angles = opset.multiply(column, frequencies)
     both = opset.concat([angles, angles], -1)

@@ -88,10 +88,14 @@ def _open(
     bits = _bits_to_quantise(config, checkpoint, options)
     weights = Weights(checkpoint, options.precision, bits)
     num_features = spec.hidden_size if spec.form.has_pictures and config.max_images else 0
+    switches = bool(spec.rope.switch)
     sums = None if part.exchange is None else Sums(part.exchange)
-    ops = OpenVINOOps(weights, adapts=config.has_adapters, num_features=num_features)
-    if sums is not None:
-        ops = RankOps(weights, sums)
+    if sums is None:
+        ops = OpenVINOOps(
+            weights, adapts=config.has_adapters, num_features=num_features, switches=switches
+        )
+    else:
+        ops = RankOps(weights, sums, switches=switches)
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)

@@ -19,6 +19,7 @@ from mindspore_serving.llm.models.ops import (
     DeltaRule,
     Expert,
     Inputs,
+    Longer,
     Routing,
     Weight,
 )
@@ -29,6 +30,7 @@ from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
+    IS_LONG,
     Node,
     expect,
     features,
@@ -48,13 +50,17 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
-    numbers in place of embeddings."""
+    numbers in place of embeddings; with `switches`, `Inputs.is_long`."""
 
-    def __init__(self, weights: Weights, *, adapts: bool = False, num_features: int = 0) -> None:
+    def __init__(
+        self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
+        switches: bool = False,
+    ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
-        vectors = {name: self._parameter(name) for name in ("token_ids", "positions", "rows")}
+        names = ("token_ids", "positions", "rows", *([IS_LONG] if switches else []))
+        vectors = {name: self._parameter(name) for name in names}
         if num_features:
             vectors["places"] = self._parameter("places")
             shape = ov.PartialShape([-1, num_features])
@@ -154,9 +160,10 @@ class OpenVINOOps(Elementwise):
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
     def rope_tables(
-        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> heads.Tables:
-        return heads.rope_tables(positions, inv_freq, scale)
+        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> heads.Tables:  # fmt: skip
+        return heads.rope_tables(positions, inv_freq, scale, longer)
 
     def rope(self, x: Node, tables: heads.Tables, num_heads: int, *, pairs: bool = False) -> Node:
         return heads.rope(x, tables, num_heads, pairs=pairs)

@@ -59,8 +59,8 @@ class RankOps(OpenVINOOps):
     """`Ops` of one rank.  Embedding and head have its rows of the vocabulary, and so have the
     logits of its graph."""
 
-    def __init__(self, weights: Weights, sums: Sums) -> None:
-        super().__init__(weights)
+    def __init__(self, weights: Weights, sums: Sums, *, switches: bool = False) -> None:
+        super().__init__(weights, switches=switches)
         self._sums = sums
 
     def embedding(self, ids: Node, table: Weight) -> Node:

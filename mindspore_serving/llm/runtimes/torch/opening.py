@@ -34,6 +34,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
+from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
@@ -80,8 +81,11 @@ def open_model(
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
+    if config.deterministic:
+        check_deterministic(config, part.spec, dtype, device)
     weights = Weights(part.checkpoint, dtype, device)
-    return TorchModel(part.spec, part.decoder, weights, Adapters(), dtype, kv_dtype, device, part)
+    own = (Adapters(), dtype, kv_dtype, device, part, config.deterministic)
+    return TorchModel(part.spec, part.decoder, weights, *own)
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -91,6 +95,8 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     """
     spec = model.spec
     layers, base = _load(model, has_adapters=config.has_adapters)
+    if model.is_invariant:
+        check_kernels(model.weights.names())
     kernels = None
     if model.device != "cpu":
         setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
@@ -144,6 +150,9 @@ def _warm_up(
             f"{error}; lower it, or kv_cache_memory"
         ) from error
     if not can_capture:
+        return
+    if model.spec.rope.switch:
+        log.warning("no CUDA graphs: rotary positions depend on the length of a sequence")
         return
     if model.spec.mixture:
         log.warning("no CUDA graphs: which experts compute is decided between their launches")

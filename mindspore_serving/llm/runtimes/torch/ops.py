@@ -15,6 +15,7 @@ from mindspore_serving.llm.models.ops import (
     Clamp,
     DeltaRule,
     Expert,
+    Longer,
     Ops,
     Routing,
 )
@@ -156,16 +157,25 @@ class TorchOps(Ops):
         return (functional.layer_norm(heads, heads.shape[-1:], eps=eps) * weight).flatten(1)
 
     def rope_tables(
-        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0
-    ) -> tuple[Tensor, Tensor]:
+        self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """(cos, sin), [T, 1, len(inv_freq)] each."""
+        frequencies = self._on_device(inv_freq, positions)
+        if longer is not None:
+            is_long, others = longer
+            others = self._on_device(others, positions)
+            frequencies = torch.where(is_long[:, None] > 0, others, frequencies)
+        angles = (positions.float()[:, None] * frequencies)[:, None]
+        return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
+
+    def _on_device(self, inv_freq: Sequence[float], positions: Tensor) -> Tensor:
         key = tuple(inv_freq)
         frequencies = self._frequencies.get(key)
         if frequencies is None:
             frequencies = torch.tensor(key, dtype=torch.float32, device=positions.device)
             self._frequencies[key] = frequencies
-        angles = (positions.float()[:, None] * frequencies)[:, None]
-        return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
+        return frequencies
 
     def rope(
         self, x: Tensor, tables: tuple[Tensor, Tensor], num_heads: int, *, pairs: bool = False

@@ -38,6 +38,8 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
     Frame,
     batch_sizes,
 )
+from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
+from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
 from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps, Weights
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
@@ -99,8 +101,11 @@ class TorchModel:
     kv_dtype: torch.dtype
     device: str
     part: Part | None = None  # what this process holds of it; None is all
+    is_invariant: bool = False  # rows are computed the same whatever the other rows are
 
     def ops(self, caches: Caches) -> TorchOps:
+        if self.is_invariant:
+            return InvariantOps(self.weights, caches, self.dtype, self.adapters)
         if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
         return RankOps(self.weights, caches, self.dtype, self.part.exchange)
@@ -124,7 +129,8 @@ class TorchRunner(LimitedRunner):
         spec = model.spec
         shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
         self._model = model
-        self._path = path or GatherPath(limits.block_size)
+        default = InvariantPath if model.is_invariant else GatherPath
+        self._path: AttentionPath = path or default(limits.block_size)
         layers = spec.attention_layers
         self._cache = PagedCache(shape, layers, dtype=model.kv_dtype, device=model.device)
         self._states = StateCache(spec.state, limits.num_slots, model.device)
@@ -132,6 +138,7 @@ class TorchRunner(LimitedRunner):
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = spec.hidden_size
+        self.rope_switch = spec.rope.switch
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
         self._given: Vectors | None = None
@@ -224,16 +231,16 @@ class TorchRunner(LimitedRunner):
 
     def _pass(self, ops: TorchOps, layout: Layout) -> torch.Tensor:
         plan, found = self._path.plan(layout), chosen_adapters(layout)
-        inputs = (layout.token_ids, layout.positions, layout.rows)
+        inputs = (layout.token_ids, layout.positions, layout.rows, layout.is_long)
         places = list(chain.from_iterable(found.values()))
-        token_ids, positions, rows, slots, *rest = upload(
+        token_ids, positions, rows, is_long, slots, *rest = upload(
             [*inputs, layout.slots, *places, *plan.arrays], self._model.device
         )
         own, planned = rest[: len(places)], rest[len(places) :]
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
-        given = Inputs(token_ids, positions, rows, self._hidden_of(layout))
+        given = Inputs(token_ids, positions, rows, hidden=self._hidden_of(layout), is_long=is_long)
         return self._decode(ops, replace(given, **self._features(layout)))
 
     def _hidden_of(self, layout: Layout) -> torch.Tensor | None:

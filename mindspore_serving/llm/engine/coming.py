@@ -1,0 +1,33 @@
+"""Which cached blocks there will be soon: those of prompts that are being computed.
+
+A prompt that could share such a block waits for it, if the other one is as urgent.
+"""
+
+from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.sequence import Sequence
+
+
+class ComingBlocks:
+    """For one step's admissions: the blocks that running sequences have not computed yet."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._priorities: dict[bytes, int] = {}  # by hash: of the most urgent that computes it
+
+    def expect(self, sequence: Sequence) -> None:
+        """`sequence` runs, less urgent than those before it or as they are."""
+        if not sequence.is_decoding:
+            full = len(sequence.tokens) // self._block_size
+            hashes = sequence.hash_blocks(full, self._block_size)
+            for digest in hashes[sequence.num_registered :]:
+                self._priorities.setdefault(digest, sequence.order[0])
+
+    def has_next_of(self, sequence: Sequence, pool: BlockPool) -> bool:
+        """Whether the first block of `sequence` that `pool` does not have comes soon."""
+        if not self._priorities:
+            return False
+        full = sequence.wanted_from // self._block_size
+        hashes = sequence.hash_blocks(full, self._block_size)
+        missing = hashes[len(pool.find(hashes)) :]
+        priority = self._priorities.get(missing[0]) if missing else None
+        return priority is not None and priority <= sequence.order[0]

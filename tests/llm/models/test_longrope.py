@@ -1,0 +1,139 @@
+"""Longrope: one rotary table for texts up to the original context, another for longer ones.
+
+The reference decides by the length of a text at every token; when it has grown beyond the original
+context it forgets its keys and computes all of it anew.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+import transformers
+
+from mindspore_serving.core.generation import SamplingParams
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.toy import ToyRunner
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import checkpoints
+from tests.llm.stepping import relative_error, shuffled_tables
+from tests.llm.toy_answers import continuation
+
+pytestmark = pytest.mark.torch
+ORIGINAL = 64
+RUNTIMES = ["openvino", "torch", pytest.param("mindspore", marks=pytest.mark.mindspore)]
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+    "original_max_position_embeddings": ORIGINAL,
+}
+OPTIONS = {
+    "dtype": "f32", "kv_cache_dtype": "f32", "max_model_len": 128, "kv_cache_memory": 2**20,
+    "max_num_seqs": 4, "max_num_batched_tokens": 24, "block_size": 32,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def phi(tmp_path_factory):
+    directory = checkpoints.build("phi3", tmp_path_factory.mktemp("longrope"))
+    config = json.loads((directory / "config.json").read_text())
+    changes = {"rope_parameters": LONGROPE, "original_max_position_embeddings": ORIGINAL}
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+    return directory
+
+
+def opened(phi, runtime, **changes):
+    if runtime == "mindspore":
+        pytest.importorskip("mindspore")
+    return open_runner(phi, runtime, EngineConfig(**{**OPTIONS, **changes}))
+
+
+def answers(runner, prompts, count=24, **options):
+    """Greedy ones, all prompts in one engine; an `n` of each is the same."""
+    config = EngineConfig(**{**OPTIONS, "block_size": runner.block_size, **options})
+    engine = Engine(runner, None, config)
+    found = {}
+    params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True, n=2)
+    for index, prompt in enumerate(prompts):
+        engine.add(f"{index}", prompt, params)
+    while engine.has_work:
+        for request_id, one in engine.step():
+            found.setdefault((int(request_id), one.index), []).extend(one.token_ids)
+    pairs = [(found[i, 0], found[i, 1]) for i in range(len(prompts))]
+    assert all(first == second for first, second in pairs)
+    return [tuple(first) for first, _ in pairs], engine.stats()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_the_table_is_that_of_each_texts_own_length(phi, runtime):
+    """Two texts in the same steps, one on each side of the boundary; the long one in pieces."""
+    runner = opened(phi, runtime)
+    short, long = (checkpoints.prompts(1, longest=length)[0] for length in (ORIGINAL, 66))
+    tables = shuffled_tables(runner, 2)
+    first = runner.run(
+        Step((Row(short[:40], 0, tables[0], 40), Row(long[:30], 0, tables[1], 30, is_long=True)))
+    ).copy()
+    second = runner.run(
+        Step((Row(short[40:], 40, tables[0], 24), Row(long[30:], 30, tables[1], 36, is_long=True)))
+    )
+    found = np.concatenate([first[:40], second[:24]]), np.concatenate([first[40:], second[24:]])
+    for logits, text in zip(found, (short, long), strict=True):
+        assert relative_error(logits, checkpoints.logits(phi, text)) < 1e-4
+    runner.close()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_text_that_grows_beyond_the_boundary_is_answered_as_the_reference_does(phi, runtime):
+    """From below it, from just below it, from it and from beyond it."""
+    prompts = [checkpoints.prompts(1, seed=n, longest=n)[0] for n in (50, 63, 64, 65)]
+    found, _ = answers(opened(phi, runtime), prompts)
+    assert found == [generated(phi, prompt, 24) for prompt in prompts]
+
+
+def generated(phi, prompt, count):
+    model = transformers.AutoModelForCausalLM.from_pretrained(phi, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    ids = model.generate(
+        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, use_cache=True
+    )
+    return tuple(ids[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("num_speculative_tokens", [0, 6])
+@pytest.mark.parametrize("num_blocks", [200, 60])
+def test_no_key_of_a_short_text_is_read_by_a_long_one(num_speculative_tokens, num_blocks):
+    """Guesses, forks, shared prompts and preemption, with a toy whose tokens tell tables apart."""
+    runner = ToyRunner(num_blocks, 4, rope_switch=ORIGINAL)
+    start = list(range(40))
+    prompts = [start, [*start, 7], [*range(62)], [*range(64)], [*range(70)], start]
+    found, stats = answers(runner, prompts, 40, num_speculative_tokens=num_speculative_tokens)
+    assert found == [continued(prompt, 40) for prompt in prompts]
+    assert stats.num_free_blocks == num_blocks
+
+
+def continued(prompt, count):
+    """The toy's answer: 7 more for each token of a text beyond the boundary."""
+    tokens = list(prompt)
+    for _ in range(count):
+        extra = 7 if len(tokens) > ORIGINAL else 0
+        tokens += continuation([token + extra for token in tokens], 1, 128)
+    return tuple(tokens[len(prompt) :])
+
+
+def test_a_longest_text_within_the_original_context_needs_one_table(phi):
+    assert opened(phi, "openvino").rope_switch == ORIGINAL
+    assert opened(phi, "openvino", max_model_len=ORIGINAL).rope_switch == 0
+
+
+def test_graphs_with_one_table_are_refused_beyond_the_boundary(phi):
+    pytest.importorskip("mindspore")
+    with pytest.raises(StartError, match="give max_model_len=64 with graph_mode"):
+        opened(phi, "mindspore", graph_mode=True, dtype="auto", kv_cache_dtype="auto")
