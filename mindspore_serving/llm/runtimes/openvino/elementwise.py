@@ -1,4 +1,4 @@
-"""The part of `Ops` with neither weights nor a cache: arithmetic by number, and how tensors are cut."""
+"""The part of `Ops` with neither weights nor a cache: arithmetic by number, and cutting."""
 
 from collections.abc import Sequence
 
