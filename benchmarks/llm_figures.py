@@ -1,11 +1,13 @@
 """Figures from the times of a reply of runners.driving.  Plain arithmetic."""
 
+import random
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
 Reply = dict[str, Any]
+LEAST_PAIRS = 5  # for a verdict
 
 
 def step_ms(reply: Reply, streams: int) -> float:
@@ -71,3 +73,19 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The least value that so many percent do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """95 % of the medians of samples like this one."""
+    chance = random.Random(0)
+    medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return medians[25], medians[974]
+
+
+def verdict(ratios: Sequence[float]) -> str:
+    """What `ratios` of ours over another show; nothing, if their interval has 1 in it."""
+    low, high = interval(ratios)
+    said = "faster" if low > 1 else "slower" if high < 1 else "not shown"
+    if len(ratios) < LEAST_PAIRS:
+        said = "not shown"
+    return f"{median(ratios):.2f}, {low:.2f} to {high:.2f}: {said}"

@@ -1,11 +1,13 @@
 """Language models without a server: how fast engines decode, read prompts, and share them.
 
-`python -m benchmarks.llm_offline [--quick] [--rounds N] [--only ours,genai] [--form float,int8]`
+`python -m benchmarks.llm_offline [--quick] [--rounds N] [--turns N] [--only ours,genai]
+[--form float,int8]`
 
 Every engine computes the same tasks through all of itself (scheduler, sampling, detokenising),
 greedy and to a fixed number of tokens, in a process that is started anew in every round; within a
-round they take turns task by task, in another order each round.  Shown are medians over the rounds;
-ratios are medians of the ratios within a round.
+round all are open and take turns task by task, in another order each time.  Shown are medians;
+ratios are medians of the ratios of a turn, with the interval of that median by bootstrap: nothing
+is said of who is faster if 1 is in it, or of fewer than five turns.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from benchmarks.llm_contenders import FORMS, Contender, chosen
 from benchmarks.llm_machine import measured
 from benchmarks.llm_model import num_multiplied
 from benchmarks.llm_process import Process, end_on_sigterm, running
-from benchmarks.llm_tables import Found, table
+from benchmarks.llm_tables import Found, table, verdicts
 from benchmarks.report import print_json, print_table
 
 
@@ -60,7 +62,7 @@ def _prefill(length: int) -> Measure:
 
 
 def measures(is_quick: bool) -> list[Measure]:
-    streams = (1, 16) if is_quick else (1, 4, 16, 32, 64)
+    streams = (1, 8, 32) if is_quick else (1, 4, 8, 16, 32, 64)
     lengths = (1024,) if is_quick else (128, 1024)
     requests, conversations = (16, 8) if is_quick else (64, 16)
     return [
@@ -84,33 +86,34 @@ def measures(is_quick: bool) -> list[Measure]:
 
 
 def measure(
-    contenders: list[Contender], wanted: list[Measure], rounds: int, lock: Path | None
+    contenders: list[Contender], wanted: list[Measure], rounds: tuple[int, int], lock: Path | None
 ) -> Iterator[Found]:
-    """What is found, after each round with more."""
+    """What is found, after each round with more.  `rounds`, and turns in each of them."""
     found: Found = {each.name: {one.name: [] for one in wanted} for each in contenders}
-    for number in range(rounds):
-        order = contenders[:]
-        random.Random(number).shuffle(order)
+    for number in range(rounds[0]):
         for form in FORMS:
-            with running([each for each in order if each.form == form], lock) as processes:
-                _round(processes, wanted, number, found)
+            with running([each for each in contenders if each.form == form], lock) as processes:
+                for process in processes:
+                    if not process.contender.is_static:
+                        process.ask(workloads.warm_up(number))
+                for turn in range(rounds[1]):
+                    _turn(processes, wanted, number * rounds[1] + turn, found)
         yield found
 
 
-def _round(processes: list[Process], wanted: list[Measure], number: int, found: Found) -> None:
-    for process in processes:
-        if not process.contender.is_static:
-            process.ask(workloads.warm_up(number))
+def _turn(processes: list[Process], wanted: list[Measure], number: int, found: Found) -> None:
+    order = processes[:]
     for place, one in enumerate(wanted):
         task = one.task(1000 * number + place)
-        for process in processes:
+        random.Random(1000 * number + place).shuffle(order)
+        for process in order:
             contender = process.contender
             if contender.is_static and not one.for_static:
                 continue
             reply = process.ask(task)
             figure = one.figure(reply)
             found[contender.name][one.name].append(figure)
-            told = f"round {number + 1}: {contender.name}, {one.name}: {figure:.1f}"
+            told = f"turn {number + 1}: {contender.name}, {one.name}: {figure:.1f}"
             if any(reply["computing"]) and one.streams > 1:
                 told += f", {figures.glue_share(reply, one.streams):.1%} outside of the model"
             print(told, flush=True)
@@ -135,6 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.llm_offline")
     parser.add_argument("--quick", action="store_true", help="one round, few sizes: minutes")
     parser.add_argument("--rounds", type=int, help="5, with --quick 1")
+    parser.add_argument("--turns", type=int, default=1, help="of each engine in a round")
     parser.add_argument("--only", default="", help="engines, by commas")
     parser.add_argument("--form", default="", help="float, int8, int4, by commas")
     parser.add_argument("--lock", type=Path, help="a file whose lock is held while measuring")
@@ -143,14 +147,15 @@ def main() -> None:
     rounds = given.rounds or (1 if given.quick else 5)
     end_on_sigterm()
     machine = measured(given.lock)
-    *_, found = measure(contenders, wanted, rounds, given.lock)
+    *_, found = measure(contenders, wanted, (rounds, given.turns), given.lock)
     print()
-    print_table(
-        ["engine", *(one.name for one in wanted)],
-        table(contenders, {one.name: one.is_rate for one in wanted}, found),
-    )
+    kinds = {one.name: one.is_rate for one in wanted}
+    print_table(["engine", *kinds], table(contenders, kinds, found))
+    print()
+    print_table(["ours over", "measure", "times as fast"], verdicts(contenders, kinds, found))
     print()
     print_table(["share of the machine", "read", "FLOP/s"], shares(contenders, found, machine))
+    print(f"features: {machine['features']}")
     print_json("llm_offline", rounds=rounds, machine=machine, found=found)
 
 

@@ -6,8 +6,8 @@ Measured: the processor time that the master takes for a request that shares no 
 a stage takes 20 ms, of sleep, so that the processors of this machine do not matter.  Simulated: as
 many front ends and replicas, of which every request visits a front end, the dispatcher, and the
 replica with the fewest requests; clients ask again when they are answered.  With one front end,
-that and the dispatcher are one loop, as they are today.  With more, `--shared` of the work is taken
-to remain in one dispatcher: such front ends do not exist yet, so that part is an assumption.
+that and the dispatcher are one loop.  With more they are processes; what a request costs in them
+and in the master is measured with two: on a machine of few cores that is all that can be.
 Checked: 1, 2 and 4 replicas.
 """
 
@@ -133,12 +133,13 @@ def lose_a_tenth(costs: Costs, num_replicas: int) -> list[str]:
 
 
 @contextmanager
-def served(servable: str, num_replicas: int) -> Iterator[tuple[int, int]]:
+def served(servable: str, num_replicas: int, num_front_ends: int = 1) -> Iterator[tuple[int, int]]:
     """A server: its port and its process id."""
     (port,) = free_ports(1)
     place = HERE / "servables" / servable
     command = [sys.executable, "-m", "mindspore_serving", "serve", str(place), "--no-grpc"]
     command += ["--http-port", str(port), "--num-parallel-workers", str(num_replicas)]
+    command += ["--front-ends", str(num_front_ends)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
             while not _is_ready(port):
@@ -170,17 +171,36 @@ def measure_rate(num_replicas: int, seconds: int) -> float:
     return load.rate
 
 
-def measure_master(clients: int, seconds: int) -> float:
-    """Processor seconds of the master for a request, with so many clients and one worker that only
-    adds one."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Processor seconds for a request, and answers per second."""
+
+    master: float
+    front_ends: float  # together; 0 without such processes
+    rate: float
+
+
+def measure(clients: int, seconds: int, num_front_ends: int = 1) -> Measured:
+    """With so many clients, and one worker that only adds one."""
     ours = next(one for one in CONTENDERS if one.name == "ours JSON")
-    with served("add_one", 1) as (port, pid):
+    with served("add_one", 1, num_front_ends) as (port, pid):
         url, reply = f"http://127.0.0.1:{port}{ours.path}", right_reply(ours, port)
         assert reply is not None
         http_load(url, ours.body, reply, clients, 1)
-        before = _cpu_seconds(pid)
+        fronts = _front_ends(pid)
+        before = _cpu_seconds(pid), sum(map(_cpu_seconds, fronts))
         load = http_load(url, ours.body, reply, clients, seconds)
-        return (_cpu_seconds(pid) - before) / (load.rate * seconds)
+        count = load.rate * seconds
+        master = (_cpu_seconds(pid) - before[0]) / count
+        return Measured(master, (sum(map(_cpu_seconds, fronts)) - before[1]) / count, load.rate)
+
+
+def _front_ends(pid: int) -> list[int]:
+    """The processes of the server `pid` that are front ends."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [int(child) for one in tasks for child in one.read_text().split()]
+    commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in found}
+    return [child for child, command in commands.items() if b"server.processes" in command]
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -188,19 +208,36 @@ def _cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def show_costs(seconds: int) -> list[Measured]:
+    """What a request that comes alone costs with one front end and with two, measured in turns."""
+    found, rows = [], []
+    for clients in (1, 64):
+        for num_front_ends in (1, 2):
+            one = measure(clients, seconds, num_front_ends)
+            found.append(one)
+            micros = 1e6 * one.master, 1e6 * one.front_ends
+            print_json(
+                "scale_costs",
+                clients=clients,
+                front_ends=num_front_ends,
+                master_us=micros[0],
+                front_end_us=micros[1],
+                rate=one.rate,
+            )
+            shown = f"{micros[0]:.0f}", f"{micros[1]:.0f}", f"{one.rate:,.0f}"
+            rows.append([f"{clients}", f"{num_front_ends}", *shown])
+    print_table(["clients", "front ends", "master us", "front end us", "measured/s"], rows)
+    print("what a request costs that comes alone, with one client, is what is simulated")
+    return found[:2]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=5, help="of each real run")
     parser.add_argument("--front-ends", type=lambda t: [int(x) for x in t.split(",")])
-    parser.add_argument("--shared", type=float, default=0.35)
     options = parser.parse_args()
-    master, together = (measure_master(clients, options.seconds) for clients in (1, 64))
-    print_json("scale_costs", alone_us=1e6 * master, together_us=1e6 * together)
-    print(
-        f"the master takes {1e6 * master:.0f} us of processor time for a request that comes alone,"
-    )
-    print(f"and {1e6 * together:.0f} us where 64 share messages; the first is what is simulated")
-    one_loop = Costs(master, 0.0, STAGE)
+    alone = show_costs(options.seconds)
+    one_loop = Costs(alone[0].master, 0.0, STAGE)
     rows = []
     for number in CHECKED:
         predicted, found = predict(one_loop, 1, number), measure_rate(number, options.seconds)
@@ -211,7 +248,7 @@ def main() -> None:
     for front_ends in options.front_ends or (1, 2, 4, 8):
         costs = one_loop
         if front_ends > 1:
-            costs = Costs(master * (1 - options.shared), master * options.shared, STAGE)
+            costs = Costs(alone[1].front_ends, alone[1].master, STAGE)
         rates = [predict(costs, front_ends, number) for number in REPLICAS]
         print_json("scale", front_ends=front_ends, rates=dict(zip(REPLICAS, rates, strict=True)))
         rows.append([f"{front_ends}", *(f"{rate:,.0f}" for rate in rates)])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from benchmarks.llm_figures import interval
 from benchmarks.report import print_json, print_table
 from benchmarks.speculation_tasks import TASKS, params
 from examples.smollm2 import INSTALL, find_model
@@ -85,13 +86,6 @@ def compare(off: Engine, on: Engine, case: Case) -> tuple[Pair, list[list[int]]]
     found = {id(engine): answer(engine, case) for engine in order}
     (slow, _, plain), (fast, per_step, guessed) = found[id(off)], found[id(on)]
     return Pair(slow, fast, per_step, plain == guessed), guessed
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """95 % of the medians of samples like this one."""
-    chance = random.Random(0)
-    medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(1000))
-    return medians[25], medians[974]
 
 
 def row(name: str, streams: int, pairs: list[Pair]) -> list[str]:

@@ -20,13 +20,13 @@ SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
-        "allow_loading=False, client_shared_memory=False)"
+        "allow_loading=False, client_shared_memory=False, front_ends=1)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
         "language_limits=None, max_n=16, allow_priority=False, allow_chat_template=False, "
-        "allow_loading=False, client_shared_memory=False, vllm_metrics=False, "
+        "allow_loading=False, client_shared_memory=False, front_ends=1, vllm_metrics=False, "
         "lora_directories=())"
     ),
     f"{SERVER}.stop": "()",

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving.core.declaration import UPSTREAM, Declaration, LanguageSpec
+from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TaskSpec, task_of
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.engine.labels import count_labels
@@ -25,9 +25,6 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     A model that generates has `generate`; one of a task has `predict`.  An encoder that the
     language protocols can embed or score with stays a language model as well.
     """
-    if spec.engine == UPSTREAM:
-        add_generate(declaration)
-        return
     directory = Path(spec.path)
     config = find_config(directory)
     names = config.get("architectures")

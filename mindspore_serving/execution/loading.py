@@ -12,7 +12,13 @@ from typing import cast
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.batching import assemble
-from mindspore_serving.core.declaration import Declaration, DistributedSpec, ModelSpec
+from mindspore_serving.core.declaration import (
+    UPSTREAM,
+    Declaration,
+    DistributedSpec,
+    LanguageSpec,
+    ModelSpec,
+)
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value
@@ -27,6 +33,7 @@ from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
+from mindspore_serving.servable.language import add_generate
 
 
 def load(
@@ -50,9 +57,7 @@ def load(
         backend=setup.backend,
     )
     if declaration.language is not None and not declaration.methods:
-        from mindspore_serving.execution.bare import add_default_method  # and what it knows
-
-        add_default_method(declaration, declaration.language)
+        _add_default_method(declaration, declaration.language)
     _check_start(declaration, setup)
     for key, spec in declaration.models.items():
         declaration.models[key] = replace(spec, format=_row(spec, setup.enable_lite))
@@ -77,6 +82,15 @@ def load(
     model_api.bind_runner(_runner(host, setup, remote))
     pipeline.bind_pipeline(_pipeline_runner(host, remote))
     return host
+
+
+def _add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
+    if spec.engine == UPSTREAM:  # which needs no library of language models
+        add_generate(declaration)
+        return
+    from mindspore_serving.execution.bare import add_default_method  # and what it knows
+
+    add_default_method(declaration, spec)
 
 
 def _check_start(declaration: Declaration, setup: Setup) -> None:

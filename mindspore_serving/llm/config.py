@@ -26,8 +26,13 @@ class EngineConfig:
         quantization: how weights are stored, by the runtime's name; None as in the checkpoint.
         device: "auto", or a name the runtime knows ("cpu", "cuda").
         num_threads: None lets the runtime choose.
-        tensor_parallel: ranks, processes of this machine, over which the model is cut; 1 is none.
-            `num_threads` and `kv_cache_memory` are of all ranks together.  Runtime "torch" only.
+        tensor_parallel: ranks, processes of this machine, over which every layer is cut; 1 is none.
+            `num_threads` and `kv_cache_memory` are of all ranks together.  Runtimes "openvino" and
+            "torch".
+        pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
+            is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
+            many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
+            Runtimes "openvino" and "torch".
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         deterministic: an answer is the same to the bit whatever else is in its steps, but slower;
@@ -80,6 +85,7 @@ class EngineConfig:
     device: str = "auto"
     num_threads: int | None = None
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
     graph_mode: bool = False
     deterministic: bool = False
     enable_prefix_caching: bool = True
@@ -101,6 +107,11 @@ class EngineConfig:
     max_image_pixels: int = 32_000_000
     image_hosts: Sequence[str] = ()
     generic_tools: bool = True
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that share the model."""
+        return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def has_adapters(self) -> bool:
@@ -130,6 +141,11 @@ class EngineConfig:
         if not isinstance(self.preparation_timeout, int | float) or self.preparation_timeout <= 0:
             raise InvalidInputs(
                 f"preparation_timeout is {self.preparation_timeout!r}, expected a number > 0"
+            )
+        if self.tensor_parallel > 1 and self.pipeline_parallel > 1:
+            raise InvalidInputs(
+                f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
+                f"{self.pipeline_parallel}, expected 1 for one of them: they cannot be combined"
             )
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
@@ -176,6 +192,7 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_loras": (0, 256),
     "max_lora_rank": (1, 65536),
     "tensor_parallel": (1, 64),
+    "pipeline_parallel": (1, 64),
     "max_images": (0, 256),
     "max_image_bytes": (1, None),
     "max_image_pixels": (1, None),

@@ -157,8 +157,7 @@ class Opened:
 
     def describe(self) -> str:
         """One line: what was chosen, and what it can hold."""
-        count = self.config.tensor_parallel
-        runtime = self.runtime if count == 1 else f"{self.runtime} over {count} ranks"
+        runtime = f"{self.runtime}{_ranks(self.config)}"
         name = self.directory.name or "model"
         if self.runtime not in RUNTIMES:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
@@ -177,6 +176,12 @@ class Opened:
         if is_kept and RUNTIMES[self.runtime].keeps_integers:
             return f"{stored}, integers kept"
         return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
+
+
+def _ranks(config: EngineConfig) -> str:
+    if config.pipeline_parallel > 1:
+        return f" over {config.pipeline_parallel} stages"
+    return f" over {config.tensor_parallel} ranks" if config.tensor_parallel > 1 else ""
 
 
 def open_model(

@@ -17,6 +17,17 @@ Vectors = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
+class Features:
+    """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
+
+    `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
+    """
+
+    places: npt.NDArray[np.int64]
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
 class StateSlots:
     """Where the state of a sequence is, in a model that has more than keys and values.
 
@@ -29,17 +40,6 @@ class StateSlots:
     write: int
     snapshot: int = -1
     kept: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Features:
-    """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
-
-    `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
-    """
-
-    places: npt.NDArray[np.int64]
-    vectors: Vectors
 
 
 @dataclass(frozen=True, slots=True)

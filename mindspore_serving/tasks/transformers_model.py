@@ -27,7 +27,8 @@ CLASSES = {
     "image-classification": "AutoModelForImageClassification",
 }
 REFUSED = (
-    "dtype", "quantization", "adapters", "tensor_parallel", "graph_mode", "deterministic",
+    "dtype", "quantization", "adapters", "tensor_parallel", "pipeline_parallel", "graph_mode",
+    "deterministic",
     "kv_cache_memory",
 )  # fmt: skip
 LONGEST = 512  # tokens, where config.json does not say

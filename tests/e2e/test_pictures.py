@@ -138,5 +138,8 @@ def test_the_page_of_pictures_runs(calls, place, answer, capsys, monkeypatch):
         source = block.replace("127.0.0.1:1500", f"127.0.0.1:{calls.http}")
         source = source.replace("/models/SmolVLM-256M-Instruct", "smolvlm")
         source = source.replace('LLM("smolvlm")', 'LLM("smolvlm", kv_cache_memory=8 << 20)')
-        exec(compile(source, "docs/pictures.md", "exec"), {})
+        names = {}
+        exec(compile(source, "docs/pictures.md", "exec"), names)
+        if "client" in names:
+            names["client"].close()
         assert capsys.readouterr().out.strip()

@@ -34,7 +34,7 @@ from mindspore_serving.llm import SamplingParams
 
 params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # minutes of them
 llm = register.declare_llm(
-    "../chatty", runtime="torch", dtype="f32", max_num_seqs=4, tensor_parallel={size},
+    "../chatty", runtime="{runtime}", dtype="f32", max_num_seqs=4, {option}={size},
     kv_cache_memory=64 << 20, num_threads=2, params=params,
 )
 
@@ -56,10 +56,15 @@ def is_rank(pid: int) -> bool:
         return False
 
 
+def source(size: int, runtime: str = "torch", option: str = "tensor_parallel") -> str:
+    return SOURCE.format(size=size, runtime=runtime, option=option)
+
+
 @pytest.fixture
-def calls(tmp_path: Path) -> Iterator[Calls]:
+def calls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
+    """Two ranks, of the runtime and by the option that a test may name."""
     chatty.build(tmp_path, context=65536)
-    write_servable(tmp_path, "cut", SOURCE.format(size=2))
+    write_servable(tmp_path, "cut", source(2, *getattr(request, "param", ())))
     before = set(children(os.getpid()))
     with serving(tmp_path, config(tmp_path, "cut")) as found:
         yield found
@@ -72,7 +77,16 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
     return status, json.loads(answer)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("calls", "number"),
+    [
+        (("torch", "tensor_parallel"), signal.SIGKILL),
+        (("openvino", "tensor_parallel"), signal.SIGSTOP),
+        (("openvino", "pipeline_parallel"), signal.SIGKILL),
+        (("torch", "pipeline_parallel"), signal.SIGSTOP),
+    ],
+    indirect=["calls"],
+)
 def test_a_rank_that_dies_or_hangs_in_a_step_ends_the_worker_and_the_next_one_serves(calls, number):
     """The stream that had output ends with an error; it is found by heartbeat if it hangs."""
     expected = ask(calls)
@@ -125,7 +139,7 @@ def test_without_a_server_what_is_generated_ends_with_the_reason(tmp_path, pool)
 
 def test_a_size_that_does_not_fit_is_one_error_of_the_start(tmp_path):
     chatty.build(tmp_path)
-    write_servable(tmp_path, "cut", SOURCE.format(size=3))
+    write_servable(tmp_path, "cut", source(3))
     with (
         pytest.raises(RuntimeError, match="expected a divisor of the model's 4 attention heads"),
         serving(tmp_path, config(tmp_path, "cut")),

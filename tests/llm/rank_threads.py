@@ -30,11 +30,13 @@ def groups(size: int) -> Iterator[list[Group]]:
 class Ranks:
     """A runner whose ranks are threads; what it gives is rank 0's."""
 
-    def __init__(self, directory: Path, config: EngineConfig, own: list[Group]) -> None:
+    def __init__(
+        self, directory: Path, runtime: str, config: EngineConfig, own: list[Group]
+    ) -> None:
         self._groups = own
         self._threads = [ThreadPoolExecutor(1) for _ in own]
         opened = [
-            thread.submit(open_rank, directory, "torch", config, group)
+            thread.submit(open_rank, directory, runtime, config, group)
             for thread, group in zip(self._threads, own, strict=True)
         ]
         self.runners = [one.result() for one in opened]
@@ -60,18 +62,23 @@ class Ranks:
         for group in self._groups:
             group.begin(self._num_steps)
         computed = [
-            thread.submit(getattr(runner, method if rank == 0 else "run"), step)
-            for rank, (thread, runner) in enumerate(zip(self._threads, self.runners, strict=True))
+            thread.submit(getattr(runner, method), step)
+            for thread, runner in zip(self._threads, self.runners, strict=True)
         ]
         return [one.result() for one in computed][0]
 
 
 @contextmanager
-def ranks(directory: Path, size: int, **options: object) -> Iterator[Ranks]:
-    """The model in `directory` over `size` threads."""
-    config = {"device": "cpu", "block_size": 8, "kv_cache_memory": size * 2**20} | options
+def ranks(
+    directory: Path, size: int, runtime: str = "torch", *, by: str = "tensor_parallel",
+    **options: object,
+) -> Iterator[Ranks]:  # fmt: skip
+    """The model in `directory` over `size` threads, cut `by` an option of the engine."""
+    config = {"device": "cpu", "kv_cache_memory": size * 2**20, by: size, "dtype": "f32"} | options
+    if runtime == "torch":
+        config = {"block_size": 8} | config
     with groups(size) as own:
-        runner = Ranks(directory, EngineConfig(**config), own)  # type: ignore[arg-type]
+        runner = Ranks(directory, runtime, EngineConfig(**config), own)  # type: ignore[arg-type]
         try:
             yield runner
         finally:

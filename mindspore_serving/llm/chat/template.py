@@ -141,7 +141,8 @@ class ChatTemplate:
 
     @cached_property
     def _knows_parts(self) -> bool:
-        return self._shows([{"type": "text", "text": _PROBE}])
+        # A look at the source first, so that most templates are rendered no second time.
+        return "type" in self.source and self._shows([{"type": "text", "text": _PROBE}])
 
     def _shows(self, content: Any) -> bool:
         """Whether a user's content comes out as its text and nothing else."""

@@ -144,6 +144,11 @@ def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     return (rounded >> 16).astype(np.uint16)
 
 
+def from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """What the bits of bfloat16 stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
     if (directory / INDEX).exists():
         return _read_shards(directory / INDEX, read_safetensors)

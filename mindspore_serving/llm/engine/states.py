@@ -69,7 +69,7 @@ class StatePool:
             digest = self._keep(sequence, state.write, sequence.num_computed)
             if len(row.tokens) == 1:  # one of each text that decodes is enough
                 self.pool.drop(sequence.kept)
-                sequence.kept = digest
+                sequence.kept = digest if self.pool.is_registered(state.write) else b""
         self.pool.free([slot for slot in sequence.slots if slot != state.write])
         sequence.slots = [state.write]
 

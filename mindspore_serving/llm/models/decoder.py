@@ -11,12 +11,15 @@ from mindspore_serving.llm.models.states import recurrence
 
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
-    """Logits of `inputs.rows`, [num_logits, vocab].  Raises StartError: unknown activation."""
+    """Logits of `inputs.rows`, [num_logits, vocab]; of a stage that is not the last, the hidden
+    state of all tokens.  Raises StartError: unknown activation."""
     names = spec.form.names
-    x = _embedded(ops, spec, inputs)
+    x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
-    for i in range(spec.num_layers):
+    for i in spec.layers:
         x = _block(Layer(ops, spec, i), x, positions)
+    if not spec.is_last:
+        return x
     x = ops.gather_rows(x, inputs.rows)
     x = ops.hidden(norm(ops, spec, x, names.norm))
     head = names.embedding if spec.tied_embeddings else names.head

@@ -55,6 +55,9 @@ class Layer:
     def mlp(self, h: Tensor, prefix: str = "") -> Tensor:
         """The dense block, whose result is summed over ranks by the caller.  With `prefix` the
         matrices of a shared expert."""
+        return self.ops.dense(h, lambda x: self._mlp(x, prefix))
+
+    def _mlp(self, h: Tensor, prefix: str) -> Tensor:
         ops, spec, names = self.ops, self.spec, self.form.names
         gate_up, down = names.gate_up, names.down
         if prefix:

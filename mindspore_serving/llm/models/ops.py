@@ -6,7 +6,7 @@ are opaque handles by checkpoint name, so that the runtime chooses dtype, layout
 Paging is part of `attention` and the step's metadata, which the definition never sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -105,6 +105,7 @@ class Inputs:
     token_ids: Tensor  # [tokens]
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: which tokens' logits are wanted
+    hidden: Tensor = None  # [tokens, H]: what the stage before this one has computed
     features: Tensor | None = None  # [n, hidden]: of pictures, in place of embeddings
     places: Tensor | None = None  # [n]: of which tokens
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
@@ -222,6 +223,10 @@ class Ops(Protocol):
     def repeat_head(self, x: Tensor, num_heads: int) -> Tensor:
         """The features of one head for every head."""
         ...
+
+    def dense(self, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
+        """block(x), a dense feed-forward block, whose tensors a runtime may give another rank."""
+        return block(x)
 
     def silu_mul(self, gate: Tensor, up: Tensor) -> Tensor: ...
 

@@ -38,9 +38,11 @@ INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 class ModelSpec:
     """One model's sizes and options.
 
-    `windows` has, for each layer, how many tokens it attends to, the current one among them; 0 is
-    all.  `rotated` are the layers that turn queries and keys by their positions; `local_rope` is
-    for those with a window, where that differs.  `activation` is the name in config.json.
+    `layers` are those that this process computes, of `num_layers`: all, unless the model is cut
+    into stages.  `windows` has, for each layer, how many tokens it attends to, the current one
+    among them; 0 is all.  `rotated` are the layers that turn queries and keys by their positions;
+    `local_rope` is for those with a window, where that differs.  `activation` is the name in
+    config.json.
     """
 
     architecture: str
@@ -48,6 +50,7 @@ class ModelSpec:
     hidden_size: int
     intermediate_size: int
     num_layers: int
+    layers: range
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -75,9 +78,19 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """The layers that have keys and values."""
+        """The layers of this process that have keys and values."""
         stateful = self.state.layers if self.state else ()
-        return tuple(i for i in range(self.num_layers) if i not in stateful)
+        return tuple(i for i in self.layers if i not in stateful)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the embedding is computed here."""
+        return self.layers.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether final norm and output matrix are computed here."""
+        return self.layers.stop == self.num_layers
 
     @property
     def q_size(self) -> int:
@@ -136,6 +149,7 @@ def from_config(config: Config, *, max_model_len: int | None = None) -> ModelSpe
         hidden_size=hidden,
         intermediate_size=size(config, *INTERMEDIATE, default=4 * hidden),
         num_layers=num_layers,
+        layers=range(num_layers),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,

@@ -42,7 +42,7 @@ class Group:
     they are until the exchange after the next.
 
     Args:
-        rank: its number.  `num_exchanges` counts since `begin`.
+        rank: its number.  `num_exchanges` is 0 if there was none since `begin`.
         peers: a connected socket (SOCK_SEQPACKET) for every other rank.
         memory: the descriptor of `create_memory`.
         patience: seconds without a heartbeat after which a rank is lost; 0 waits for ever.
@@ -91,21 +91,31 @@ class Group:
 
         Raises RunnerLost naming a rank that has ended, is stopped, or computes something else.
         """
-        tag = _TAG.pack(self._step, self.num_exchanges, num_bytes)
+        number = self.num_exchanges
         self.num_exchanges += 1
         self._total += 1
-        for rank, peer in self._peers.items():
-            try:
-                peer.send(tag)
-            except OSError as error:
-                raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
-        for rank, peer in self._peers.items():
-            found = self._receive(rank, peer)
-            if found != tag:
-                raise RunnerLost(
-                    f"rank {rank} of {self.size} is at (step, exchange, bytes) "
-                    f"{_TAG.unpack(found)} where rank {self.rank} is at {_TAG.unpack(tag)}"
-                )
+        for rank in self._peers:
+            self.tell(rank, number, num_bytes)
+        for rank in self._peers:
+            self.hear(rank, number, num_bytes)
+
+    def tell(self, rank: int, number: int, num_bytes: int) -> None:
+        """Say to one rank that exchange `number`, of `num_bytes`, is done here.  Raises as
+        `meet`."""
+        try:
+            self._peers[rank].send(_TAG.pack(self._step, number, num_bytes))
+        except OSError as error:
+            raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
+
+    def hear(self, rank: int, number: int, num_bytes: int) -> None:
+        """Wait until one rank has said so.  Raises as `meet`."""
+        tag = (self._step, number, num_bytes)
+        found = _TAG.unpack(self._receive(rank, self._peers[rank]))
+        if found != tag:
+            raise RunnerLost(
+                f"rank {rank} of {self.size} is at (step, exchange, bytes) {found} where rank "
+                f"{self.rank} is at {tag}"
+            )
 
     def close(self) -> None:
         """End the heartbeats and leave the others."""

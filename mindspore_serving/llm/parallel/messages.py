@@ -24,11 +24,13 @@ class Load(Message, frozen=True, tag=1):
 
 
 class Compute(Message, frozen=True, tag=2):
-    """A step.  A row is (tokens, start, blocks, num_logits, adapter, is_long)."""
+    """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
+    is_long)."""
 
     number: int
     rows: list[tuple[list[int], int, list[int], int, int, bool]]
     copies: list[tuple[int, int]]
+    embeds: bool
 
     def step(self) -> Step:
         return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
@@ -52,9 +54,9 @@ decode_to_rank = msgspec.msgpack.Decoder(ToRank).decode
 decode_from_rank = msgspec.msgpack.Decoder(FromRank).decode
 
 
-def compute(number: int, step: Step) -> Compute:
+def compute(number: int, step: Step, *, embeds: bool) -> Compute:
     rows = [
         (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.is_long)
         for r in step.rows
     ]
-    return Compute(number, rows, list(step.copies))
+    return Compute(number, rows, list(step.copies), embeds)

@@ -19,7 +19,7 @@ from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
 LOAD_PATIENCE = 120.0  # the same while it loads: reading a tensor from a slow disk stops them
 
-OpenRank: TypeAlias = Callable[[str | Path, EngineConfig, Group], EmbeddingRunner]
+OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Group], EmbeddingRunner]
 """Opens the part of a model that a rank of the group holds."""
 
 
@@ -43,10 +43,10 @@ class ParallelRunner:
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
-        return self._together(step, self._own.run)
+        return self._together(step, self._own.run, embeds=False)
 
     def embed(self, step: Step) -> Vectors:
-        return self._together(step, self._own.embed)
+        return self._together(step, self._own.embed, embeds=True)
 
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
@@ -54,11 +54,13 @@ class ParallelRunner:
         self._group.close()
         self._own.close()
 
-    def _together(self, step: Step, compute_own: Callable[[Step], Logits]) -> Logits:
+    def _together(
+        self, step: Step, compute_own: Callable[[Step], Logits], *, embeds: bool
+    ) -> Logits:
         if self._lost is not None:
             raise self._lost
         try:
-            self._send(step)
+            self._send(step, embeds=embeds)
             return compute_own(step)
         except Exception as error:
             is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
@@ -66,10 +68,10 @@ class ParallelRunner:
                 raise  # and so it is by the others
             raise self._lose(str(error)) from error
 
-    def _send(self, step: Step) -> None:
+    def _send(self, step: Step, *, embeds: bool) -> None:
         self._num_steps += 1
         self._group.begin(self._num_steps)
-        frame = encode(compute(self._num_steps, step))
+        frame = encode(compute(self._num_steps, step, embeds=embeds))
         for process in self._processes:
             try:
                 process.send(frame)
@@ -86,11 +88,11 @@ class ParallelRunner:
 def open_ranks(
     directory: str | Path, runtime: str, config: EngineConfig, open_rank: OpenRank
 ) -> ParallelRunner:
-    """The model in `directory` over `config.tensor_parallel` ranks, of which this process is one.
+    """The model in `directory` over `config.num_ranks` ranks, of which this process is one.
 
     Raises StartError: what one rank refuses, a rank that ends while it loads; no rank is left.
     """
-    size = config.tensor_parallel
+    size = config.num_ranks
     try:
         group, processes = start_ranks(size)
     except OSError as error:
@@ -100,7 +102,7 @@ def open_ranks(
         for process in processes:
             load = Load(str(directory), runtime, asdict(config), process.rank, size)
             process.send(encode(load))
-        own = open_rank(directory, config, group)
+        own = open_rank(directory, runtime, config, group)
         for process in processes:
             problem = process.wait_until_loaded()
             if problem:

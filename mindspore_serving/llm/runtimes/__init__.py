@@ -10,10 +10,12 @@ from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Group
-from mindspore_serving.llm.parallel.runner import OpenRank, open_ranks
+from mindspore_serving.llm.parallel.runner import open_ranks
+from mindspore_serving.llm.runtimes.stages import Stage, StageRunner, has_own_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
+OpenPart = Callable[[str | Path, EngineConfig, Group], Stage]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
 
@@ -40,6 +42,7 @@ RUNTIMES: dict[str, Runtime] = {
     "openvino": Runtime(
         "openvino.opening:open_runner",
         "openvino.encoder:open_encoder",
+        "openvino.opening:open_rank",
         has_adapters=True,
         has_pictures=True,
         keeps_integers=True,
@@ -63,6 +66,7 @@ OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "graph_mode": lambda row: row.has_graph_mode,
     "deterministic": lambda row: row.is_deterministic,
     "tensor_parallel": lambda row: bool(row.opens_rank),
+    "pipeline_parallel": lambda row: bool(row.opens_rank),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 
@@ -79,8 +83,8 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
             raise StartError(
                 f"runtime {runtime!r} has no {option}, expected one of {', '.join(accepted)}"
             )
-    if config.tensor_parallel > 1:
-        return open_ranks(directory, runtime, config, _import(runtime, row.opens_rank))
+    if config.num_ranks > 1:
+        return open_ranks(directory, runtime, config, open_rank)
     opener: Open = _import(runtime, row.opens)
     return opener(directory, config)
 
@@ -89,8 +93,11 @@ def open_rank(
     directory: str | Path, runtime: str, config: EngineConfig, group: Group
 ) -> EmbeddingRunner:
     """The part of the model that this rank of `group` holds.  Raises as `open_runner`."""
-    opener: OpenRank = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
-    return opener(directory, config, group)
+    opener: OpenPart = _import(runtime, _find(runtime, RUNTIMES).opens_rank)
+    own = opener(directory, config, group)
+    if config.pipeline_parallel == 1:
+        return own
+    return StageRunner(own, group, overlaps=has_own_cores(config))
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:

@@ -4,8 +4,8 @@ Plain arrays that a runtime gives to its device.  A step that does not fit the c
 is refused here, before anything is computed.  Knows no runtime.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,11 @@ class RunnerLimits:
     max_model_len: int
     adapters: Collection[int] = ()
     num_slots: int = 0  # of states
+
+    def agreed(self, least: Callable[[int], int]) -> "RunnerLimits":
+        """What every rank can hold, by `least` of their numbers."""
+        num_blocks, longest = least(self.num_blocks), least(self.max_model_len)
+        return replace(self, num_blocks=num_blocks, max_model_len=longest)
 
 
 @dataclass(frozen=True, slots=True)

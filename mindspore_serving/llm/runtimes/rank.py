@@ -24,7 +24,7 @@ from mindspore_serving.llm.parallel.messages import (
 )
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
-from mindspore_serving.llm.step import Runner, RunnerLost
+from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
 
 
 def main() -> int:
@@ -70,10 +70,10 @@ def _serve(control: socket.socket, group: Group) -> None:
         _compute(runner, group, message)
 
 
-def _compute(runner: Runner, group: Group, message: Compute) -> None:
+def _compute(runner: EmbeddingRunner, group: Group, message: Compute) -> None:
     group.begin(message.number)
     try:
-        runner.run(message.step())
+        (runner.embed if message.embeds else runner.run)(message.step())
     except ServingError:
         if group.num_exchanges:
             raise

@@ -199,6 +199,10 @@ class Server:
             why = f"it did not accept a connection within {self._timeout:g} s"
         except OSError as error:  # those of TLS are as well
             why = error.strerror or str(error)
+        except asyncio.CancelledError:
+            if opening.done() and opening.exception() is None:
+                opening.result()[1].transport.abort()
+            raise
         finally:
             opening.cancel()
         text = f"the upstream {self.where} cannot be reached: {why}"

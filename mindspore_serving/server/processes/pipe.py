@@ -10,9 +10,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from mindspore_serving import log
 from mindspore_serving.aio import Ticker
 from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.dispatch.outbox import Outbox
+from mindspore_serving.errors import TooLarge
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import Payload
@@ -109,7 +111,14 @@ class Pipe(Generic[T]):
         if not count:
             self.close()
             return
-        for message in self._frames.feed(self._buffer[:count]):
+        try:
+            self._take_messages(self._buffer[:count])
+        except (msgspec.DecodeError, TooLarge, ValueError, KeyError) as error:
+            log.error("what is no message came from another process of the server: %s", error)
+            self.close()
+
+    def _take_messages(self, data: memoryview) -> None:
+        for message in self._frames.feed(data):
             if self.is_closed:
                 return
             if isinstance(message, Freed):

@@ -24,6 +24,7 @@ from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, St
 from mindspore_serving.server.processes.session import Desk, Session
 
 LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
+LOOKS_PER_SYNC = 10
 SYNC_SECONDS = 1.0  # that an answer waits for front ends, of which one may hang
 END_SECONDS = 1.0  # more than they have to let requests finish
 
@@ -158,10 +159,12 @@ class FrontEnds:
         await asyncio.gather(*(session.serve(message) for session in self._live))
 
     async def _follow(self) -> None:
-        """Have front ends know what is served, soon after it has changed."""
-        while True:
+        """Have front ends know what is served, soon after it has changed; and at times in any case,
+        so that little of what they have counted is lost with one."""
+        for look in count(1):
             await asyncio.sleep(LOOK_SECONDS)
-            if state_of(self._control, self._state.serial) != self._state:
+            has_changed = state_of(self._control, self._state.serial) != self._state
+            if has_changed or look % LOOKS_PER_SYNC == 0:
                 await self.sync()
 
     # --- connections --------------------------------------------------------------------------

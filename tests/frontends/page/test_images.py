@@ -1,19 +1,33 @@
 """Pictures in the chat of the page, in a real Chromium.
 
-The server's model takes no pictures; what a model that does would answer is given in its place.
+One test has a model that takes pictures.  In the others, which need certain answers and faults,
+what such a model would answer is given in its place.
 """
 
 import base64
 import json
 import struct
 import zlib
+from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.cli.talking import MODEL, Talking
+from tests.cli.talking import MODEL, Talking, serving
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, bodies, ended, finished, stored, streamed
+from tests.frontends.page.chatting import (
+    ask,
+    bodies,
+    ended,
+    finished,
+    record,
+    recorded,
+    settings,
+    stored,
+    streamed,
+)
 from tests.frontends.page.test_access import check, load_axe, needs_axe
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
@@ -149,6 +163,34 @@ def test_a_model_that_takes_none_is_offered_none(page: Browser) -> None:
     give(page, "dropped")
     page.until(f"{FAILURE} === '{MODEL} takes no pictures.'")
     assert page.evaluate(ATTACHED) == 0
+
+
+def test_a_model_that_takes_pictures_answers_as_it_does_without_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for library in ("openvino", "torch", "transformers", "PIL"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    from tests.llm import seeing as models
+
+    models.build(tmp_path, "smolvlm")
+    image = models.picture(1)
+    cache = ("--llm-option", "kv_cache_memory=64e6")
+    with serving(tmp_path, "smolvlm", *cache) as running:
+        browser.open(running.url)
+        browser.until("document.getElementById('attach').checkVisibility()")
+        settings(browser, temperature="0", max_tokens="12")
+        give(browser, "pasted", body=models.encoded(image))
+        browser.until(f"{ATTACHED} === 1")
+        record(browser)
+        ask(browser, "What is it?")
+        ended(browser)
+        body = {"messages": models.chat(image, "What is it?"), "model": "smolvlm"}
+        body |= {"temperature": 0, "max_tokens": 12}
+        url = f"{running.url}{COMPLETIONS}"
+        found = httpx.post(url, json=body, timeout=PATIENCE).json()
+        assert recorded(browser) == found["choices"][0]["message"]["content"]
+        (message, _) = stored(browser)
+        assert len(message["images"]) == 1
 
 
 @needs_axe

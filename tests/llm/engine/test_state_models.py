@@ -15,6 +15,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
 from tests.llm import checkpoints
+from tests.llm.stepping import all_logits, relative_error
 
 pytestmark = pytest.mark.torch
 RUNTIMES = {"openvino": {"dtype": "f32"}, "torch": {"device": "cpu"}}
@@ -82,6 +83,26 @@ def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> Non
         vectors.append(found[0][1])
         engine.close()
     assert float(abs(vectors[0] - vectors[1]).max()) < 1e-5
+
+
+def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -> None:
+    from mindspore_serving.llm.runtimes.openvino.options import options_from, with_matrices
+
+    rounded = options_from(EngineConfig(), ["BF16"])
+    assert rounded.precision == "bf16"
+    options = with_matrices(rounded, EngineConfig())
+    assert (options.precision, options.cache_precision) == ("f32", "f16")
+    with pytest.raises(StartError, match="dtype is 'bf16', .* would be rounded"):
+        with_matrices(rounded, EngineConfig(dtype="bf16"))
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen3-next"])
+def test_the_default_precision_of_the_processor_is_near_transformers(root: Path, name: str) -> None:
+    directory, (tokens,) = built(root, name), checkpoints.prompts(1)
+    runner = open_runner(directory, "openvino", config("openvino", dtype="auto"))
+    wanted = checkpoints.logits(directory, tokens)
+    assert relative_error(all_logits(runner, tokens), wanted) < 0.05
+    runner.close()
 
 
 def test_guesses_are_refused(root: Path) -> None:

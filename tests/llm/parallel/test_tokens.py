@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel import processes
+from mindspore_serving.llm.parallel import exchange, processes
 from mindspore_serving.llm.runtimes import open_encoder, open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -28,6 +28,9 @@ CUT = [
 ]  # fmt: skip
 
 
+RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     return tmp_path_factory.mktemp("checkpoints")
@@ -38,56 +41,71 @@ def llama(built: Path) -> Path:
     return checkpoints.build("llama", built / "one")
 
 
-@pytest.mark.parametrize("name", CUT)
-def test_two_ranks_generate_what_the_reference_does(built, name):
-    path = checkpoints.build(name, built)
+IN_OPENVINO = [
+    "llama3-tied", "llama-biased", "phi3", "gemma3", "mixtral", "qwen3-moe", "internlm2",
+    "granite4",
+]  # fmt: skip
+BOTH = [("torch", name) for name in CUT] + [("openvino", name) for name in IN_OPENVINO]
+
+
+@pytest.mark.parametrize(("runtime", "name"), BOTH)
+def test_two_ranks_generate_what_the_reference_does(built, runtime, name):
+    path = checkpoints.build(name, built / runtime)
     prompts = [(5,), *checkpoints.prompts(4)]
-    with ranks(path, 2) as runner:
+    with ranks(path, 2, runtime) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "mixtral"])
-def test_four_ranks_that_share_two_key_value_heads_do_so_too(built, name):
-    path = checkpoints.build(name, built / "four")
+@pytest.mark.parametrize(
+    ("runtime", "name"),
+    [
+        ("torch", "llama"), ("torch", "gemma2"), ("torch", "mixtral"),
+        ("openvino", "llama"), ("openvino", "mixtral"),
+    ],
+)  # fmt: skip
+def test_four_ranks_that_share_two_key_value_heads_do_so_too(built, runtime, name):
+    path = checkpoints.build(name, built / f"four-{runtime}")
     prompts = checkpoints.prompts(4)
-    with ranks(path, 4) as runner:
+    with ranks(path, 4, runtime) as runner:
         answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=7)
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
-def test_a_vocabulary_that_the_ranks_do_not_divide(built, monkeypatch):
+@RUNTIMES
+def test_a_vocabulary_that_the_ranks_do_not_divide(built, monkeypatch, runtime):
     monkeypatch.setattr(checkpoints, "SIZES", checkpoints.SIZES | {"vocab_size": 163})
-    path = checkpoints.build("llama", built / "uneven")
+    path = checkpoints.build("llama", built / f"uneven-{runtime}")
     prompts = [(160, 161, 162, 5), *checkpoints.prompts(2)]
-    with ranks(path, 4) as runner:
+    with ranks(path, 4, runtime) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
-def test_logits_are_those_of_one_rank_within_rounding(llama):
+@RUNTIMES
+def test_logits_are_those_of_one_rank_within_rounding(llama, runtime):
     step = Step((Row(checkpoints.prompts(1)[0][:9], 0, [3, 1], 9),))
-    alone = open_runner(llama, "torch", EngineConfig(device="cpu", block_size=8))
-    with ranks(llama, 2) as runner:
+    alone = open_runner(llama, runtime, EngineConfig(dtype="f32", kv_cache_memory=2**20))
+    with ranks(llama, 2, runtime, block_size=32) as runner:
         np.testing.assert_allclose(runner.run(step), alone.run(step), rtol=1e-4, atol=1e-4)
 
 
-def test_embeddings_are_those_of_one_rank_within_rounding(llama):
+@RUNTIMES
+def test_embeddings_are_those_of_one_rank_within_rounding(llama, runtime):
     step = Step((Row((5, 6, 7), 0, [2], 1),))
-    alone = open_runner(llama, "torch", EngineConfig(device="cpu", block_size=8))
-    with ranks(llama, 2) as runner:
+    alone = open_runner(llama, runtime, EngineConfig(dtype="f32", kv_cache_memory=2**20))
+    with ranks(llama, 2, runtime, block_size=32) as runner:
         np.testing.assert_allclose(runner.embed(step), alone.embed(step), rtol=1e-4, atol=1e-4)
 
 
-def test_what_one_exchange_cannot_hold_is_exchanged_in_pieces(llama, monkeypatch):
-    from mindspore_serving.llm.runtimes.torch import ranks as rank_ops
-
-    monkeypatch.setattr(rank_ops, "PART_BYTES", 1000)
+@RUNTIMES
+def test_what_one_exchange_cannot_hold_is_exchanged_in_pieces(llama, monkeypatch, runtime):
+    monkeypatch.setattr(exchange, "PART_BYTES", 1000)
     prompts = checkpoints.prompts(3)
-    with ranks(llama, 2) as runner:
+    with ranks(llama, 2, runtime) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(llama, prompt, answer)
@@ -104,8 +122,8 @@ def test_the_cache_memory_is_that_of_all_ranks_together(llama):
 # --- with processes -------------------------------------------------------------------------------
 
 
-def open_ranks(path: Path, **options: object) -> LLM:
-    return LLM(path, "torch", **{"tensor_parallel": 2, "dtype": "f32"} | options)
+def open_ranks(path: Path, runtime: str = "torch", **options: object) -> LLM:
+    return LLM(path, runtime, **{"tensor_parallel": 2, "dtype": "f32"} | options)
 
 
 @pytest.mark.slow
@@ -167,9 +185,9 @@ def test_what_ranks_cannot_do_is_one_error(llama, options, problem):
 def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
     config = EngineConfig(tensor_parallel=2)
     with pytest.raises(
-        StartError, match="'openvino' has no tensor_parallel, expected one of torch"
+        StartError, match="'mindspore' has no tensor_parallel, expected one of openvino, torch"
     ):
-        open_runner(llama, "openvino", config)
+        open_runner(llama, "mindspore", config)
     with pytest.raises(StartError, match="tensor_parallel is an option of models that generate"):
         open_encoder(llama, "torch", config)
 

@@ -15,11 +15,12 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
-from mindspore_serving.llm.runtimes.openvino.opening import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -33,7 +34,7 @@ OPTIONS = {
     "kv_cache_memory": 2**20,
 }
 CONFIG = EngineConfig(**OPTIONS)
-HAS_BF16 = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+HAS_BF16 = "BF16" in capabilities()
 BLOCK_BYTES = 2 * checkpoints.LAYERS * 2 * 16 * 32 * 4  # keys and values, 2 heads of 16, f32
 
 
@@ -192,6 +193,16 @@ def test_without_a_given_size_the_cache_holds_every_sequence_at_most(directory):
     assert open_runner(directory, "openvino", config).num_blocks == 3 * 512 // 32
 
 
+def test_an_instruction_set_without_bf16_is_respected(monkeypatch):
+    for name in ("AVX512_CORE_VNNI", "AVX2"):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", name)
+        assert "BF16" not in capabilities()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX")
+    with_amx = capabilities()
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    assert with_amx == capabilities()
+
+
 def test_bf16_is_the_default_where_the_processor_has_it():
     assert options_from(EngineConfig(), ["FP32", "BF16"]).precision == "bf16"
     assert options_from(EngineConfig(), ["FP32", "BF16"]).cache_precision == "f16"
@@ -236,7 +247,7 @@ def test_bf16_is_close_where_the_processor_has_it(directory, cache, bound):
 
 def test_quantised_weights_set_the_group_of_dynamic_quantisation():
     options = options_from(EngineConfig(num_threads=2), ["FP32"])
-    assert options.properties(64)["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 64
+    assert options.properties(64)["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == "64"
     assert "DYNAMIC_QUANTIZATION_GROUP_SIZE" not in options.properties(0)
     assert options.properties(0)["INFERENCE_NUM_THREADS"] == 2
     assert options.properties(0)["ENABLE_CPU_PINNING"] is False
@@ -251,12 +262,13 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     ops = OpenVINOOps(weights)
     model = ops.model(decoder(ops, spec, ops.inputs), spec.vocab_size)
     name = "model.layers.0.self_attn.q_proj.weight"
-    assert weights.matrix(name).get_element_type() == openvino.Type.bf16
+    stored = weights.matrix(name).input_value(0).get_node()
+    assert stored.get_element_type() == openvino.Type.bf16
     mapped = checkpoint.raw(name)[2]
     assert any(np.shares_memory(kept, mapped) for kept in weights.kept)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    runner = OpenVINORunner(compiled, spec, CONFIG, weights)
+    runner = OpenVINORunner(compiled, Part(spec, decoder, checkpoint), CONFIG, weights)
     prompt = checkpoints.prompts(1)[0]
     assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.05
 
@@ -303,6 +315,7 @@ def test_serving_imports_neither_torch_nor_transformers(directory):
     program = f"""
 import sys
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 runner = open_runner({str(directory)!r}, "openvino", EngineConfig(

@@ -9,6 +9,7 @@ FAMILIES: dict[str, Architecture] = {
     **llama.ROWS,
     **gpt.ROWS,
     **mixtures.ROWS,
+    **pictures.ROWS,
     **states.ROWS,
     **pictures.ROWS,
 }

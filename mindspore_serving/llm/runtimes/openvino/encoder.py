@@ -22,9 +22,10 @@ from mindspore_serving.llm.runtimes.encoding import (
 )
 from mindspore_serving.llm.runtimes.openvino.attention import Node
 from mindspore_serving.llm.runtimes.openvino.nodes import features
-from mindspore_serving.llm.runtimes.openvino.opening import compile_graph, within
+from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.runner import within
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Vectors
 
@@ -44,7 +45,7 @@ def open_encoder(directory: str | Path, config: EngineConfig) -> "OpenVINOEncode
     """
     if config.dtype == "auto":
         config = replace(config, dtype="f32")
-    options = options_from(config, ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+    options = options_from(config, capabilities())
     model = open_encoder_model(directory, config)
     weights = Weights(model.checkpoint, options.precision, options.bits)
     ops = EncoderOps(weights)

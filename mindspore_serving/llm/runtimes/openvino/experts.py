@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from openvino import opset13 as opset
-from openvino.utils.node_factory import NodeFactory
 
 from mindspore_serving.llm.models.ops import Clamp, Routing
-from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped, swish
 
 Weights: TypeAlias = tuple[Node, ...]
 Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert numbers [T, k]
@@ -30,17 +29,12 @@ def mixture(x: Node, weights: Weights, routing: Routed) -> Node:
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     each = _tiled(x, count, hidden)
     inner = opset.multiply(
-        _swish(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
+        swish(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
     out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
     spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
     weighted = opset.multiply(out, opset.unsqueeze(spread, i64(-1)))
     return reshaped(opset.reduce_sum(weighted, i64(0), keep_dims=False), -1, hidden)
-
-
-def _swish(x: Node) -> Node:
-    """Without the factor that `opset.swish` adds, which keeps the plugin from recognising it."""
-    return NodeFactory("opset4").create("Swish", [x.output(0)], {})
 
 
 def _tiled(x: Node, count: int, hidden: int) -> Node:
@@ -90,7 +84,7 @@ def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> No
 def _gated(products: list[Node], clamp: Clamp | None) -> Node:
     gate, up = products
     if clamp is None:
-        return opset.multiply(opset.swish(gate), up)
+        return opset.multiply(swish(gate), up)
     gate = opset.minimum(gate, f32(clamp.limit))
     up = opset.clamp(up, -clamp.limit, clamp.limit)
     gate = opset.multiply(gate, opset.sigmoid(opset.multiply(gate, f32(clamp.alpha))))

@@ -4,11 +4,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from openvino import opset13 as opset
+from openvino.utils.node_factory import NodeFactory
 
 from mindspore_serving.errors import StartError
 
 Node: TypeAlias = Any
 TO_END = 2**63 - 1
+DECOMPRESSION = "decompression_0"  # the plugin's name for a conversion that is not to be folded
 IS_LONG = "is_long"  # the input of a graph with two rotary tables, as `Inputs.is_long`
 
 
@@ -60,3 +62,15 @@ def i32(value: int) -> Any:
 
 def f32(value: float) -> Any:
     return opset.constant(np.float32(value))
+
+
+def swish(x: Node) -> Node:
+    """Without the factor that `opset.swish` adds, which keeps the plugin from recognising it."""
+    return NodeFactory("opset4").create("Swish", [x.output(0)], {})
+
+
+def widened(x: Node) -> Node:
+    """Float32 of a constant that keeps its type in memory, until the plugin packs it."""
+    y = opset.convert(x, "f32")
+    y.get_rt_info()[DECOMPRESSION] = True
+    return y

@@ -4,7 +4,8 @@ Shapes are checked as the graph grows, so that a checkpoint that does not fit it
 refused by the name of the tensor.  Knows neither the step nor the memory of the cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -19,19 +20,19 @@ from mindspore_serving.llm.models.ops import (
     Expert,
     Inputs,
     Longer,
-    Ops,
     Routing,
     Weight,
 )
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
+from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
+from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     IS_LONG,
     Node,
     expect,
-    f32,
     features,
     head_width,
     i32,
@@ -39,14 +40,14 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     name_of,
     named,
     reshaped,
-    sliced,
 )
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
+HIDDEN = "given"  # the name of the input, as "hidden" is that of the output
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
 
-class OpenVINOOps(Ops):
+class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
     numbers in place of embeddings; with `switches`, `Inputs.is_long`."""
@@ -68,11 +69,25 @@ class OpenVINOOps(Ops):
         self._step = {name: self._parameter(name) for name in STEP_INPUTS}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
+    def stage_inputs(self, width: int) -> Inputs:
+        """`inputs`, and the hidden states of `width` numbers that the stage before computes."""
+        hidden = Parameter(ov.Type.f32, ov.PartialShape([-1, width]))
+        return replace(self.inputs, hidden=self._add(HIDDEN, hidden))
+
     def model(self, logits: Node, vocab_size: int) -> ov.Model:
-        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size]."""
+        """The graph of `logits`, and of `hidden`.  Raises StartError unless [rows, vocab_size].
+
+        In bf16 `hidden` is bfloat16: the plugin computes in float32 whatever leads to a float32
+        result without a product in between, which is every addition to the residual stream.
+        """
         expect(logits, vocab_size, "vocab_size")
-        results = [opset.result(logits), opset.result(self._hidden)]
-        for result, name in zip(results, ("logits", "hidden"), strict=True):
+        is_bf16 = self._weights.precision == "bf16"
+        hidden = opset.convert(self._hidden, "bf16") if is_bf16 else self._hidden
+        return self.graph_of({"logits": logits, "hidden": hidden})
+
+    def graph_of(self, outputs: Mapping[str, Node]) -> ov.Model:
+        results = [opset.result(node) for node in outputs.values()]
+        for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
         return ov.Model(results, list(self.parameters.values()), "decoder")
 
@@ -108,12 +123,7 @@ class OpenVINOOps(Ops):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
         matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
         given = x if columns is None else opset.gather(x, opset.constant(columns), i32(-1))
-        if matrix.get_element_type() == ov.Type.bf16:
-            # With float32 on both sides the plugin would keep a float32 copy of the matrix.
-            product = opset.matmul(opset.convert(given, "bf16"), matrix, False, True)
-            y = opset.convert(product, "f32")
-        else:
-            y = opset.matmul(given, matrix, False, True)
+        y = opset.matmul(given, matrix, False, True)
         if self.ports is not None:
             y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
         if bias is not None:
@@ -198,40 +208,10 @@ class OpenVINOOps(Ops):
         table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
         return states.delta_rule(parts, table, rule, self._state_step())
 
-    def silu(self, x: Node) -> Node:
-        return opset.swish(x)
-
-    def relu(self, x: Node) -> Node:
-        return opset.relu(x)
-
-    def sigmoid(self, x: Node) -> Node:
-        return opset.sigmoid(x)
-
-    def silu_mul(self, gate: Node, up: Node) -> Node:
-        return self.mul(opset.swish(gate), up)
-
-    def gelu(self, x: Node, *, tanh: bool = True) -> Node:
-        return opset.gelu(x, "TANH" if tanh else "ERF")
-
-    def mul(self, a: Node, b: Node) -> Node:
-        return opset.multiply(a, b if features(b) == 1 else _like(a, b))
-
-    def add(self, a: Node, b: Node) -> Node:
-        return opset.add(a, _like(a, b))
-
-    def scale(self, x: Node, factor: float) -> Node:
-        return x if factor == 1.0 else opset.multiply(x, f32(factor))
-
-    def softcap(self, x: Node, cap: float) -> Node:
-        return self.scale(opset.tanh(self.scale(x, 1 / cap)), cap)
-
-    def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
-        expect(x, sum(sizes), f"pieces of {list(sizes)}")
-        ends = np.cumsum(sizes).tolist()
-        return [sliced(x, end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-    def gather_rows(self, x: Node, rows: Node) -> Node:
-        return opset.gather(x, rows, i32(0))
+    def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
+        y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
+        # What an adapter adds is between the products, and has rank 2.
+        return named(opset.squeeze(y, i64(1)), name_of(y)) if block_of(y) else block(x)
 
     def moe(
         self,
@@ -289,8 +269,3 @@ class OpenVINOOps(Ops):
         parameter.output(0).get_tensor().set_names({name})
         self.parameters[name] = named(parameter, name)
         return parameter
-
-
-def _like(a: Node, b: Node) -> Node:
-    expect(b, features(a), f"as many as {name_of(a)!r}")
-    return b

@@ -3,15 +3,19 @@
 Decided from the options and what the processor can do; compiles nothing.
 """
 
+import os
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import openvino as ov
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 
 BITS = {"int8": 8, "int4": 4}
+BY_ROWS = str(2**64 - 1)  # the group of dynamic quantisation that is a whole row
 
 # (precision, kv_cache_dtype) -> KV_CACHE_PRECISION.  Under bf16 the plugin makes f16 into bf16.
 CACHE_PRECISIONS = {
@@ -21,6 +25,7 @@ CACHE_PRECISIONS = {
     ("f32", "f16"): "f16",
     ("f32", "u8"): "u8",
 }
+WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2")  # in names of instruction sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,13 @@ class PluginOptions:
     bits: int | None
     num_threads: int | None
 
-    def properties(self, group: int, *, is_exact: bool = False) -> dict[str, Any]:
+    def properties(
+        self, group: int, *, is_exact: bool = False, by_rows: bool = False
+    ) -> dict[str, Any]:
         """The plugin's properties; `group` is how many weights share a scale, 0 with floats.
 
-        Unless `is_exact`, what integers are multiplied with is rounded to int8 as well.
+        Unless `is_exact`, what integers are multiplied with is rounded to int8 as well; `by_rows`
+        all that a token has with one scale.
         """
         properties: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": self.precision,
@@ -49,12 +57,22 @@ class PluginOptions:
             properties["INFERENCE_NUM_THREADS"] = self.num_threads
         if group:
             # One that does not divide the weights' group switches the integer kernels off.
-            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0 if is_exact else group
+            size = BY_ROWS if by_rows else str(group)
+            properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0" if is_exact else size
         return properties
 
 
+def capabilities() -> list[str]:
+    """The plugin's OPTIMIZATION_CAPABILITIES.  It names BF16 also where ONEDNN_MAX_CPU_ISA forbids
+    the kernels, which fail then; here it is left out."""
+    found: list[str] = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    is_allowed = most in ("", "ALL", "DEFAULT") or any(kind in most for kind in WITH_BF16)
+    return [each for each in found if each != "BF16" or is_allowed]
+
+
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:
-    """`capabilities` is the plugin's OPTIMIZATION_CAPABILITIES.
+    """`capabilities` is what the function of that name says.
 
     dtype "auto" is bf16 if the processor computes it and kv_cache_dtype is auto, bf16 or u8; else
     it is f32, so a cache of f32 or f16 can be asked for on every processor.  kv_cache_dtype "auto"
@@ -89,6 +107,20 @@ def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginO
         bits=BITS[config.quantization] if config.quantization else None,
         num_threads=config.num_threads,
     )
+
+
+def with_matrices(options: PluginOptions, config: EngineConfig) -> PluginOptions:
+    """`options` of a model whose states are matrices: in f32.  Under bf16 the plugin would round
+    them at every token, so that what fades slowly would not fade.  Raises StartError for bf16."""
+    if config.dtype == "bf16":
+        raise StartError(
+            "dtype is 'bf16', in which the states of the model's linear attention would be rounded "
+            "at every token; leave it out, or take f32 or the torch runtime"
+        )
+    if options.precision == "f32":
+        return options
+    others = options_from(config, ())
+    return replace(others, has_bf16=True)
 
 
 def _precision(config: EngineConfig, has_bf16: bool) -> str:

@@ -17,11 +17,11 @@ from openvino.op import Constant
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack, pairs
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
+from mindspore_serving.llm.runtimes.openvino.nodes import named, widened
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
 
-DECOMPRESSION = "decompression_0"  # the plugin's name for a conversion that is not to be folded
 INT8_GROUP = 128  # of activations; int8 weights have one scale per output, so it is free to choose
 _INTEGERS = {
     (8, True): ov.Type.i8,  # bits, whether they are signed
@@ -49,9 +49,11 @@ class Weights:
 
     def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
+        self.is_grouped = False  # a quantised matrix has more scales than one for each output
         self.has_minimums = False  # for which the plugin has no kernels that multiply integers
         self.widened: list[str] = []  # quantised matrices that became floats
         self.kept: list[Array] = []
+        self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
         self._checkpoint = checkpoint
         self.precision = precision
         self._bits = bits
@@ -70,7 +72,7 @@ class Weights:
         return self._once(f"vector+{plus}", name, lambda: self._vector(name, plus))
 
     def matrix(self, name: str) -> Node:
-        """[out, in] to multiply by: bfloat16, or float32 where that is the precision."""
+        """[out, in] to multiply by, float32 or widened to it."""
         return self._once("matrix", name, lambda: self._matrix(name))
 
     def columns(self, name: str) -> Array | None:
@@ -142,16 +144,12 @@ class Weights:
                 self._orders[name] = packed.order
             return self._unpacked(packed)
         stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
-        wanted = _TYPES[self.precision.upper()]
-        if stored.get_element_type() == wanted:
+        if stored.get_element_type() == ov.Type.f32:
             return stored
-        if wanted != ov.Type.f32:
-            return opset.convert(stored, "bf16")  # by the graph, which folds it when compiled
         # Folded, it would take four bytes per weight; with this mark the plugin packs the two-byte
-        # weights and widens them as it multiplies, which memory-bound steps gain from.
-        widened = opset.convert(stored, "f32")
-        widened.get_rt_info()[DECOMPRESSION] = True
-        return widened
+        # weights: as they are to multiply in bfloat16, else it widens them as it multiplies, which
+        # memory-bound steps gain from.
+        return widened(stored)
 
     def _table(self, name: str) -> Node:
         dtype, shape, bits = self._checkpoint.raw(name)
@@ -159,7 +157,7 @@ class Weights:
             raise StartError(
                 f"tensor {name!r} is {dtype}, expected one of {', '.join(_TYPES)} to compute with"
             )
-        return self._constant(bits, shape, _TYPES[dtype])
+        return named(self._constant(bits, shape, _TYPES[dtype]), name)
 
     def _widened(self, name: str) -> Node:
         """A matrix in a format that the plugin has no kernels for, in the precision."""
@@ -179,7 +177,10 @@ class Weights:
         is_grouped = groups > 1
         integers = (*shape[:-1], groups, form.group) if is_grouped else shape
         kind = _CODEBOOKS.get(form.codebook) or _INTEGERS[form.bits, form.is_signed]
-        wide = "f16" if scales.dtype == np.float16 and form.minimums is None else "f32"
+        self.is_grouped |= is_grouped
+        is_half = is_grouped and scales.dtype == np.float16 and form.minimums is None
+        wide = "f16" if is_half else "f32"
+        scales = scales if is_half else scales.astype(np.float32, copy=False)
         node = opset.convert(self._constant(values, integers, kind), wide)
         if form.minimums is not None:
             self.has_minimums = True
@@ -197,7 +198,7 @@ class Weights:
             product = opset.reshape(product, np.array(shape, np.int64), False)
         group = form.group if is_grouped else INT8_GROUP
         self.group = min(self.group or group, group)
-        return opset.convert(product, "f32")
+        return opset.convert(product, "f32") if is_half else product
 
     def _constant(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
         bits = np.ascontiguousarray(bits)

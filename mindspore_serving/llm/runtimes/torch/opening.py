@@ -20,11 +20,9 @@ import torch
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.layouts import open_arranged
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Group
-from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
+from mindspore_serving.llm.parallel.part import open_part, parallel_option, share_options
 from mindspore_serving.llm.runtimes.adapters import Base, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
@@ -66,18 +64,11 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
 
 
 def open_rank(directory: str | Path, config: EngineConfig, group: Group) -> TorchRunner:
-    """The part of the model that this rank of `group` holds, on a CPU; as `open_runner`.
-
-    `kv_cache_memory` and `num_threads` are of all ranks together.
-    """
-    size = group.size
-    if config.has_adapters:
-        raise StartError(f"tensor_parallel is {size}, but adapters are not cut over ranks")
+    """The part of the model that this rank of `group` holds, on a CPU; as `open_runner`."""
     if open_device(config.device) != "cpu":
-        raise StartError(f'tensor_parallel is {size}, which needs device="cpu"')
-    threads = config.num_threads or torch.get_num_threads()
-    memory = config.kv_cache_memory and config.kv_cache_memory // size
-    config = replace(config, num_threads=max(1, threads // size), kv_cache_memory=memory)
+        option = parallel_option(config)
+        raise StartError(f'{option} is {group.size}, which needs device="cpu"')
+    config = share_options(config, group.size, torch.get_num_threads())
     return start_runner(open_model(directory, config, group), config)
 
 
@@ -86,20 +77,15 @@ def open_model(
 ) -> TorchModel:
     """What `open_runner` runs, or `open_rank`.  Its weights are loaded when they are first used."""
     prepare(config)
-    checkpoint = open_arranged(directory)
-    spec, decoder = load_definition(checkpoint.config, max_model_len=config.max_model_len)
-    if group is not None:
-        checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(group.rank, group.size))
-        spec = cut_spec(spec, group.size)
+    part = open_part(directory, config, group)
     device = open_device(config.device)
     dtype = open_dtype("dtype", config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = open_dtype("kv_cache_dtype", config.kv_cache_dtype, dtype)
-    weights = Weights(checkpoint, dtype, device)
     if config.deterministic:
-        check_deterministic(config, spec, dtype, device)
-    return TorchModel(
-        spec, decoder, weights, Adapters(), dtype, kv_dtype, device, group, config.deterministic
-    )
+        check_deterministic(config, part.spec, dtype, device)
+    weights = Weights(part.checkpoint, dtype, device)
+    own = (Adapters(), dtype, kv_dtype, device, part, config.deterministic)
+    return TorchModel(part.spec, part.decoder, weights, *own)
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -117,16 +103,12 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
     block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
-    size = 1 if model.group is None else model.group.size
-    free = _free_memory(model.device) // size
-    limits = runner_limits(config, spec, block_bytes, free_memory=free)
-    if model.group is not None:  # what every rank can hold
-        least = model.group.least
-        limits = replace(
-            limits,
-            num_blocks=least(limits.num_blocks),
-            max_model_len=least(limits.max_model_len),
-        )
+    free = _free_memory(model.device)
+    if model.part is None:
+        limits = runner_limits(config, spec, block_bytes, free_memory=free)
+    else:
+        limits = runner_limits(config, spec, block_bytes, free_memory=free // model.part.size)
+        limits = limits.agreed(model.part.least)
     limits = replace(limits, adapters=model.adapters.loaded)
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     runner.base = base
@@ -144,7 +126,8 @@ def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec],
     model.adapters.used = set() if has_adapters else None
     with first_step():
         logits = runner.run(Step((Row([0], 0, [0], 1),)))
-    check_logits(logits, model.spec)
+    if model.spec.is_last:
+        check_logits(logits, model.spec)
     if not has_adapters:
         return runner.attention_specs, None
     weights = model.weights

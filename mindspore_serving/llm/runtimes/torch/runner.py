@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.parallel.group import Group
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes.adapters import Base, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
@@ -100,15 +100,15 @@ class TorchModel:
     dtype: torch.dtype
     kv_dtype: torch.dtype
     device: str
-    group: Group | None = None  # of ranks, of which this is the part of one
+    part: Part | None = None  # what this process holds of it; None is all
     is_invariant: bool = False  # rows are computed the same whatever the other rows are
 
     def ops(self, caches: Caches) -> TorchOps:
         if self.is_invariant:
             return InvariantOps(self.weights, caches, self.dtype, self.adapters)
-        if self.group is None:
+        if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
-        return RankOps(self.weights, caches, self.dtype, self.group, self.spec.vocab_size)
+        return RankOps(self.weights, caches, self.dtype, self.part.exchange)
 
 
 class TorchRunner(LimitedRunner):
@@ -141,6 +141,7 @@ class TorchRunner(LimitedRunner):
         self.rope_switch = spec.rope.switch
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
+        self._given: Vectors | None = None
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         self._model.adapters.load(adapter, changes)
@@ -150,10 +151,15 @@ class TorchRunner(LimitedRunner):
 
     def run(self, step: Step) -> Logits:
         """As `Runner.run`.  Raises ServingError, also for what PyTorch raises."""
-        return self._run(step, self._logits)
+        return self.compute(step)
 
     def embed(self, step: Step) -> Vectors:
-        return self._run(step, self._hidden)
+        return self.compute(step, embeds=True)
+
+    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
+        """As `Stage.compute`."""
+        self._given = given
+        return self._run(step, self._hidden if embeds else self._logits)
 
     def use_graphs(self, capture: Capture, most: int) -> None:
         """From now on, compute steps of up to `most` sequences with one new token each by graphs
@@ -216,7 +222,9 @@ class TorchRunner(LimitedRunner):
     def _hidden(self, ops: TorchOps, layout: Layout) -> Vectors:
         if not layout.spans:
             return np.zeros((0, self.hidden_size), np.float32)
-        self._pass(ops, layout)
+        found = self._pass(ops, layout)
+        if not self._model.spec.is_last:
+            return self._readback(found)
         if ops.last_hidden is None:
             raise RuntimeError("the definition does not say what its hidden state is")
         return self._readback(ops.last_hidden)
@@ -232,16 +240,25 @@ class TorchRunner(LimitedRunner):
         chosen = tuple(map(Chosen, found, own[::2], own[1::2]))
         pieces = pieces_of(layout) if self._model.spec.state else ()
         ops.begin(Pass(slots, plan.attention(planned), chosen, pieces))
-        vectors, placed = self._features(layout)
-        return self._decode(ops, Inputs(token_ids, positions, rows, vectors, placed, is_long))
+        given = Inputs(token_ids, positions, rows, hidden=self._hidden_of(layout), is_long=is_long)
+        return self._decode(ops, replace(given, **self._features(layout)))
 
-    def _features(self, layout: Layout) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """`Inputs.features` and `Inputs.places`."""
+    def _hidden_of(self, layout: Layout) -> torch.Tensor | None:
+        """What the stage before this one has computed; zeros to load the weights."""
+        spec, given = self._model.spec, self._given
+        if spec.is_first:
+            return None
+        if given is None:
+            given = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
+        return torch.from_numpy(given).to(self._model.dtype)
+
+    def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
+        """The vectors and places of `Inputs`; none if there are none."""
         features, device = layout.features, self._model.device
         if features is None:
-            return None, None
+            return {}
         vectors = torch.as_tensor(features.vectors, device=device)
-        return vectors, torch.as_tensor(features.places, device=device)
+        return {"features": vectors, "places": torch.as_tensor(features.places, device=device)}
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """As `graphs.Compute`."""

@@ -1,0 +1,174 @@
+"""Dense feed-forward blocks in the form that the CPU plugin computes as one node.
+
+With AMX, in bfloat16, the plugin replaces gate, up, activation and down by one node, `LLMMLP`; with
+8-bit weights that takes a third off a step.  It does so if the input has rank 3, the activation is
+a Swish of one input or a Gelu, nothing is added in between, and a weight is a constant, a constant
+widened to float32, or int8 times one float32 scale for each output.  The sizes are multiples of 32,
+of int8 of 64 (the plugin fails with others).  Int8 needs inputs rounded by whole rows.  With eight
+threads or more it does the like with query, key and value, if nothing else reads their input.
+
+The node packs weights that it reads as float16.  Of others the plugin makes a copy that it keeps,
+as large as what is packed; so here they are made float16 before, in memory that is given back when
+they are packed.  Knows no model.
+"""
+
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+from openvino import opset13 as opset
+from openvino.op import Constant, Parameter
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, swish, widened
+
+Halves = npt.NDArray[np.float16]
+
+FUSED = "LLMMLP"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The three products of a block, and the constants of their weights."""
+
+    products: tuple[Node, Node, Node]
+    constants: tuple[Node, ...]
+
+    @property
+    def is_int8(self) -> bool:
+        return any(each.get_element_type() == ov.Type.i8 for each in self.constants)
+
+
+def fusible(model: ov.Model) -> list[Block]:
+    """The blocks of `model` that have the plugin's form."""
+    found = (block_of(node) for node in model.get_ordered_ops())
+    return [block for block in found if block is not None]
+
+
+@cache
+def is_fused_here() -> bool:
+    """Whether the plugin fuses on this processor: a small block is compiled to see."""
+    x = Parameter(ov.Type.f32, ov.PartialShape([-1, 1, 64]))
+    weights = [opset.convert(opset.constant(np.ones((64, 64), np.float16)), "f32")] * 3
+    gate, up = (opset.matmul(x, weight, False, True) for weight in weights[:2])
+    y = opset.matmul(opset.multiply(swish(gate), up), weights[2], False, True)
+    model = ov.Model([opset.result(y)], [x], "probe")
+    properties = {"INFERENCE_PRECISION_HINT": "bf16", "ENABLE_CPU_PINNING": False}
+    return num_fused(ov.Core().compile_model(model, "CPU", properties)) == 1
+
+
+def num_fused(compiled: Any) -> int:
+    """How many blocks are one node in a compiled graph."""
+    nodes = compiled.get_runtime_model().get_ops()
+    return sum(node.get_rt_info()["layerType"].value == FUSED for node in nodes)
+
+
+def narrow(blocks: Sequence[Block]) -> list[Halves]:
+    """Make bfloat16 and float32 weights of `blocks` float16, and give the arrays that they are in,
+    which have to be kept.
+
+    Raises StartError for a weight beyond the range of float16.
+    """
+    constants = [each for block in blocks for each in block.constants]
+    wide = [each for each in constants if each.get_element_type() in (ov.Type.bf16, ov.Type.f32)]
+    requests: dict[str, Any] = {}
+    found = []
+    for constant in wide:
+        kind = str(constant.get_element_type())
+        if kind not in requests:
+            requests[kind] = _halving(constant.get_element_type())
+        halves = _half(constant, requests[kind])
+        new = Constant(ov.Tensor(halves, shared_memory=True), shared_memory=True)
+        if constant.get_element_type() == ov.Type.f32:
+            new = widened(new)
+        for target in constant.output(0).get_target_inputs():
+            target.replace_source_output(new.output(0))
+        found.append(halves)
+    return found
+
+
+def give_back(arrays: Sequence[Halves]) -> None:
+    """Free the memory of what `narrow` gave, when it is packed.  It would be read as zeros now."""
+    for array in arrays:
+        assert isinstance(array.base, mmap.mmap)
+        array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def block_of(down: Node) -> Block | None:
+    """The block that ends with `down`, if it has the plugin's form."""
+    product = _source(down, 0) if _is_product(down) else None
+    if product is None or product.get_type_name() != "Multiply":
+        return None
+    activation, up = _source(product, 0), _source(product, 1)
+    is_known = activation.get_type_name() == "Gelu" or (
+        activation.get_type_name() == "Swish" and len(activation.inputs()) == 1
+    )
+    gate = _source(activation, 0) if is_known else None
+    if gate is None or not (_is_product(gate) and _is_product(up)):
+        return None
+    products = (gate, up, down)
+    constants = tuple(filter(None, map(_constant, products)))
+    is_same_input = gate.input_value(0) == up.input_value(0)
+    fits = len(constants) == 3 and is_same_input and all(_fits(each) for each in constants)
+    return Block(products, constants) if fits else None
+
+
+def _is_product(node: Node) -> bool:
+    """Of rank 3, by a matrix as checkpoints have it."""
+    return (
+        node.get_type_name() == "MatMul"
+        and len(node.get_output_partial_shape(0)) == 3
+        and node.get_attributes()["transpose_b"]
+        and not node.get_attributes()["transpose_a"]
+    )
+
+
+def _constant(product: Node) -> Node | None:
+    """What `product` multiplies by, without what widens and scales it; None in another form."""
+    node, is_scaled = _source(product, 1), False
+    if node.get_type_name() == "Multiply":
+        node, is_scaled = _source(node, 0), True
+    if node.get_type_name() == "Convert":
+        node = _source(node, 0)
+    is_int8 = node.get_element_type() == ov.Type.i8
+    return node if node.get_type_name() == "Constant" and is_scaled == is_int8 else None
+
+
+def _source(node: Node, number: int) -> Node:
+    return node.input_value(number).get_node()
+
+
+def _fits(constant: Node) -> bool:
+    sizes = constant.get_output_shape(0)
+    multiple = 64 if constant.get_element_type() == ov.Type.i8 else 32
+    return len(sizes) == 2 and not any(size % multiple for size in sizes)
+
+
+def _half(constant: Node, request: Any) -> Halves:
+    """The matrix in float16, in pages of its own."""
+    shape = tuple(constant.get_output_shape(0))
+    pages = mmap.mmap(-1, 2 * prod(shape), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    halves: Halves = np.ndarray(shape, np.float16, pages)
+    request.set_input_tensor(constant.get_tensor_view())
+    request.set_output_tensor(ov.Tensor(halves, shared_memory=True))
+    request.infer()
+    if not np.isfinite(halves).all():
+        raise StartError(
+            f"{constant.get_friendly_name()!r} has values beyond 65504, which a fused block in "
+            "bfloat16 cannot have; use dtype f32"
+        )
+    return halves
+
+
+def _halving(kind: Any) -> Any:
+    """A request that makes float16 of a matrix; with numpy it takes a hundred times as long."""
+    x = Parameter(kind, ov.PartialShape([-1, -1]))
+    model = ov.Model([opset.result(opset.convert(x, "f16"))], [x], "half")
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False}
+    return ov.Core().compile_model(model, "CPU", properties).create_infer_request()

@@ -1,0 +1,77 @@
+"""The operations of a rank: its part of every layer in one graph, with sums over ranks in it.
+
+A sum is a node that the plugin computes by calling Python, which exchanges the parts through shared
+memory; so the graph is compiled whole, and nothing has to be built for a processor.
+"""
+
+from typing import Any
+
+import openvino as ov
+from openvino import opset13 as opset
+
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.models.ops import Weight
+from mindspore_serving.llm.parallel.exchange import Exchange
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, named
+from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
+from mindspore_serving.llm.runtimes.openvino.weights import Weights
+
+
+class Sums:
+    """The sums of a rank's graph.  `error` is why the last step could not be computed."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.error: ServingError | None = None
+
+    def compute(self, own: Any, total: Any) -> None:
+        try:
+            self.exchange.sum(own.data, total.data)
+        except ServingError as error:  # the plugin makes its own error of it
+            self.error = error
+            raise
+
+
+class Sum(ov.Op):  # type: ignore[misc]
+    """A node: the sum of a float32 tensor over the ranks."""
+
+    def __init__(self, inputs: list[Any], sums: Sums) -> None:
+        super().__init__(self)
+        self._sums = sums
+        self.set_arguments(inputs)
+        self.constructor_validate_and_infer_types()
+
+    def validate_and_infer_types(self) -> None:
+        self.set_output_type(0, ov.Type.f32, self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, new_inputs: list[Any]) -> "Sum":
+        return Sum(new_inputs, self._sums)
+
+    def has_evaluate(self) -> bool:
+        return True
+
+    def evaluate(self, outputs: list[Any], inputs: list[Any]) -> bool:
+        self._sums.compute(inputs[0], outputs[0])
+        return True
+
+
+class RankOps(OpenVINOOps):
+    """`Ops` of one rank.  Embedding and head have its rows of the vocabulary, and so have the
+    logits of its graph."""
+
+    def __init__(self, weights: Weights, sums: Sums, *, switches: bool = False) -> None:
+        super().__init__(weights, switches=switches)
+        self._sums = sums
+
+    def embedding(self, ids: Node, table: Weight) -> Node:
+        own = self._sums.exchange.rows
+        is_own = opset.logical_and(
+            opset.greater_equal(ids, i32(own.begin)), opset.less(ids, i32(own.end))
+        )
+        index = opset.select(is_own, opset.subtract(ids, i32(own.begin)), i32(0))
+        rows = super().embedding(index, table)
+        column = opset.unsqueeze(is_own, i64(1))
+        return self.all_reduce(named(opset.select(column, rows, f32(0)), table))
+
+    def all_reduce(self, x: Node) -> Node:
+        return named(Sum([x.output(0)], self._sums), f"{x.get_friendly_name()}.sum")

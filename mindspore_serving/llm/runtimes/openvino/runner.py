@@ -1,0 +1,211 @@
+"""A compiled graph and its cache, which compute steps; `opening` makes the graph."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.checkpoint.weights import from_bf16
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.part import Part
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.adapters import Base, Changes
+from mindspore_serving.llm.runtimes.capacity import (
+    free_main_memory,
+    longest_sequence,
+    runner_limits,
+)
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
+from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
+from mindspore_serving.llm.runtimes.openvino.feed import Feed
+from mindspore_serving.llm.runtimes.openvino.fusion import give_back
+from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
+from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
+from mindspore_serving.llm.runtimes.openvino.ranks import Sums
+from mindspore_serving.llm.runtimes.openvino.weights import Weights
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+
+T = TypeVar("T")
+
+MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
+MORE_SLOTS = 2  # of states: see `states.fill`
+WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
+
+
+class OpenVINORunner:
+    """An `AdaptedRunner`, if there is a `base`.  Steps without adapters have a request of their
+    own, so that they pay for none."""
+
+    block_size = BLOCK_SIZE
+
+    def __init__(
+        self,
+        compiled: Any,
+        part: Part,
+        config: EngineConfig,
+        weights: Weights,
+        *,
+        base: Base | None = None,
+        sums: Sums | None = None,
+    ) -> None:
+        spec = part.spec
+        self.vocab_size = spec.vocab_size
+        self.hidden_size = spec.hidden_size
+        self.rope_switch = spec.rope.switch
+        self.is_rounded = weights.precision != "f32"
+        self.base = base
+        self._part = part
+        self._sums = sums
+        self._kept = weights.kept  # the arrays that the compiled model's constants refer to
+        self._requests: list[Any] = [compiled.create_infer_request()]
+        ports = {port.get_any_name(): port for port in compiled.inputs}
+        self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
+        self._states = [_Cache(port) for name, port in ports.items() if "_state." in name]
+        self._names = [name for name in ports if _is_of_step(name)]
+        self._feeds: list[Feed] = []
+        self._loaded: LoadedAdapters | None = None
+        if base is not None:
+            self._requests.append(compiled.create_infer_request())
+            self._loaded = LoadedAdapters(self._requests, base.shapes, weights.precision)
+        longest = longest_sequence(config, spec)
+        self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
+        self._warm_up(config)  # with every token in one block, as nothing is read
+        give_back(weights.unpacked)
+        # Only now the weights are packed, and what is free is known.
+        free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
+        block_bytes = sum(cache.block_bytes for cache in self._caches)
+        limits = runner_limits(config, spec, block_bytes, free_memory=free)
+        self._allocate(limits.agreed(part.least))
+
+    def run(self, step: Step) -> Logits:
+        """As `Runner.run`.  The result is overwritten by the next one."""
+        return self.compute(step)
+
+    def embed(self, step: Step) -> Vectors:
+        return self.compute(step, embeds=True)
+
+    def compute(self, step: Step, given: Vectors | None = None, *, embeds: bool = False) -> Vectors:
+        """As `Stage.compute`."""
+        request = self._infer(step, given)
+        if not self._part.spec.is_last:
+            hidden: Vectors = request.get_output_tensor(0).data
+            return hidden
+        found: Vectors = request.get_output_tensor(int(embeds)).data
+        if embeds:
+            return found if found.dtype == np.float32 else from_bf16(found.view(np.uint16))
+        return found if self._part.exchange is None else self._part.exchange.gather(found)
+
+    def _infer(self, step: Step, given: Vectors | None) -> Any:
+        """The request, when it has computed `step`."""
+        if not self._feeds:
+            raise ServingError("the runner is closed")
+        feed = self._feeds[self._loaded is not None and any(row.adapter for row in step.rows)]
+        feed.load(step)
+        for source, target in step.copies:
+            for cache in self._caches:
+                cache.array[target] = cache.array[source]
+        if not self._part.spec.is_first:
+            if given is None:  # to warm up
+                given = np.zeros((step.num_tokens, self.hidden_size), np.float32)
+            feed.request.set_tensor(HIDDEN, ov.Tensor(given, shared_memory=True))
+        try:
+            feed.request.infer()
+        except RuntimeError as error:
+            if self._sums is not None and self._sums.error is not None:
+                raise self._sums.error from error
+            raise ServingError(f"openvino failed in a step: {error}") from error
+        return feed.request
+
+    @property
+    def adapters(self) -> Collection[int]:
+        return self._loaded.loaded if self._loaded is not None else ()
+
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        assert self._loaded is not None
+        self._loaded.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        assert self._loaded is not None
+        self._loaded.unload(adapter)
+
+    def close(self) -> None:
+        self._feeds, self._requests = [], []
+        self._caches, self._states = [], []
+        self._kept = []
+        self._loaded = None
+
+    def _allocate(self, limits: RunnerLimits) -> None:
+        self.num_blocks = limits.num_blocks
+        self.max_model_len = limits.max_model_len
+        self.num_slots = limits.num_slots
+        for cache in self._caches:
+            cache.allocate(self._requests, limits.num_blocks)
+        for state in self._states:
+            state.allocate(self._requests, limits.num_slots + MORE_SLOTS)
+        limits = replace(limits, adapters=self.adapters)
+        inputs = (self._names, [*self._names, *STEP_INPUTS])
+        self._feeds = [
+            Feed(request, names, limits)
+            for request, names in zip(self._requests, inputs, strict=False)
+        ]
+
+    def _warm_up(self, config: EngineConfig) -> None:
+        """The first pass packs the weights; the first of each size compiles kernels for it."""
+        sizes = warm_up_sizes(config, self.max_model_len)
+        for num_rows, length in within(WARM_UP_SECONDS, sizes, self._part.least):
+            blocks = [0] * -(-length // BLOCK_SIZE)
+            self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
+
+
+def _is_of_step(name: str) -> bool:
+    kept = ("_cache.", "_state.", "lora.")
+    return name != HIDDEN and not any(part in name for part in kept)
+
+
+def within(seconds: float, sizes: list[T], least: Callable[[int], int] = int) -> Iterator[T]:
+    """The first of `sizes` to warm up, and those that begin within `seconds` after it; as long as
+    all ranks have the time, by `least` of their numbers."""
+    deadline = None
+    for size in progress(sizes, "warming up"):
+        if deadline is not None and not least(time.monotonic() <= deadline):
+            return
+        yield size
+        deadline = deadline or time.monotonic() + seconds
+
+
+def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
+    """(rows, tokens of each), the likeliest first: one sequence, full prompts, then batches."""
+    rows = range(1, config.max_num_seqs + 1)
+    full = min(config.max_num_batched_tokens, longest)
+    prompts = sorted({full, *(n for n in (16, 64, 256, 1024) if n < full)}, reverse=True)
+    powers = [n for n in rows if n & (n - 1) == 0]
+    others = [n for n in rows if n & (n - 1)]
+    sizes = [(1, 1), *((1, n) for n in prompts), *((n, 1) for n in (*powers[1:], *others))]
+    return list(dict.fromkeys(sizes))
+
+
+class _Cache:
+    """One layer's keys or values, or state: an array that the request reads and writes."""
+
+    def __init__(self, port: Any) -> None:
+        self._name = port.get_any_name()
+        self._type = port.get_element_type()
+        _, *sizes = port.get_partial_shape()
+        self._block_shape = tuple(size.get_length() for size in sizes)
+        # numpy has no bfloat16; copies need none.
+        self._bits = np.dtype(f"u{self._type.size}")
+        self.block_bytes: int = prod(self._block_shape) * self._type.size
+        self.array: npt.NDArray[Any] = np.zeros(0, self._bits)
+
+    def allocate(self, requests: Sequence[Any], num_blocks: int) -> None:
+        """Zeros that take memory when they are first written."""
+        shape = (num_blocks, *self._block_shape)
+        self.array = np.zeros(shape, self._bits)
+        for request in requests:
+            request.set_tensor(self._name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))

@@ -1,0 +1,157 @@
+"""A model whose layers are cut over stages: tokens of one process, pieces in order, refusals."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.llm import LLM, SamplingParams, runtimes
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel import ring
+from mindspore_serving.llm.runtimes import open_runner, stages
+from mindspore_serving.llm.runtimes.stages import micro_batches
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import checkpoints, seeing
+from tests.llm.rank_threads import ranks
+from tests.llm.running import generate, generate_staggered, texts
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.torch
+COUNT = 16
+RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
+PIPELINE = "pipeline_parallel"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return tmp_path_factory.mktemp("checkpoints")
+
+
+@pytest.fixture(scope="module")
+def llama(built: Path) -> Path:
+    return checkpoints.build("llama", built / "one")
+
+
+def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, ...]]) -> None:
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+@RUNTIMES
+@pytest.mark.parametrize("name", ["llama3-tied", "gpt2", "gemma3", "mixtral"])
+def test_two_stages_generate_what_the_reference_does(built, runtime, name):
+    """Also architectures that are not cut layer by layer."""
+    path = checkpoints.build(name, built / runtime)
+    prompts = [(5,), *checkpoints.prompts(4)]
+    with ranks(path, 2, runtime, by=PIPELINE) as runner:
+        answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=7)
+    check(path, prompts, answers)
+
+
+@RUNTIMES
+def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
+    monkeypatch.setattr(runtimes, "has_own_cores", lambda _: True)
+    monkeypatch.setattr(stages, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(stages, "MOST_TOKENS", 3)
+    prompts = checkpoints.prompts(4)
+    with ranks(llama, 3, runtime, by=PIPELINE) as runner:
+        answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
+    check(llama, prompts, answers)
+
+
+def test_logits_that_one_array_cannot_hold_come_in_pieces(llama, monkeypatch):
+    monkeypatch.setattr(ring, "PART_BYTES", 2000)  # 3 rows of logits, 7 of hidden states
+    step = Step((Row(checkpoints.prompts(1)[0][:9], 0, [3, 1], 9),))
+    alone = open_runner(llama, "torch", EngineConfig(dtype="f32", kv_cache_memory=2**20))
+    with ranks(llama, 2, by=PIPELINE, block_size=32) as runner:
+        np.testing.assert_allclose(runner.run(step), alone.run(step), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(runner.embed(step), alone.embed(step), rtol=1e-4, atol=1e-4)
+
+
+def test_a_step_is_cut_by_tokens_and_keeps_the_order_of_its_logits():
+    rows = (Row((1, 2, 3, 4, 5), 0, (7,), 3), Row((6,), 9, (8, 9), 1), Row((7, 8), 0, (5,), 0))
+    found = list(micro_batches(Step(rows, ((1, 2),)), 4))
+    assert found == [
+        Step((Row((1, 2, 3, 4), 0, (7,), 2),), ((1, 2),)),
+        Step((Row((5,), 4, (7,), 1), Row((6,), 9, (8, 9), 1), Row((7, 8), 0, (5,), 0))),
+    ]
+
+
+@pytest.mark.parametrize(("num_threads", "expected"), [(None, False), (10_000, False), (1, True)])
+def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_threads, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    config = EngineConfig(pipeline_parallel=2, num_threads=num_threads)
+    assert stages.has_own_cores(config) is expected
+
+
+@pytest.mark.slow
+@RUNTIMES
+def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
+    """With pieces of prompts, shared prefixes and speculation; a step that is refused ends
+    nothing."""
+    common = checkpoints.prompts(1, seed=1, longest=60)[0] * 3
+    prompts = [list(common[:70] + tail) for tail in checkpoints.prompts(4, seed=2, longest=60)]
+    options = {"max_num_batched_tokens": 48, "max_num_seqs": 4, "kv_cache_memory": 4 << 20}
+    params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+    with LLM(llama, runtime, pipeline_parallel=2, dtype="f32", **options) as llm:
+        runner = llm._engine.runner
+        with pytest.raises(ServingError, match="has 0 blocks"):
+            runner.run(Step((Row((5,), 0, (), 1),)))
+        answers = llm.generate(prompts, params)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer.outputs[0].token_ids == checkpoints.greedy(llama, tuple(prompt), 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({PIPELINE: 4}, "pipeline_parallel is 4, expected at most 3"),
+        ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not cut"),
+        ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
+        ({"tensor_parallel": 2, "quantization": "int8"}, "cuts matrices of floats alone"),
+    ],
+)
+def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):
+    with pytest.raises(StartError, match=problem):
+        LLM(llama, "openvino", dtype="f32", **options)
+
+
+def test_stages_refuse_layers_with_a_state_by_name(built):
+    path = checkpoints.build("lfm2", built)
+    with pytest.raises(StartError, match="Lfm2ForCausalLM has layers with a state"):
+        LLM(path, "torch", pipeline_parallel=2)
+
+
+@pytest.mark.parametrize("option", [PIPELINE, "tensor_parallel"])
+def test_ranks_refuse_pictures_by_name(built, option):
+    path = seeing.build(built, "llava", f"llava-{option}")
+    with pytest.raises(StartError, match=f"{option} is 2, but vectors of pictures .* max_images=0"):
+        LLM(path, "torch", **{option: 2})
+
+
+def test_both_ways_at_once_are_refused():
+    with pytest.raises(InvalidInputs, match="expected 1 for one of them: they cannot be combined"):
+        EngineConfig(tensor_parallel=2, pipeline_parallel=2)
+
+
+def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama):
+    """Else the others would wait for it."""
+    with ranks(llama, 2, by=PIPELINE) as runner:
+        last = runner.runners[1]
+        step = Step((Row((5,), 0, (1,), 1),))
+        runner.run(step)
+        last._own.close()
+        group = runner._groups[1]
+        group.begin(2)
+        runner._groups[0].begin(2)
+        failing = runner._threads[1].submit(last.run, step)
+        runner._threads[0].submit(runner.runners[0].run, step)
+        with pytest.raises(ServingError, match="the runner is closed"):
+            failing.result(PATIENCE)
+        assert group.num_exchanges
+        group.close()
