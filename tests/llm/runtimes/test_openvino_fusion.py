@@ -15,6 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.layouts import open_arranged
+from mindspore_serving.llm.parallel.part import Part
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
 from mindspore_serving.llm.runtimes.openvino.fusion import (
@@ -26,6 +27,7 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
+from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
@@ -135,8 +137,9 @@ def test_states_of_a_bfloat16_graph_are_given_as_float32(directory):
     model, weights = graph(directory)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     compiled = openvino.Core().compile_model(model, "CPU", properties)
-    spec, _decoder = load_definition(open_arranged(directory).config)
-    runner = opening.OpenVINORunner(compiled, spec, EngineConfig(**OPTIONS), weights)
+    checkpoint = open_arranged(directory)
+    part = Part(*load_definition(checkpoint.config), checkpoint)
+    runner = OpenVINORunner(compiled, part, EngineConfig(**OPTIONS), weights)
     exact = open_runner(directory, "openvino", EngineConfig(**OPTIONS, dtype="f32"))
     step = Step((Row(checkpoints.prompts(1, longest=40)[0], 0, [0, 1], 40),))
     states = np.array(runner.embed(step))
