@@ -13,7 +13,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, imports, package_of, redrawn, s
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "extras", "log", "loading", "metrics", "aio"}),
-    frozenset({"tracing"}),
+    frozenset({"tracing", "tls"}),
     frozenset({"core"}),
     frozenset({"proto"}),
     frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),

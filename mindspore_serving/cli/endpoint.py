@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.tls import to_client_context
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
 
@@ -88,11 +89,4 @@ def to_key(access: Access) -> str:
 
 def to_context(access: TlsFiles) -> ssl.SSLContext:
     """Of a client.  Raises InvalidInputs naming the files that cannot be used."""
-    try:
-        context = ssl.create_default_context(cafile=access.tls_ca)
-        if access.tls_cert:
-            context.load_cert_chain(access.tls_cert, access.tls_key)
-    except OSError as error:
-        files = [name for name in (access.tls_ca, access.tls_cert, access.tls_key) if name]
-        raise InvalidInputs(f"cannot use {', '.join(files)} for TLS: {error}") from error
-    return context
+    return to_client_context(access.tls_ca, access.tls_cert, access.tls_key)

@@ -1,4 +1,4 @@
-"""How a node reaches its master: one address, TLS, and the token."""
+"""How another machine is reached, by TLS or without; a node reaches its master so."""
 
 import asyncio
 import ssl
@@ -26,19 +26,25 @@ class MasterAddress:
 
     async def dial(self) -> Connection:
         """Raises StartError if trying again cannot help, else CannotReach."""
-        where = f"the master at {self.host}:{self.port}"
-        try:
-            connection = await connect(self.host, self.port, self.context, DIAL_SECONDS)
-        except ssl.SSLCertVerificationError as error:
-            why = error.verify_message
-            raise StartError(f"the certificate of {where} is not trusted: {why}") from None
-        except ssl.SSLEOFError:
-            raise CannotReach(f"{where} closed the connection") from None
-        except ssl.SSLError as error:
-            raise StartError(f"{where} does not speak our TLS: {error.reason or error}") from None
-        except asyncio.TimeoutError:
-            raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
-        except OSError as error:
-            raise CannotReach(f"{where} cannot be reached: {error.strerror or error}") from None
+        connection = await dial("master", self.host, self.port, self.context)
         connection.writer.write(preamble(self.token))
         return connection
+
+
+async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
+    """A connection to the machine there; `what` is its name in errors.  Raises StartError if trying
+    again cannot help, else CannotReach."""
+    where = f"the {what} at {host}:{port}"
+    try:
+        return await connect(host, port, context, DIAL_SECONDS)
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message
+        raise StartError(f"the certificate of {where} is not trusted: {why}") from None
+    except ssl.SSLEOFError:
+        raise CannotReach(f"{where} closed the connection") from None
+    except ssl.SSLError as error:
+        raise StartError(f"{where} does not speak our TLS: {error.reason or error}") from None
+    except asyncio.TimeoutError:
+        raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
+    except OSError as error:
+        raise CannotReach(f"{where} cannot be reached: {error.strerror or error}") from None

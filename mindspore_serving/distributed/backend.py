@@ -11,7 +11,7 @@ from mindspore_serving.backends.base import Array
 from mindspore_serving.core.declaration import DistributedSpec, ModelSpec
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.value import Signature
-from mindspore_serving.distributed import rank_table, token
+from mindspore_serving.distributed import rank_table, security, token
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.leader import Leader, OnBroken
 from mindspore_serving.distributed.messages import Plan
@@ -52,20 +52,19 @@ class GangModel:
         except InvalidInputs as error:
             raise StartError(str(error)) from error
         secret = token.read_token(os.environ)
+        files = security.read_files(os.environ)
+        context = security.of_worker(files)
         host, _, port = options.address.rpartition(":")
-        if not secret and not host.startswith(_LOOPBACK):
-            log.warning(
-                "any machine that reaches %s may join as an agent: set %s for the worker and all "
-                "agents, or listen on 127.0.0.1",
-                options.address,
-                token.VARIABLE,
-            )
+        if not host.startswith(_LOOPBACK):
+            _warn(options.address, bool(secret) or files.verify_client, context is not None)
         timeout, limit = options.heartbeat_timeout, options.stage_timeout
         beat = min(BEAT_SECONDS, timeout / 4) if timeout else BEAT_SECONDS
         plan = Plan(name, options.rank_table, beat)
 
         async def gather() -> Leader:
-            leader = Leader(gang, plan, secret, on_broken, timeout=timeout, limit=limit)
+            leader = Leader(
+                gang, plan, secret, on_broken, timeout=timeout, limit=limit, context=context
+            )
             await leader.open(host.strip("[]"), int(port))
             log.info("Distributed server start success, listening on %s", options.address)
             print(
@@ -103,3 +102,23 @@ class GangModel:
         """Tell the agents and their scripts that it is over."""
         self._loop.run(self._leader.stop())
         self._loop.close()
+
+
+def _warn(address: str, is_proved: bool, is_encrypted: bool) -> None:
+    """Of what others can do at an address that they may reach."""
+    if not is_proved:
+        log.warning(
+            "any machine that reaches %s may join as an agent: set %s for the worker and all "
+            "agents, or listen on 127.0.0.1",
+            address,
+            token.VARIABLE,
+        )
+    if not is_encrypted:
+        log.warning(
+            "what agents send to %s and get is not encrypted: set %s and %s for the worker and %s "
+            "for agents, or listen on 127.0.0.1",
+            address,
+            security.CERTIFICATE,
+            security.KEY,
+            security.AUTHORITY,
+        )

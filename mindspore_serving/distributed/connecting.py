@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from mindspore_serving.distributed import token
+from mindspore_serving.distributed import security, token
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
     PROTOCOL,
@@ -19,6 +19,7 @@ from mindspore_serving.distributed.messages import (
     Stop,
     ToPeer,
 )
+from mindspore_serving.distributed.tunnel import Tunnel
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc.channel import BlockingChannel
 
@@ -37,13 +38,19 @@ class Refusal(StartError):
 class GangConnection(BlockingChannel[ToPeer]):
     """A connection that has greeted: `plan` is what the worker answered."""
 
-    def __init__(self, stream: socket.socket) -> None:
+    def __init__(self, stream: socket.socket, tunnel: Tunnel | None = None) -> None:
         super().__init__(stream, ToPeer)
+        self._tunnel = tunnel
         self._kept: list[ToPeer] = []  # came with what was expected
         self.plan = self._greet()
 
     def fileno(self) -> int:
         return self._stream.fileno()
+
+    def close(self) -> None:
+        super().close()
+        if self._tunnel is not None:
+            self._tunnel.wait()
 
     def ask(self, message: msgspec.Struct) -> None:
         """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
@@ -98,16 +105,24 @@ class GangConnection(BlockingChannel[ToPeer]):
 
 def connect(address: str) -> GangConnection:
     """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, or no
-    longer, and StartError if we are refused."""
+    longer, and StartError if we are refused, or do not want it: its certificate, say."""
     host, _, port = address.rpartition(":")
-    stream = socket.create_connection((host.strip("[]"), int(port)), CONNECTING)
+    host = host.strip("[]")
+    context = security.of_agent(security.read_files(os.environ))
+    tunnel = Tunnel(host, int(port), context) if context is not None else None
+    stream = tunnel.stream if tunnel is not None else _plain(host, int(port))
     try:
-        keep_alive(stream)
-        end_when_unanswered(stream)
-        return GangConnection(stream)
+        return GangConnection(stream, tunnel)
     except BaseException:
         stream.close()
         raise
+
+
+def _plain(host: str, port: int) -> socket.socket:
+    stream = socket.create_connection((host, port), CONNECTING)
+    keep_alive(stream)
+    end_when_unanswered(stream)
+    return stream
 
 
 def _unexpected(message: ToPeer) -> StartError:

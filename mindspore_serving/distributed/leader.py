@@ -5,6 +5,7 @@ the clock and the waiting.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -48,12 +49,14 @@ class Leader:
         *,
         timeout: float,
         limit: float,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         """A rank without a sign of life for `timeout` seconds is lost, and one that works on a
-        prediction for `limit` seconds; 0 for never."""
+        prediction for `limit` seconds; 0 for never.  `context` is None without TLS."""
         self.gang = gang
         self._plan = plan
         self._secret = secret
+        self._context = context
         self._timeout = timeout
         self._on_broken = on_broken
         self._peers: set[Peer] = set()
@@ -72,7 +75,7 @@ class Leader:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Peer(self, self._secret), host, port, reuse_address=True
+                lambda: Peer(self, self._secret, self._context), host, port, reuse_address=True
             )
         except OSError as error:
             raise StartError(
@@ -198,7 +201,7 @@ class Leader:
 
     def _judge(self, peer: Peer) -> None:
         if not peer.is_known and peer.silent_for >= GREETING:
-            peer.abort()
+            peer.dismiss()
         elif peer.rank is not None and 0 < self._timeout <= peer.silent_for:
             text = f"gave no sign of life for {peer.silent_for:.0f} s"
             if self.gang.is_complete:

@@ -5,12 +5,14 @@ Decides nothing: its owner gets the messages.
 
 import asyncio
 import secrets
+import ssl
 from typing import Protocol, cast
 
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.distributed import token
+from mindspore_serving.distributed import security, token
+from mindspore_serving.distributed.encryption import Encryption
 from mindspore_serving.distributed.keeping import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
@@ -40,7 +42,8 @@ class Owner(Protocol):
 class Peer(asyncio.Protocol):
     """A script, or the agent of `rank` once it has joined."""
 
-    def __init__(self, owner: Owner, secret: bytes) -> None:
+    def __init__(self, owner: Owner, secret: bytes, context: ssl.SSLContext | None = None) -> None:
+        """`context` is None without TLS."""
         self.rank: int | None = None
         self.is_known = False  # it has proved the token
         self.silent_for = 0.0  # seconds, counted by the owner; before that, of its whole life
@@ -50,18 +53,20 @@ class Peer(asyncio.Protocol):
         self._nonce = secrets.token_bytes(token.NONCE)
         self._frames: Frames[ToGang] = Frames(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
+        self._encryption = Encryption(context) if context is not None else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         keep_alive(transport.get_extra_info("socket"))
-        self.send(Challenge(PROTOCOL, self._nonce))
+        if self._encryption is None:
+            self._challenge()
         self._owner.on_opened(self)
 
     def data_received(self, data: bytes) -> None:
         if self.is_known:
             self.silent_for = 0.0
         try:
-            for message in self._frames.feed(data):
+            for message in self._frames.feed(self._decrypt(data)):
                 if self._transport is None:
                     return  # refused
                 if self.is_known:
@@ -70,6 +75,9 @@ class Peer(asyncio.Protocol):
                     self._greet(message)
         except (msgspec.DecodeError, ServingError) as error:
             self.refuse(str(error))
+        except ssl.SSLError as error:
+            log.warning("a script or an agent is refused: no TLS that is accepted: %s", error)
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -83,8 +91,12 @@ class Peer(asyncio.Protocol):
         self.write(encode(message))
 
     def write(self, frame: bytes) -> None:
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        if self._encryption is None:
             self._transport.write(frame)
+        elif self._encryption.is_ready:
+            self._transport.write(self._encryption.encrypt(frame))
 
     def refuse(self, text: str) -> None:
         """Say why, and end the connection."""
@@ -93,6 +105,13 @@ class Peer(asyncio.Protocol):
         self.why = f"was refused: {text}"
         self.send(Refused(text))
         self.close()
+
+    def dismiss(self) -> None:
+        """End the connection of one that has not greeted in time."""
+        if self._encryption is not None and not self._encryption.has_begun:
+            self._encryption = None  # one without TLS waits for our first message
+            self.refuse(f"it wants TLS: set {security.AUTHORITY} for agents too")
+        self.abort()
 
     def abort(self) -> None:
         """End the connection now, whatever is not sent."""
@@ -104,6 +123,23 @@ class Peer(asyncio.Protocol):
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
+
+    def _challenge(self) -> None:
+        self.send(Challenge(PROTOCOL, self._nonce))
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """Raises ssl.SSLError."""
+        tls = self._encryption
+        if tls is None:
+            return data
+        was_ready = tls.is_ready
+        try:
+            return tls.receive(data)
+        finally:
+            if self._transport is not None:
+                self._transport.write(tls.to_send())
+            if tls.is_ready and not was_ready:
+                self._challenge()
 
     def _greet(self, message: ToGang) -> None:
         if not isinstance(message, Hello):

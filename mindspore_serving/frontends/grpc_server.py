@@ -15,7 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import Responses
 from mindspore_serving.frontends.address import Address, most_descriptors
 from mindspore_serving.frontends.grpc_access import Counted
-from mindspore_serving.frontends.tls import Tls, to_credentials
+from mindspore_serving.tls import Tls, to_credentials
 
 _WATCH_SECONDS = 0.5  # between two looks whether the server still runs
 

@@ -95,7 +95,8 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
         rank_table_json_file: Which device has which rank; relative to the script.
         version_number: The version, int >= 0; 0 means 1.
         distributed_address: Where agents connect to, "ip:port".  Whoever reaches it may join,
-            unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.
+            unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.  For TLS see
+            docs/distributed.md.
         wait_agents_time_in_seconds: How long to wait for all agents; 0 is for ever.
         heartbeat_timeout: Seconds without a sign of life after which an agent, or the worker,
             counts as lost.  0: never.

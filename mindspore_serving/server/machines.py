@@ -8,7 +8,7 @@ from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, Ray
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends.tls import Tls, to_context
+from mindspore_serving.tls import Tls, to_context
 
 
 class Machines:

@@ -3,10 +3,7 @@
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -16,141 +13,19 @@ from hypothesis import strategies as st
 
 from mindspore_serving.core.declaration import DistributedSpec
 from mindspore_serving.core.deployment import GangOptions
-from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import connecting, leader, messages, predictions, token
 from mindspore_serving.distributed.backend import GangModel
 from mindspore_serving.distributed.connecting import GangConnection, connect
-from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Run, Stop, Take
+from mindspore_serving.distributed.messages import Beat, GaveUp, Join, Ran, Stop, Take
 from mindspore_serving.errors import ServingError, StageFailed, StartError, WorkerUnavailable
 from mindspore_serving.ipc.channel import encode
 from mindspore_serving.ipc.messages import Fault
 from mindspore_serving.wire import native
 from tests.distributed import tables
-from tests.ports import free_port
+from tests.distributed.opening import PID, all_of, complete, raw, report
 from tests.waiting import PATIENCE, eventually
 
-FLOAT = np.dtype(np.float32)
-PID = 7  # of every agent
 X = np.ones((2, 3), np.float32)
-
-
-def report(name: str = "x", shape: tuple[int, ...] = (2, 3)) -> list[messages.GraphReport]:
-    tensors = (TensorSpec(name, FLOAT, shape),)
-    return messages.to_reports([Signature(tensors, (TensorSpec("y", FLOAT, shape),))])
-
-
-class Opening:
-    """A gang that waits for its agents on a thread; `model` once it is complete."""
-
-    def __init__(self, pool: ThreadPoolExecutor, rank_size: int, stage_size: int, **how: Any):
-        self.address = f"127.0.0.1:{free_port()}"
-        self.broken: Future[str] = Future()
-        self.connections: list[GangConnection] = []
-        times = [how.pop(name, 0.0) for name in ("wait", "timeout", "limit")]
-        machines = [(tables.IP, 8)] * (rank_size // 8) or [(tables.IP, rank_size)]
-        options = GangOptions(tables.text(*machines), self.address, *times)
-        spec = DistributedSpec(rank_size, stage_size, **how)
-        self._opened = pool.submit(GangModel.open, "big", spec, options, self.broken.set_result)
-        self._ranks = rank_size
-
-    @property
-    def model(self) -> GangModel:
-        return self._opened.result(PATIENCE)
-
-    @property
-    def error(self) -> str:
-        return str(self._opened.exception(PATIENCE))
-
-    def end_wait(self) -> None:
-        """Give up by some connection that the gang still has, or a new one."""
-
-        def attempt() -> bool:
-            with suppress(OSError, StartError):
-                self.connections.append(connect(self.address))
-            for connection in self.connections:
-                with suppress(OSError):
-                    connection.send(GaveUp("the test is over"))
-            return self._opened.done()
-
-        eventually(attempt)
-
-    def connect(self) -> GangConnection:
-        def attempt() -> GangConnection | None:
-            try:
-                return connect(self.address)
-            except OSError:
-                return None
-
-        self.connections.append(eventually(attempt))
-        return self.connections[-1]
-
-    def script(self, *ranks: int) -> GangConnection:
-        connection = self.connect()
-        connection.ask(Take(list(ranks or range(self._ranks))))
-        return connection
-
-    def agent(self, rank: int, *args: Any) -> GangConnection:
-        connection = self.connect()
-        connection.ask(Join(rank, report(*args), PID))
-        return connection
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as threads:
-        yield threads
-
-
-@pytest.fixture
-def opening(pool: ThreadPoolExecutor) -> Iterator[Callable[..., Opening]]:
-    opened: list[Opening] = []
-
-    def make(rank_size: int = 2, stage_size: int = 1, **how: Any) -> Opening:
-        opened.append(Opening(pool, rank_size, stage_size, **how))
-        return opened[-1]
-
-    yield make
-    for one in opened:
-        if not one._opened.done():
-            one.end_wait()
-        elif one._opened.exception() is None:
-            one.model.close()
-        for connection in one.connections:
-            connection.close()
-
-
-class Agent:
-    """The agent of a rank, which answers what it is asked when a test says so."""
-
-    def __init__(self, connection: GangConnection) -> None:
-        self.connection = connection
-        self._runs: list[Run] = []
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing has come."""
-        self._runs += self.connection.take()
-        return not self._runs
-
-    def next(self) -> Run:
-        while not self._runs:
-            self._runs += self.connection.receive(wait=True)
-        return self._runs.pop(0)
-
-    def answer(self, value: "np.ndarray | None" = None, run: Run | None = None) -> None:
-        """To `run`, or the next one."""
-        outputs = native.encode_values([value]) if value is not None else b""
-        self.connection.send(Ran((run or self.next()).id, outputs))
-
-    def fail(self, text: str) -> None:
-        self.connection.send(Ran(self.next().id, b"", Fault(3, text)))
-
-
-def complete(gang: Opening, *names: str) -> list[Agent]:
-    gang.script()
-    agents = [Agent(gang.agent(rank, name)) for rank, name in enumerate(names)]
-    assert gang.model is not None
-    return agents
 
 
 def test_the_ranks_get_the_inputs_and_the_last_one_returns(opening, pool):
@@ -389,20 +264,6 @@ def test_wrong_ranks_are_refused(opening):
     agent.send(Join(1, report(), PID))
     with pytest.raises(StartError, match="has joined as rank 0 already"):
         agent.ask(Beat())
-
-
-def raw(gang: Opening) -> socket.socket:
-    gang.connect().close()  # it listens
-    host, _, port = gang.address.rpartition(":")
-    return socket.create_connection((host, int(port)), PATIENCE)
-
-
-def all_of(stream: socket.socket) -> bytes:
-    with stream:
-        found = b""
-        while chunk := stream.recv(1 << 16):
-            found += chunk
-        return found
 
 
 @pytest.mark.parametrize(

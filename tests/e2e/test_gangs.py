@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mindspore_serving.cli import status
+from tests.e2e.authority import Authority
 from tests.e2e.gangs import GangScripts, agents_of, all_ended, processes_in, worker_of
 from tests.e2e.harness import Script, eventually
 from tests.waiting import PATIENCE
@@ -182,6 +183,27 @@ def test_with_a_pipeline_the_stages_work_on_different_requests_at_once(scripts, 
     eventually((made.directory / "first-2.0").exists)  # the second one in the first
     made.go()
     assert [one.result(PATIENCE) for one in asked] == [[[-1.0] * 2], [[-2.0] * 2]]
+
+
+def test_with_certificates_of_both_a_gang_serves_and_others_read_why_they_may_not_join(
+    scripts, tmp_path
+):
+    ours, made = Authority(tmp_path, "ours"), scripts()
+    names = [f"SERVING_DISTRIBUTED_TLS_{name}" for name in ("CERT", "KEY", "CA")]
+    tls = dict(zip(names, (*ours.issue("both"), ours.ca), strict=True))
+    server, agents = made.start_server(**tls), made.start_agents(environment=tls)
+    server.says("it serves")
+    assert made.ask(1, 2) == ANSWER
+    for without, words in ((names[:2], "refuses our certificate"), (names[2:], "is not trusted")):
+        environment = {name: path for name, path in tls.items() if name not in without}
+        stranger = made.start_agents(name="stranger.py", environment=environment)
+        assert stranger.status() == 1
+        assert words in stranger.text
+    os.kill(agents_of(agents)[1], signal.SIGKILL)
+    made.serves_again(ANSWER, 1, 2)
+    server.send(signal.SIGTERM)
+    assert (server.status(), agents.status()) == (0, 0)
+    assert processes_in(made.directory) == []
 
 
 # --- what dies ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.memory import BodyMemory
 from mindspore_serving.frontends.spans import begin_http
-from mindspore_serving.frontends.tls import Tls, to_context
+from mindspore_serving.tls import Tls, to_context
 from mindspore_serving.tracing.request_span import Tracer
 
 # Seconds from the begin of the stop: until connections without a request are closed, for requests

@@ -14,7 +14,6 @@ from mindspore_serving.frontends.grpc_server import GrpcServer
 from mindspore_serving.frontends.http.listener import Connecting
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.request_log import RequestLog
-from mindspore_serving.frontends.tls import to_context
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.asking import MasterApp
 from mindspore_serving.server.processes.catalog import Catalog
@@ -22,6 +21,7 @@ from mindspore_serving.server.processes.inference import RemoteInference
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, ToFrontEnd
 from mindspore_serving.server.processes.parts import Parts
 from mindspore_serving.server.processes.pipe import Ends, Pipe
+from mindspore_serving.tls import to_context
 from mindspore_serving.tracing.options import TraceOptions
 
 

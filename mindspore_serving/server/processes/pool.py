@@ -15,13 +15,13 @@ from mindspore_serving.core.service import Control
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.http.listener import Listener
-from mindspore_serving.frontends.tls import to_context
 from mindspore_serving.isolation.spawning import exit_text
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import state_of
 from mindspore_serving.server.processes.child import Child
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, State, Stop
 from mindspore_serving.server.processes.session import Desk, Session
+from mindspore_serving.tls import to_context
 
 LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
 LOOKS_PER_SYNC = 10

@@ -1,4 +1,4 @@
-"""Certificate files to an ssl context (HTTP) or gRPC credentials.  TLS 1.2 and newer only."""
+"""Certificate files to an ssl context or gRPC credentials.  TLS 1.2 and newer only."""
 
 import re
 import ssl
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidInputs, StartError
 
 if TYPE_CHECKING:
     import grpc
@@ -38,7 +38,7 @@ class Tls(Protocol):
 
 
 def to_context(tls: Tls) -> ssl.SSLContext:
-    """For HTTP; a warning is logged if the certificate expires within SOON.
+    """Of a server; a warning is logged if the certificate expires within SOON.
 
     Raises StartError naming the file that cannot be used.
     """
@@ -63,6 +63,19 @@ def to_context(tls: Tls) -> ssl.SSLContext:
                 f"Serving Error: load root certificate from {tls.custom_ca} failed: {error}"
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
+    """Of a client, which trusts `ca`, or the system's authorities.  Raises InvalidInputs naming the
+    files that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as error:
+        files = ", ".join(name for name in (ca, certificate, key) if name)
+        raise InvalidInputs(f"cannot use {files} for TLS: {error}") from error
     return context
 
 

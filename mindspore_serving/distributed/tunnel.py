@@ -1,0 +1,92 @@
+"""The agent's end of a connection with TLS: a plain socket, and the task that relays for it.
+
+Bytes are copied on an event loop of this process, so that who uses the socket knows no TLS.
+"""
+
+import asyncio
+import concurrent.futures
+import socket
+import ssl
+from contextlib import suppress
+
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.cluster.dialing import DIAL_SECONDS, CannotReach, dial
+from mindspore_serving.cluster.node_connection import Connection, copy, open_stream
+from mindspore_serving.cluster.node_messages import MOST_DATA
+from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
+from mindspore_serving.errors import StartError
+
+CLOSING = 5.0  # seconds to send what was written before `stream` was closed
+LOOP = BackgroundLoop()
+
+
+class Tunnel:
+    """`stream` is connected to a worker.  Who has closed it calls `wait`."""
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext) -> None:
+        """Raises OSError if nobody answers there, and StartError if TLS does not come about."""
+        try:
+            self.stream, self._relaying = LOOP.run(_open(host, port, context))
+        except CannotReach as error:
+            raise ConnectionError(str(error)) from None
+
+    def wait(self) -> None:
+        """Until all is sent, CLOSING at most."""
+        with suppress(concurrent.futures.TimeoutError):
+            self._relaying.result(CLOSING)
+
+
+async def _open(
+    host: str, port: int, context: ssl.SSLContext
+) -> "tuple[socket.socket, concurrent.futures.Future[None]]":
+    connection = await dial("worker", host, port, context)
+    try:
+        first = await _first(connection, f"the worker at {host}:{port}")
+        stream = connection.writer.get_extra_info("socket")
+        if stream is not None:  # None if that was all
+            keep_alive(stream)
+            end_when_unanswered(stream)
+    except BaseException:
+        connection.abort()
+        raise
+    ours, theirs = socket.socketpair()
+    reader, writer = await open_stream(ours)
+    writer.write(first)
+    relay = _relay(connection, Connection(reader, writer))
+    return theirs, asyncio.run_coroutine_threadsafe(relay, asyncio.get_running_loop())
+
+
+async def _first(connection: Connection, where: str) -> bytes:
+    """What the worker says first: only then it has accepted our certificate, or that we have none.
+    Raises StartError, CannotReach."""
+    try:
+        first = await asyncio.wait_for(connection.reader.read(MOST_DATA), DIAL_SECONDS)
+    except ssl.SSLError as error:
+        text = f"{where} refuses our certificate, or that we have none: {error.reason or error}"
+        raise StartError(text) from None
+    except asyncio.TimeoutError:
+        raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
+    except OSError as error:
+        raise CannotReach(_ended(where, str(error))) from None
+    if not first:
+        raise CannotReach(_ended(where, "closed"))
+    return first
+
+
+def _ended(where: str, why: str) -> str:
+    return f"{where} ended the connection before it said anything: {why}"
+
+
+async def _relay(worker: Connection, agent: Connection) -> None:
+    """Until one end closes; what it has sent before is sent on."""
+    copies = [
+        asyncio.create_task(copy(worker.reader, agent.writer)),
+        asyncio.create_task(copy(agent.reader, worker.writer)),
+    ]
+    try:
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in copies:
+            one.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+        await asyncio.gather(worker.close(), agent.close())
