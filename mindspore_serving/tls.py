@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import StartError
 
 if TYPE_CHECKING:
     import grpc
@@ -67,7 +67,7 @@ def to_context(tls: Tls) -> ssl.SSLContext:
 
 
 def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
-    """Of a client, which trusts `ca`, or the system's authorities.  Raises InvalidInputs naming the
+    """Of a client, which trusts `ca`, or the system's authorities.  Raises StartError naming the
     files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca)
@@ -75,7 +75,7 @@ def to_client_context(ca: str | None, certificate: str | None, key: str | None) 
             context.load_cert_chain(certificate, key)
     except OSError as error:
         files = ", ".join(name for name in (ca, certificate, key) if name)
-        raise InvalidInputs(f"cannot use {files} for TLS: {error}") from error
+        raise StartError(f"cannot use {files} for TLS: {error}") from error
     return context
 
 

@@ -59,7 +59,7 @@ class Endpoint:
 def to_endpoint(url: str, access: Access) -> Endpoint:
     """The server at `url`: http://HOST:PORT, HOST:PORT, with or without a path and "/v1".
 
-    Raises InvalidInputs for anything else, and for certificates that cannot be used.
+    Raises InvalidInputs for anything else, StartError for certificates that cannot be used.
     """
     text = url if "://" in url else f"http://{url}"
     try:
@@ -88,5 +88,5 @@ def to_key(access: Access) -> str:
 
 
 def to_context(access: TlsFiles) -> ssl.SSLContext:
-    """Of a client.  Raises InvalidInputs naming the files that cannot be used."""
+    """Of a client.  Raises StartError naming the files that cannot be used."""
     return to_client_context(access.tls_ca, access.tls_cert, access.tls_key)

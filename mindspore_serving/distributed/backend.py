@@ -1,6 +1,7 @@
 """A gang as the model of a worker: `run` sends inputs to its agents and waits for the outputs."""
 
 import os
+import ssl
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,11 +53,10 @@ class GangModel:
         except InvalidInputs as error:
             raise StartError(str(error)) from error
         secret = token.read_token(os.environ)
-        files = security.read_files(os.environ)
-        context = security.of_worker(files)
+        context = security.of_worker(os.environ)
         host, _, port = options.address.rpartition(":")
         if not host.startswith(_LOOPBACK):
-            _warn(options.address, bool(secret) or files.verify_client, context is not None)
+            _warn(options.address, secret, context)
         timeout, limit = options.heartbeat_timeout, options.stage_timeout
         beat = min(BEAT_SECONDS, timeout / 4) if timeout else BEAT_SECONDS
         plan = Plan(name, options.rank_table, beat)
@@ -104,21 +104,11 @@ class GangModel:
         self._loop.close()
 
 
-def _warn(address: str, is_proved: bool, is_encrypted: bool) -> None:
+def _warn(address: str, secret: bytes, context: ssl.SSLContext | None) -> None:
     """Of what others can do at an address that they may reach."""
-    if not is_proved:
-        log.warning(
-            "any machine that reaches %s may join as an agent: set %s for the worker and all "
-            "agents, or listen on 127.0.0.1",
-            address,
-            token.VARIABLE,
-        )
-    if not is_encrypted:
-        log.warning(
-            "what agents send to %s and get is not encrypted: set %s and %s for the worker and %s "
-            "for agents, or listen on 127.0.0.1",
-            address,
-            security.CERTIFICATE,
-            security.KEY,
-            security.AUTHORITY,
-        )
+    if not secret and (context is None or context.verify_mode == ssl.CERT_NONE):
+        text = "any machine that reaches %s may join as an agent: set %s here and for agents"
+        log.warning(f"{text}, or listen on 127.0.0.1", address, token.VARIABLE)
+    if context is None:
+        text = "what agents send to %s and get is not encrypted: set %s (docs/distributed.md)"
+        log.warning(f"{text}, or listen on 127.0.0.1", address, security.CERTIFICATE)

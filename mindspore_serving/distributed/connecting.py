@@ -1,5 +1,6 @@
 """A script's or an agent's end of the connection to the worker: finds it, greets, waits."""
 
+import concurrent.futures
 import os
 import select
 import socket
@@ -7,7 +8,7 @@ import time
 
 import msgspec
 
-from mindspore_serving.distributed import security, token
+from mindspore_serving.distributed import security, token, tunnel
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.distributed.messages import (
     PROTOCOL,
@@ -19,11 +20,11 @@ from mindspore_serving.distributed.messages import (
     Stop,
     ToPeer,
 )
-from mindspore_serving.distributed.tunnel import Tunnel
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc.channel import BlockingChannel
 
 CONNECTING = 5.0  # seconds for one try
+CLOSING = 5.0  # seconds to encrypt and send what is left
 ANSWERING = 30.0  # seconds for an answer of the worker, whose loop is never busy for long
 
 
@@ -38,9 +39,9 @@ class Refusal(StartError):
 class GangConnection(BlockingChannel[ToPeer]):
     """A connection that has greeted: `plan` is what the worker answered."""
 
-    def __init__(self, stream: socket.socket, tunnel: Tunnel | None = None) -> None:
+    def __init__(self, stream: socket.socket, relay: tunnel.Relay | None = None) -> None:
         super().__init__(stream, ToPeer)
-        self._tunnel = tunnel
+        self._relay = relay  # with TLS
         self._kept: list[ToPeer] = []  # came with what was expected
         self.plan = self._greet()
 
@@ -49,8 +50,8 @@ class GangConnection(BlockingChannel[ToPeer]):
 
     def close(self) -> None:
         super().close()
-        if self._tunnel is not None:
-            self._tunnel.wait()
+        if self._relay is not None:
+            concurrent.futures.wait([self._relay], CLOSING)
 
     def ask(self, message: msgspec.Struct) -> None:
         """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
@@ -108,11 +109,13 @@ def connect(address: str) -> GangConnection:
     longer, and StartError if we are refused, or do not want it: its certificate, say."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    context = security.of_agent(security.read_files(os.environ))
-    tunnel = Tunnel(host, int(port), context) if context is not None else None
-    stream = tunnel.stream if tunnel is not None else _plain(host, int(port))
+    context = security.of_agent(os.environ)
+    if context is None:
+        stream, relay = _plain(host, int(port)), None
+    else:
+        stream, relay = tunnel.connect(host, int(port), context)
     try:
-        return GangConnection(stream, tunnel)
+        return GangConnection(stream, relay)
     except BaseException:
         stream.close()
         raise

@@ -18,46 +18,42 @@ AUTHORITY = "SERVING_DISTRIBUTED_TLS_CA"
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Paths of PEM files, "" where there is none; what `tls.to_context` takes."""
+class _Files:
+    """What `tls.to_context` takes."""
 
     certificate: str
     private_key: str
-    custom_ca: str
-
-    @property
-    def verify_client(self) -> bool:
-        return bool(self.custom_ca)
-
-    @property
-    def are_given(self) -> bool:
-        return bool(self.certificate or self.private_key or self.custom_ca)
+    custom_ca: str | None
+    verify_client: bool
 
 
-def read_files(environment: Mapping[str, str]) -> Files:
-    """Raises StartError if there is a certificate without its key, or a key alone."""
-    files = Files(*(environment.get(name, "") for name in (CERTIFICATE, KEY, AUTHORITY)))
-    if bool(files.certificate) != bool(files.private_key):
-        missing = KEY if files.certificate else CERTIFICATE
-        raise StartError(f"{missing} is missing: {CERTIFICATE} and {KEY} go together")
-    return files
-
-
-def of_worker(files: Files) -> ssl.SSLContext | None:
+def of_worker(environment: Mapping[str, str]) -> ssl.SSLContext | None:
     """None without TLS.  Raises StartError if a file is missing or cannot be used."""
-    if not files.are_given:
-        return None
-    if not files.certificate:
-        raise StartError(
-            f"{AUTHORITY} alone is for agents: the worker needs {CERTIFICATE} and {KEY} too"
-        )
-    context = tls.to_context(files)
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
+    certificate, key, authority = _read(environment)
+    if certificate and key:
+        context = tls.to_context(_Files(certificate, key, authority, authority is not None))
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        return context
+    if authority:
+        text = f"{AUTHORITY} alone is for agents: the worker needs {CERTIFICATE} and {KEY} too"
+        raise StartError(text)
+    return None
 
 
-def of_agent(files: Files) -> ssl.SSLContext | None:
-    """None without TLS.  Raises InvalidInputs if a file cannot be used."""
-    if not files.are_given:
-        return None
-    return tls.to_client_context(files.custom_ca or None, files.certificate, files.private_key)
+def of_agent(environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """None without TLS.  Raises StartError if a file is missing or cannot be used."""
+    certificate, key, authority = _read(environment)
+    if certificate or authority:
+        return tls.to_client_context(authority, certificate, key)
+    return None
+
+
+def _read(environment: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    """Paths of the certificate, its key and the authority, None for what is not set."""
+    certificate, key, authority = (
+        environment.get(name) or None for name in (CERTIFICATE, KEY, AUTHORITY)
+    )
+    if (certificate is None) != (key is None):
+        missing = KEY if certificate else CERTIFICATE
+        raise StartError(f"{missing} is missing: {CERTIFICATE} and {KEY} go together")
+    return certificate, key, authority

@@ -7,7 +7,7 @@ import asyncio
 import concurrent.futures
 import socket
 import ssl
-from contextlib import suppress
+from typing import TypeAlias
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.cluster.dialing import DIAL_SECONDS, CannotReach, dial
@@ -16,29 +16,20 @@ from mindspore_serving.cluster.node_messages import MOST_DATA
 from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
 from mindspore_serving.errors import StartError
 
-CLOSING = 5.0  # seconds to send what was written before `stream` was closed
 LOOP = BackgroundLoop()
+Relay: TypeAlias = concurrent.futures.Future[None]
 
 
-class Tunnel:
-    """`stream` is connected to a worker.  Who has closed it calls `wait`."""
-
-    def __init__(self, host: str, port: int, context: ssl.SSLContext) -> None:
-        """Raises OSError if nobody answers there, and StartError if TLS does not come about."""
-        try:
-            self.stream, self._relaying = LOOP.run(_open(host, port, context))
-        except CannotReach as error:
-            raise ConnectionError(str(error)) from None
-
-    def wait(self) -> None:
-        """Until all is sent, CLOSING at most."""
-        with suppress(concurrent.futures.TimeoutError):
-            self._relaying.result(CLOSING)
+def connect(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.socket, Relay]:
+    """A socket to the worker there, and what ends when all that was written to it before it was
+    closed is sent.  Raises OSError if nobody answers, StartError if TLS does not come about."""
+    try:
+        return LOOP.run(_open(host, port, context))
+    except CannotReach as error:
+        raise ConnectionError(str(error)) from None
 
 
-async def _open(
-    host: str, port: int, context: ssl.SSLContext
-) -> "tuple[socket.socket, concurrent.futures.Future[None]]":
+async def _open(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.socket, Relay]:
     connection = await dial("worker", host, port, context)
     try:
         first = await _first(connection, f"the worker at {host}:{port}")
@@ -64,17 +55,11 @@ async def _first(connection: Connection, where: str) -> bytes:
     except ssl.SSLError as error:
         text = f"{where} refuses our certificate, or that we have none: {error.reason or error}"
         raise StartError(text) from None
-    except asyncio.TimeoutError:
-        raise CannotReach(f"{where} does not answer within {DIAL_SECONDS:g} s") from None
-    except OSError as error:
-        raise CannotReach(_ended(where, str(error))) from None
+    except (OSError, asyncio.TimeoutError) as error:
+        raise CannotReach(f"{where} does not greet: {error or 'it is silent'}") from None
     if not first:
-        raise CannotReach(_ended(where, "closed"))
+        raise CannotReach(f"{where} has ended the connection")
     return first
-
-
-def _ended(where: str, why: str) -> str:
-    return f"{where} ended the connection before it said anything: {why}"
 
 
 async def _relay(worker: Connection, agent: Connection) -> None:

@@ -10,7 +10,7 @@ from mindspore_serving.distributed import leader, security, tunnel
 from mindspore_serving.distributed.connecting import Refusal, connect
 from mindspore_serving.distributed.messages import Stop
 from mindspore_serving.distributed.security import AUTHORITY, CERTIFICATE, KEY
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.wire import native
 from tests.distributed.opening import all_of, complete, dial
 from tests.e2e.authority import Authority
@@ -86,7 +86,7 @@ def test_a_certificate_that_has_expired_is_not_trusted(use, ours, opening, monke
     with pytest.raises(StartError, match="is not trusted: certificate has expired"):
         gang.connect()
     careless = ssl._create_unverified_context()
-    monkeypatch.setattr(security, "of_agent", lambda files: careless)
+    monkeypatch.setattr(security, "of_agent", lambda environment: careless)
     gang.script()
 
 
@@ -146,9 +146,9 @@ def test_who_has_not_finished_the_handshake_counts_as_unknown(mutual, monkeypatc
 )
 def test_files_that_a_worker_cannot_use_are_one_error(variables, problem):
     with pytest.raises(StartError, match=problem):
-        security.of_worker(security.read_files(variables))
+        security.of_worker(variables)
 
 
 def test_files_that_an_agent_cannot_use_are_one_error():
-    with pytest.raises(InvalidInputs, match=r"cannot use none\.pem for TLS: "):
-        security.of_agent(security.read_files({AUTHORITY: "none.pem"}))
+    with pytest.raises(StartError, match=r"cannot use none\.pem for TLS: "):
+        security.of_agent({AUTHORITY: "none.pem"})
