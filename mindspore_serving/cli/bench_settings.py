@@ -14,8 +14,35 @@ SCENARIOS = ("chat", "rag", "prefill", "generation")
 class BenchSettings(Access):
     """`mindspore-serving bench`."""
 
-    url: str = positional("http://IP:PORT, or .../model/NAME:METHOD", metavar="URL")
+    url: str = positional(
+        "http://IP:PORT, or .../model/NAME:METHOD; with --engines a model", metavar="URL"
+    )
     compare: str = option("", "another server: each prompt goes to both in turn", metavar="URL")
+    engines: tuple[str, ...] = option(
+        (),
+        "serve the model by these engines in turn, as ours,vllm, and measure each",
+        type=lambda text: tuple(text.split(",")),
+        metavar="NAME,NAME",
+    )
+    engine_python: tuple[str, ...] = option(
+        (),
+        "the interpreter that has the library of an engine, as vllm=/opt/vllm/bin/python; "
+        "repeatable",
+        action="append",
+        metavar="NAME=PYTHON",
+    )
+    engine_model: tuple[str, ...] = option(
+        (),
+        "the model in the form that an engine reads, as llama.cpp=model.gguf; repeatable",
+        action="append",
+        metavar="NAME=PATH",
+    )
+    engine_serve: tuple[str, ...] = option(
+        (),
+        "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'; repeatable",
+        action="append",
+        metavar="NAME=OPTIONS",
+    )
     protocol: str = option(
         "chat",
         "how the server is asked; a URL with /model/ is classic",
@@ -78,6 +105,8 @@ class BenchSettings(Access):
 def check(settings: BenchSettings) -> None:
     """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
     _check_profile(settings)
+    if settings.engines and (settings.compare or settings.body or settings.protocol == "classic"):
+        raise InvalidInputs("--engines is of language models: not with --compare, --body, classic")
     least = {
         "--concurrency": min(settings.concurrency, default=1),
         "--input-tokens": settings.input_tokens,
