@@ -20,7 +20,6 @@ from mindspore_serving import __version__
 from mindspore_serving.cli import (
     bench_chart,
     bench_compare,
-    bench_engines,
     bench_load,
     bench_png,
     bench_profiles,
@@ -58,13 +57,14 @@ def run(settings: BenchSettings) -> int:
 
 def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
     """The same load to a server of each engine; those that do not start are a line each."""
+    from mindspore_serving.cli import bench_engines  # slow to import
+
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
-    for child in bench_engines.children(settings):
-        name = child.engine
+    for name, words in bench_engines.arguments(settings).items():
         print(f"{name}: starting", file=sys.stderr, flush=True)
         try:
-            with bench_engines.served(child, settings) as url:
+            with bench_engines.served(words, settings) as url:
                 found, _ = _servers(replace(settings, url=url), mix)
                 memory = bench_engines.memory(url, settings)
         except InvalidInputs:

@@ -9,16 +9,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving.cli import status
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_key
 from mindspore_serving.cli.serve import KEYS
+from mindspore_serving.cli.status import ask
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError, did_you_mean
 from mindspore_serving.isolation import spawning
 from mindspore_serving.llm.engines import ENGINES, OURS
@@ -30,53 +29,33 @@ _ERROR = "mindspore-serving: "
 _SECONDS = 60.0  # in which a server without requests ends
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
-    """The arguments of a `serve` with one engine."""
-
-    engine: str
-    words: tuple[str, ...]
-
-
-def children(settings: BenchSettings) -> list[Child]:
-    """One for each engine.  Raises InvalidInputs naming the option that is wrong."""
+def arguments(settings: BenchSettings) -> dict[str, list[str]]:
+    """Those of `serve` for each engine.  Raises InvalidInputs naming the option that is wrong."""
     if not Path(settings.url).exists():
         raise InvalidInputs(
             f"--engines starts a server for each engine: expected the path of a model in place of "
             f"a URL, and {settings.url!r} is no file or directory"
         )
-    for at, name in enumerate(settings.engines):
-        if name not in _NAMES:
-            near = did_you_mean(name, _NAMES)
-            raise InvalidInputs(
-                f"--engines has {name!r}, expected some of {', '.join(_NAMES)}{near}"
-            )
-        if name in settings.engines[:at]:
-            raise InvalidInputs(f"--engines has {name!r} twice")
+    _check_names(settings.engines)
     models = _by_engine(settings, "--engine-model", settings.engine_model)
     pythons = _by_engine(settings, "--engine-python", settings.engine_python)
     options = _by_engine(settings, "--engine-serve", settings.engine_serve)
-    return [
-        Child(
-            name,
-            (
-                *(models.get(name, settings.url), "--engine", name),
-                *(("--python", pythons[name]) if name in pythons else ()),
-                *shlex.split(options.get(name, "")),
-            ),
-        )
-        for name in settings.engines
-    ]
+    found = {}
+    for name in settings.engines:
+        words = [models.get(name, settings.url), "--engine", name]
+        words += ["--python", pythons[name]] if name in pythons else []
+        found[name] = words + _split(options.get(name, ""))
+    return found
 
 
 @contextmanager
-def served(child: Child, settings: BenchSettings) -> Iterator[str]:
-    """The URL of a server that is ready, which ends with the block.
+def served(words: Sequence[str], settings: BenchSettings) -> Iterator[str]:
+    """The URL of `serve` with `words`, which is ready, and ends with the block.
 
-    Raises StartError with what `serve` says if it does not become ready.
+    Raises StartError with what it says if it does not become ready.
     """
     with _held_port() as port, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        words = [*child.words, "--strict", "--host", _HOST, "--http-port", str(port), "--no-grpc"]
+        words = [*words, "--strict", "--host", _HOST, "--http-port", str(port), "--no-grpc"]
         process = subprocess.Popen(
             spawning.command(__name__, str(os.getpid()), "serve", *words),
             stdin=subprocess.DEVNULL,
@@ -87,9 +66,9 @@ def served(child: Child, settings: BenchSettings) -> Iterator[str]:
         )
         try:
             if not any(line.startswith(_READY) for line in process.stdout or ()):
-                process.wait()
+                status = process.wait()
                 errors.seek(0)
-                raise StartError(_reason(errors.read()))
+                raise StartError(_reason(errors.read()) or spawning.exit_text(status))
             yield f"http://{_HOST}:{port}"
         finally:
             _end(process)
@@ -102,10 +81,26 @@ def memory(url: str, settings: BenchSettings) -> int:
     is not enough.
     """
     try:
-        workers = [worker for one in status.ask(url, settings) for worker in one["workers"]]
+        workers = [worker for one in ask(url, settings) for worker in one["workers"]]
         return sum(_memory(int(worker["pid"])) for worker in workers)
     except (OSError, ServingError):
         return 0
+
+
+def _check_names(engines: Sequence[str]) -> None:
+    for at, name in enumerate(engines):
+        if name not in _NAMES:
+            near, known = did_you_mean(name, _NAMES), ", ".join(_NAMES)
+            raise InvalidInputs(f"--engines has {name!r}, expected some of {known}{near}")
+        if name in engines[:at]:
+            raise InvalidInputs(f"--engines has {name!r} twice")
+
+
+def _split(options: str) -> list[str]:
+    try:
+        return shlex.split(options)
+    except ValueError as error:
+        raise InvalidInputs(f"--engine-serve has {options!r}: {error}") from error
 
 
 def _by_engine(settings: BenchSettings, option: str, texts: tuple[str, ...]) -> dict[str, str]:
@@ -131,8 +126,8 @@ def _held_port() -> Iterator[int]:
 
 
 def _reason(errors: str) -> str:
-    """The last error in what `serve` wrote, in a line."""
-    return " ".join(errors.rpartition(_ERROR)[2].split()) or "serve ended without a word"
+    """The last error in what `serve` wrote, in a line; "" for none."""
+    return " ".join(errors.rpartition(_ERROR)[2].split())
 
 
 def _end(process: "subprocess.Popen[Any]") -> None:

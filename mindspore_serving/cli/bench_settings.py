@@ -105,8 +105,7 @@ class BenchSettings(Access):
 def check(settings: BenchSettings) -> None:
     """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
     _check_profile(settings)
-    if settings.engines and (settings.compare or settings.body or settings.protocol == "classic"):
-        raise InvalidInputs("--engines is of language models: not with --compare, --body, classic")
+    _check_engines(settings)
     least = {
         "--concurrency": min(settings.concurrency, default=1),
         "--input-tokens": settings.input_tokens,
@@ -122,6 +121,17 @@ def check(settings: BenchSettings) -> None:
         raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
     if settings.requests < 0:
         raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
+
+
+def _check_engines(settings: BenchSettings) -> None:
+    is_classic = settings.body or settings.protocol == "classic"
+    if settings.engines and (settings.compare or is_classic):
+        raise InvalidInputs(
+            "--engines measures language models: not with --compare, --body or --protocol classic"
+        )
+    for name in ("engine_python", "engine_model", "engine_serve"):
+        if getattr(settings, name) and not settings.engines:
+            raise InvalidInputs(f"--{name.replace('_', '-')} needs --engines")
 
 
 def _check_profile(settings: BenchSettings) -> None:

@@ -62,7 +62,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
         failed = row["requests"] - row["answered"]
         line = [row["load"], str(row["answered"]), str(failed), short(row["requests_per_second"])]
         line += [short(row["tokens_per_second"])] * is_stream
-        line += [short(row.get("memory_bytes", 0) / 2**20)] * has_memory
+        memory = row.get("memory_bytes", 0) / 2**20
+        line += [short(memory) if memory else "-"] * has_memory
         for _, name in groups:
             line += [short(row[name][f"p{q}"]) if row[name] else "-" for q in QUANTILES]
         cells.append(line)
