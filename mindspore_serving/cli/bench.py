@@ -1,4 +1,4 @@
-"""`mindspore-serving bench`: measure how fast a running server answers under load.
+"""`mindspore-serving bench`: measure how fast a server answers under load.
 
 The server first gets one or two requests that are not measured: what cannot work fails at once.
 """

@@ -4,6 +4,7 @@ Knows no requests.  Only one of them runs at a time, so each has the machine's m
 """
 
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from mindspore_serving.llm.engines import ENGINES, OURS
 _NAMES = (OURS, *ENGINES)
 _HOST = "127.0.0.1"
 _READY = "Ready after"  # how the line of `serve` begins
-_ERROR = "mindspore-serving: "
+_ERROR = re.compile("mindspore-serving(?: serve)?: ")
 _SECONDS = 60.0  # in which a server without requests ends
 
 
@@ -33,7 +34,7 @@ def arguments(settings: BenchSettings) -> dict[str, list[str]]:
     """Those of `serve` for each engine.  Raises InvalidInputs naming the option that is wrong."""
     if not Path(settings.url).exists():
         raise InvalidInputs(
-            f"--engines starts a server for each engine: expected the path of a model in place of "
+            "--engines starts a server for each engine: expected the path of a model in place of "
             f"a URL, and {settings.url!r} is no file or directory"
         )
     _check_names(settings.engines)
@@ -127,7 +128,7 @@ def _held_port() -> Iterator[int]:
 
 def _reason(errors: str) -> str:
     """The last error in what `serve` wrote, in a line; "" for none."""
-    return " ".join(errors.rpartition(_ERROR)[2].split())
+    return " ".join(_ERROR.split(errors)[-1].split())
 
 
 def _end(process: "subprocess.Popen[Any]") -> None:

@@ -106,6 +106,15 @@ def test_if_no_engine_runs_the_status_is_1(missing: str, tmp_path: Path) -> None
 
 
 @pytest.mark.e2e
+def test_a_wrong_option_of_serve_is_said(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    words = [*SERVING, "bench", "model", "--engines", "ours", "--engine-serve", "ours=--no-such"]
+    with Command(words, tmp_path) as command:
+        assert command.status() == 1
+    assert "ours: not measured: error: unrecognized arguments: --no-such" in command.text
+
+
+@pytest.mark.e2e
 @pytest.mark.torch
 def test_the_server_ends_with_ctrl_c(model: Path, tmp_path: Path) -> None:
     words = [*SERVING, "bench", str(model), "--engines", "ours", "--requests", "100000"]
