@@ -11,6 +11,7 @@ NAME = "mindspore-serving"
 FOR_PEOPLE = frozenset({"dev", "examples"})  # no server needs them
 _ROW = re.compile(r"""([A-Za-z0-9._-]+)([^;]*);.*\bextra == ["']([\w-]+)["']""")
 _DISTRIBUTIONS = {  # by module
+    "llama_cpp": "llama-cpp-python",
     "opentelemetry": "opentelemetry-sdk",
     "pil": "pillow",
     "sklearn": "scikit-learn",

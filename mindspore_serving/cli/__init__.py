@@ -108,6 +108,7 @@ tokens and to the end of answers, and the tokens and requests per second.
   mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
   mindspore-serving bench http://127.0.0.1:1500 --profile sweep --scenario chat --chart out.html
   mindspore-serving bench http://127.0.0.1:1500 --compare http://127.0.0.1:8000
+  mindspore-serving bench model.gguf --engines ours,genai,llama.cpp       each serves it in turn
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
 Prompts are made of random words, of the wanted length by the server's own count of tokens; with

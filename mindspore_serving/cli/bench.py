@@ -1,4 +1,4 @@
-"""`mindspore-serving bench`: measure how fast a running server answers under load.
+"""`mindspore-serving bench`: measure how fast a server answers under load.
 
 The server first gets one or two requests that are not measured: what cannot work fails at once.
 """
@@ -46,23 +46,54 @@ def run(settings: BenchSettings) -> int:
     if settings.chart.endswith(bench_png.SUFFIX):
         bench_png.check(settings.chart)
     mix = bench_profiles.mix(settings)
+    work = _engines if settings.engines else _servers
+    found, report = work(settings, mix)
+    print(*report, sep="\n")
+    for note in (note for row in found["runs"] for note in bench_summary.notes(row)):
+        print(note, file=sys.stderr)
+    _keep(settings, found, report)
+    return int(not found["runs"] or any(row["errors"] for row in found["runs"]))
+
+
+def _engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
+    """The same load to a server of each engine; those that do not start are a line each."""
+    from mindspore_serving.cli import bench_engines  # slow to import
+
+    rows: list[dict[str, Any]] = []
+    refused: dict[str, str] = {}
+    for name, words in bench_engines.arguments(settings).items():
+        print(f"{name}: starting", file=sys.stderr, flush=True)
+        try:
+            with bench_engines.served(words, settings) as url:
+                found, _ = _servers(replace(settings, url=url), mix)
+                memory = bench_engines.memory(url, settings)
+        except InvalidInputs:
+            raise
+        except ServingError as error:
+            refused[name] = str(error)
+            continue
+        for row in found["runs"]:
+            load = f"{name}, {row['load']}"
+            rows.append({**row, "load": load, "engine": name, "memory_bytes": memory})
+    lines = [f"{name}: not measured: {text}" for name, text in refused.items()]
+    report = [*(bench_summary.table(rows) if rows else ()), *lines]
+    return {"model": settings.url, "runs": rows, "not_measured": refused}, report
+
+
+def _servers(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
+    """What was found of one server, or of two that are compared; and the lines to print."""
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
     runs = _run(_measure(settings, mix, [target for target, _ in targets]))
     rows = [bench_summary.summarize(one) for one in runs]
     report = bench_summary.table(rows)
     found: dict[str, Any] = {"model": targets[0][1], "runs": rows}
-    notes = [note for row in rows for note in bench_summary.notes(row)]
     if settings.compare:
         ratios = _ratios(runs, settings.seed)
         report = [f"A: {urls[0]}", f"B: {urls[1]}", *report, "", *bench_compare.lines(ratios)]
         found["compared_model"] = targets[1][1]
         found["ratios"] = bench_compare.to_json(ratios)
-    print(*report, sep="\n")
-    for note in notes:
-        print(note, file=sys.stderr)
-    _keep(settings, found, report)
-    return int(any(row["errors"] for row in rows))
+    return found, report
 
 
 def _ratios(runs: Sequence[Run], seed: int) -> list[Ratio]:

@@ -14,8 +14,35 @@ SCENARIOS = ("chat", "rag", "prefill", "generation")
 class BenchSettings(Access):
     """`mindspore-serving bench`."""
 
-    url: str = positional("http://IP:PORT, or .../model/NAME:METHOD", metavar="URL")
+    url: str = positional(
+        "http://IP:PORT, or .../model/NAME:METHOD; with --engines a model", metavar="URL"
+    )
     compare: str = option("", "another server: each prompt goes to both in turn", metavar="URL")
+    engines: tuple[str, ...] = option(
+        (),
+        "serve the model by these engines in turn, as ours,vllm, and measure each",
+        type=lambda text: tuple(text.split(",")),
+        metavar="NAME,NAME",
+    )
+    engine_python: tuple[str, ...] = option(
+        (),
+        "the interpreter that has the library of an engine, as vllm=/opt/vllm/bin/python; "
+        "repeatable",
+        action="append",
+        metavar="NAME=PYTHON",
+    )
+    engine_model: tuple[str, ...] = option(
+        (),
+        "the model in the form that an engine reads, as llama.cpp=model.gguf; repeatable",
+        action="append",
+        metavar="NAME=PATH",
+    )
+    engine_serve: tuple[str, ...] = option(
+        (),
+        "more options of `serve` for an engine, as 'vllm=--max-model-len 4096'; repeatable",
+        action="append",
+        metavar="NAME=OPTIONS",
+    )
     protocol: str = option(
         "chat",
         "how the server is asked; a URL with /model/ is classic",
@@ -78,6 +105,7 @@ class BenchSettings(Access):
 def check(settings: BenchSettings) -> None:
     """Raises InvalidInputs naming the option that is out of range, or does not fit another."""
     _check_profile(settings)
+    _check_engines(settings)
     least = {
         "--concurrency": min(settings.concurrency, default=1),
         "--input-tokens": settings.input_tokens,
@@ -93,6 +121,17 @@ def check(settings: BenchSettings) -> None:
         raise InvalidInputs(f"--spread {settings.spread}: expected 0 to 2")
     if settings.requests < 0:
         raise InvalidInputs(f"--requests {settings.requests}: expected 1 or more")
+
+
+def _check_engines(settings: BenchSettings) -> None:
+    is_classic = settings.body or settings.protocol == "classic"
+    if settings.engines and (settings.compare or is_classic):
+        raise InvalidInputs(
+            "--engines measures language models: not with --compare, --body or --protocol classic"
+        )
+    for name in ("engine_python", "engine_model", "engine_serve"):
+        if getattr(settings, name) and not settings.engines:
+            raise InvalidInputs(f"--{name.replace('_', '-')} needs --engines")
 
 
 def _check_profile(settings: BenchSettings) -> None:

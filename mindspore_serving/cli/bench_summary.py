@@ -55,12 +55,15 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     is_stream = any(row["first_token_ms"] for row in rows)
     groups = [("first token ms", "first_token_ms"), ("between pieces ms", "between_pieces_ms")]
     groups = [*groups * is_stream, ("whole answer ms", "whole_ms")]
-    heads = ["load", "done", "failed", "req/s", *["tok/s"] * is_stream]
+    has_memory = any("memory_bytes" in row for row in rows)
+    heads = ["load", "done", "failed", "req/s", *["tok/s"] * is_stream, *["MiB"] * has_memory]
     cells = [[*heads, *(f"p{q}" for _ in groups for q in QUANTILES)]]
     for row in rows:
         failed = row["requests"] - row["answered"]
         line = [row["load"], str(row["answered"]), str(failed), short(row["requests_per_second"])]
         line += [short(row["tokens_per_second"])] * is_stream
+        memory = row.get("memory_bytes", 0) / 2**20
+        line += [short(memory) if memory else "-"] * has_memory
         for _, name in groups:
             line += [short(row[name][f"p{q}"]) if row[name] else "-" for q in QUANTILES]
         cells.append(line)

@@ -8,6 +8,7 @@ from typing import Any
 from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.node_settings import StatusSettings
+from mindspore_serving.cli.settings import Access
 from mindspore_serving.errors import ServableUnavailable
 
 _HEADER = ("servable", "version", "node", "pid", "device", "state", "python")
@@ -19,7 +20,7 @@ def run(settings: StatusSettings) -> int:
 
     Raises ServingError if the server does not answer.
     """
-    servables = _ask(settings)
+    servables = ask(settings.http, settings)
     if settings.json:
         print(json.dumps(servables, indent=2))
     else:
@@ -51,8 +52,12 @@ def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
     return ["-" if cell is None else str(cell) for cell in cells]
 
 
-def _ask(settings: StatusSettings) -> list[dict[str, Any]]:
-    endpoint = to_endpoint(settings.http, settings)
+def ask(url: str, access: Access) -> list[dict[str, Any]]:
+    """The servables of the server at `url`, as GET /servables gives them.
+
+    Raises ServableUnavailable if it does not answer.
+    """
+    endpoint = to_endpoint(url, access)
     connection = endpoint.connect(_TIMEOUT)
     try:
         connection.request("GET", f"{endpoint.base}/servables", headers=endpoint.headers)

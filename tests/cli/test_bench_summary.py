@@ -87,3 +87,11 @@ def test_arrivals_have_the_rate_and_come_again_with_the_seed() -> None:
     gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
     # exponential: a share of exp(-1) is longer than the mean
     assert sum(gap > 0.25 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.02)
+
+
+def test_memory_is_a_column_only_where_it_was_measured() -> None:
+    row = summarize(two_answers_and_a_failure())
+    lines = table([{**row, "memory_bytes": 300 << 20}, {**row, "memory_bytes": 0}])
+    heads = ["load", "done", "failed", "req/s", "tok/s", "MiB"]
+    assert lines[1].split() == [*heads, *["p50", "p90", "p99"] * 3]
+    assert [line.split()[6] for line in lines[2:]] == ["300", "-"]
