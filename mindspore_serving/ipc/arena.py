@@ -17,7 +17,7 @@ INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a s
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
 TRIM_SECONDS = 5.0  # between two calls of `trim`
-_MOST_TRIMMED = 16 << 20  # bytes at a time, which takes a millisecond
+_MOST_TRIMMED = 32 << 20  # bytes at a time, which takes two milliseconds
 
 
 def create() -> int:
