@@ -129,10 +129,10 @@ def test_memory_does_not_grow_when_large_requests_are_cancelled(calls):
         client.infer({"x": x})
         return [memory(pid) for pid in pids]
 
-    warm = run(30)
-    after = run(150)
+    warm = run(150)
+    after = run(600)  # of 8 MB each; how many overlap, whose memory malloc keeps, is chance
     for before, now in zip(warm, after, strict=True):
-        assert now - before < 48 << 20, f"{before >> 20} MB became {now >> 20} MB"
+        assert now - before < 192 << 20, f"{before >> 20} MB became {now >> 20} MB"
 
 
 def test_open_files_do_not_grow_with_connections(calls):
