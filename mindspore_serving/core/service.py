@@ -54,6 +54,16 @@ class Reply:
     is_last: bool = True
     has_output: bool = True
 
+    def raise_failure(self) -> None:
+        """Raise `failure`, and let go of it: its traceback will refer to all that the caller holds,
+        which together with the reply would be freed by the garbage collector only."""
+        failure, self.failure = self.failure, None
+        assert failure is not None
+        try:
+            raise failure
+        finally:
+            del failure
+
     def failures(self) -> list[tuple[int, str] | None] | None:
         """`faults` as codes and texts, for the wire."""
         if self.faults is None:

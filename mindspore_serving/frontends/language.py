@@ -94,7 +94,7 @@ class Generation:
             if reply is None:
                 return None
             if reply.failure is not None:
-                raise reply.failure
+                reply.raise_failure()
             for body in reply.instances:
                 self._events += decode_events(body)
         return self._events.popleft()

@@ -31,7 +31,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
             raw = spec.raw
             reply = await infer(inference, _to_request(spec, call))
             if reply.failure is not None:
-                raise reply.failure
+                reply.raise_failure()
             return ms_proto.assemble(raw, reply.instances, reply.failures())
         except Exception as error:
             return _to_error(raw, error, context)
@@ -48,7 +48,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
             with Replies(inference, request, gate.limits.stream_idle_timeout) as replies:
                 while (reply := await replies.next()) is not None:
                     if reply.failure is not None:
-                        raise reply.failure
+                        reply.raise_failure()
                     for instance in reply.instances:
                         yield ms_proto.assemble(raw, [instance], None)
         except Exception as error:

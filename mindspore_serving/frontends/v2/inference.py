@@ -65,7 +65,7 @@ class V2:
         """What the answer shows; outputs that are wanted in shared memory are written there.
         Raises ServingError."""
         if reply.failure is not None:
-            raise reply.failure
+            reply.raise_failure()
         for index, fault in enumerate(reply.faults or ()):
             if fault is not None:
                 raise _of_instance(fault, index, len(reply.instances))
