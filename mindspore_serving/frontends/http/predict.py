@@ -62,7 +62,7 @@ class FastPath:
                 call.holder = holder.admit()
             call.timeout = self.rest.to_timeout(head.fields)
         except ServingError as error:
-            call.error = error
+            call.error = error.with_traceback(None)  # that would refer to `call`
         return call
 
 

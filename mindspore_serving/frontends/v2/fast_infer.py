@@ -73,7 +73,7 @@ class Infer(Predict):
             if int(head.fields.get(b"content-length", 0)) > self._path.rest.max_body:
                 raise self.too_big()
         except ServingError as error:
-            self.error = error
+            self.error = error.with_traceback(None)  # that would refer to `self`
 
     def to_request(self, body: bytes | bytearray) -> Request:
         self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
