@@ -17,6 +17,7 @@ from mindspore_serving.dispatch.outbox import Outbox
 from mindspore_serving.dispatch.request import Answer, RequestPart, Way
 from mindspore_serving.errors import StartError, TooLarge
 from mindspore_serving.ipc import status
+from mindspore_serving.ipc.arena import TRIM_SECONDS
 from mindspore_serving.ipc.channel import Frames, encode
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
@@ -121,11 +122,13 @@ class Link:
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
         self._send(CallReply(WorkReply(call_id, payloads, to_faults(reply.faults), rejected)))
 
-    def trim(self) -> None:
-        """Give back shared memory that is not used any more."""
-        if not self.closed.done():
-            self._send_freed()
-            self._launched.arena.trim()
+    def trim(self) -> float:
+        """Give back shared memory that is not used any more, some at a time.  The seconds until
+        this is to be called again."""
+        if self.closed.done():
+            return TRIM_SECONDS
+        self._send_freed()
+        return self._launched.arena.trim()
 
     def set_log_level(self, level: str | None) -> None:
         """The level that `log.set_level` was given here is to be the worker's."""

@@ -12,7 +12,6 @@ from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.dispatch.link import Link
 from mindspore_serving.ipc import status
-from mindspore_serving.ipc.arena import TRIM_SECONDS
 from mindspore_serving.ipc.status import STEPS, Running
 
 INTERVAL = 1.0  # seconds between two looks at a worker; less where a timeout is short
@@ -71,8 +70,9 @@ async def watch(
     """Look at a worker until it has ended; `on_pulse` is called when it falls silent or is back.
     Ends it when it is dead, or runs something for too long; has it log what we do."""
     pulse, seconds = Pulse(deployment.heartbeat_timeout), interval(deployment)
-    last = trimmed = time.monotonic()
-    while not await _is_closed_within(link, seconds):
+    last = time.monotonic()
+    trim_at = last + seconds
+    while not await _is_closed_within(link, max(0.0, min(seconds, trim_at - time.monotonic()))):
         now = time.monotonic()
         was_silent = pulse.is_silent
         # If we were stopped ourselves for a while, the worker is not to blame.
@@ -86,9 +86,8 @@ async def watch(
             link.end(f"no heartbeat for {pulse.silent_for:.0f} s")
         elif pulse.is_silent != was_silent:
             on_pulse(link, pulse)
-        if now - trimmed >= TRIM_SECONDS:
-            trimmed = now
-            link.trim()
+        if now >= trim_at:
+            trim_at = now + link.trim()
 
 
 async def _is_closed_within(link: Link, seconds: float) -> bool:

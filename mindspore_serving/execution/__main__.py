@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from mindspore_serving.execution.worker import Overrides, Worker
 from mindspore_serving.ipc import status
-from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView, NoArena
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.channel import connect, encode
 from mindspore_serving.ipc.messages import Failed
 from mindspore_serving.ipc.protocol import protocol
@@ -90,15 +90,14 @@ def _watch(
     parent = os.getppid()
 
     def wait() -> None:
-        trimmed = measured = 0.0
+        trim_at = measured = 0.0
         while True:
             status.beat(arena.reserved)
             if time.monotonic() - measured >= status.USAGE_SECONDS:
                 measured = time.monotonic()
                 status.set_usage(arena.reserved)
-            if time.monotonic() - trimmed >= TRIM_SECONDS:
-                trimmed = time.monotonic()
-                arena.trim()
+            if time.monotonic() >= trim_at:
+                trim_at = time.monotonic() + arena.trim()
             if is_child and os.getppid() != parent:
                 end_group()  # a process that the master forked may still hold the channel
             for descriptor, _ in poll.poll(status.BEAT_SECONDS * 1000):

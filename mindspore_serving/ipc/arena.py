@@ -16,7 +16,8 @@ from mindspore_serving.ipc.messages import Payload, Slice
 INLINE_LIMIT = LARGE  # below this a copy through the socket is cheaper than a shared page
 ARENA_SIZE = 1 << 31  # address space, not memory
 _SMALLEST = 64 * 1024
-TRIM_SECONDS = 5.0  # between two calls of `trim`
+TRIM_SECONDS = 5.0  # what is not used for so long is given back
+_PAUSE = 0.1  # seconds between two calls of `trim` while there is more to give back
 _MOST_TRIMMED = 32 << 20  # bytes at a time, which takes two milliseconds
 
 
@@ -64,8 +65,9 @@ class Arena:
             self._free.setdefault(size, []).append(offset)
             self._warm[offset] = size
 
-    def trim(self) -> None:
-        """Give pages of what was free since the last call back to the kernel, some at a time."""
+    def trim(self) -> float:
+        """Give pages that are not reused back to the kernel, some at a time.  The seconds until
+        this is to be called again."""
         with self._lock:
             left = _MOST_TRIMMED
             for offset, size in list(self._cold.items()):
@@ -77,8 +79,10 @@ class Arena:
                     del self._cold[offset]
                 if not left:
                     break
-            self._cold.update(self._warm)
-            self._warm.clear()
+            if self._cold:
+                return _PAUSE
+            self._cold, self._warm = self._warm, {}
+            return TRIM_SECONDS
 
     def close(self) -> None:
         self.reserved.release()
@@ -142,8 +146,9 @@ class NoArena:
     def free(self, offset: int) -> None:
         raise ValueError(f"offset {offset} freed on a channel without shared memory")
 
-    def trim(self) -> None:
-        """Nothing to give back."""
+    def trim(self) -> float:
+        """Nothing to give back.  Seconds until the next call."""
+        return TRIM_SECONDS
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -18,6 +18,7 @@ from tests.tracing.collector import Collector, Trace, by_http
 from tests.tracing.servables import OWN, TOY
 
 PARENT = "1234567890abcdef"  # a span of a client
+CONTEXT = 1 << 15  # tokens, more than are generated before a client that leaves is noticed
 
 
 @dataclass(slots=True)
@@ -40,8 +41,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     directory: Path = tmp_path_factory.mktemp("traced")
     write_servable(directory, "toy", TOY)
     write_servable(directory, "own", OWN)
-    chatty.build(directory)
-    options = {"dtype": "f32", "kv_cache_memory": 8 << 20, "embeddings": True}
+    chatty.build(directory, context=CONTEXT)
+    options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "embeddings": True}
     with by_http() as collector, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")  # milliseconds
         server.start_tracing(collector.url)

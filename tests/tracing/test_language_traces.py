@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.e2e.harness import eventually, in_flight
 from tests.tracing.collector import Trace
-from tests.tracing.conftest import Traced
+from tests.tracing.conftest import CONTEXT, Traced
 from tests.waiting import PATIENCE
 
 CHAT = "POST /v1/chat/completions"
@@ -82,7 +82,9 @@ def test_embeddings_count_their_tokens(traced: Traced) -> None:
 
 
 def test_what_the_model_refuses_is_an_error_of_the_client(traced: Traced) -> None:
-    trace = ask(traced, "/v1/completions", {"prompt": "x" * 5000, "max_tokens": 1}, status=400)
+    trace = ask(
+        traced, "/v1/completions", {"prompt": "x" * 5 * CONTEXT, "max_tokens": 1}, status=400
+    )
     found = trace.one("text_completion chatty")
     assert found["error.type"] == "invalid_inputs"
     assert not found.is_error
@@ -92,7 +94,7 @@ def test_what_the_model_refuses_is_an_error_of_the_client(traced: Traced) -> Non
 def test_a_generation_whose_client_leaves_is_cancelled(traced: Traced) -> None:
     def send(headers: dict[str, str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", traced.calls.http, timeout=PATIENCE)
-        body = json.dumps(chat(stream=True, max_tokens=400, ignore_eos=True))
+        body = json.dumps(chat(stream=True, max_tokens=CONTEXT - 100, ignore_eos=True))
         connection.request("POST", "/v1/chat/completions", body, {**headers, **JSON})
         reply = connection.getresponse()
         assert all(reply.readline() for _ in range(6))  # three events, the first without a token

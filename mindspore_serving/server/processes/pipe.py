@@ -98,8 +98,7 @@ class Pipe(Generic[T]):
         self._outbox.send(b"".join(frames))
 
     def _trim(self) -> None:
-        self._arena.trim()
-        self._trimmer = self._loop.call_later(TRIM_SECONDS, self._trim)
+        self._trimmer = self._loop.call_later(self._arena.trim(), self._trim)
 
     def _on_readable(self) -> None:
         try:
