@@ -24,6 +24,8 @@ CROWDS = (  # model, runtime, and memory in which not all of a crowd have room a
     ("lfm2", "openvino", 2**18),
     ("qwen3-next", "openvino", 180_000),
     ("qwen3-next", "torch", 180_000),
+    ("falcon-h1", "openvino", 450_000),
+    ("falcon-h1", "torch", 450_000),
 )
 
 
@@ -96,7 +98,7 @@ def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -
         with_matrices(rounded, EngineConfig(dtype="bf16"))
 
 
-@pytest.mark.parametrize("name", ["lfm2", "qwen3-next"])
+@pytest.mark.parametrize("name", ["lfm2", "qwen3-next", "falcon-h1"])
 def test_the_default_precision_of_the_processor_is_near_transformers(root: Path, name: str) -> None:
     directory, (tokens,) = built(root, name), checkpoints.prompts(1)
     runner = open_runner(directory, "openvino", config("openvino", dtype="auto"))
@@ -124,9 +126,9 @@ def test_ranks_are_refused(root: Path) -> None:
 def test_an_openvino_that_computes_states_otherwise_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mindspore_serving.llm.runtimes.openvino import states
+    from mindspore_serving.llm.runtimes.openvino import states_check
 
-    states.check_states.cache_clear()
-    monkeypatch.setattr(states, "_ruled", lambda q, k, v, falls, beta: v)
+    states_check.check_states.cache_clear()
+    monkeypatch.setattr(states_check, "_ruled", lambda q, k, v, falls, beta: v)
     with pytest.raises(StartError, match="operations with a state, .* are off by"):
         open_runner(built(root, "lfm2"), "openvino", config("openvino"))

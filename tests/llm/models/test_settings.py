@@ -26,12 +26,22 @@ INERT = {
     # Sizes that the tensors have themselves, and what another setting decides.
     *("moe_intermediate_size", "shared_expert_intermediate_size", "n_shared_experts"),
     *("moe_num_shared_experts", "qk_head_dim", "rope_parameters.type"),
+    # Of how a sum is computed, of the first weights, and of what transformers gives beside tokens.
+    *("mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient"),
 }
 SUMMARY = {f"summary_{kind}" for kind in
            ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")}  # fmt: skip
 MAMBA = {f"mamba_{size}" for size in
-         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "chunk_size",
-          "conv_bias", "proj_bias")}  # fmt: skip
+         ("n_heads", "n_groups", "d_state", "d_head", "d_conv", "expand", "conv_bias",
+          "proj_bias")}  # fmt: skip
+NEMOTRON = {
+    *("time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"),  # at first
+    *("chunk_size", "use_mamba_kernels", "residual_in_fp32", "mamba_ssm_cache_dtype"),  # rounding
+    *("expand", "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"),  # of tensors
+    *("mtp_layers_block_type", "sliding_window"),  # which transformers computes in no layer
+}
+MOE = {"n_routed_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
+       "n_group", "topk_group", "moe_latent_size"}  # fmt: skip
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
@@ -55,6 +65,10 @@ OF_ONE = {
     "deepseek-v2-lite": LATENT | {"n_group", "topk_group"},  # by "greedy"
     "phi3": {"original_max_position_embeddings"},  # without a rope scaling
     "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
+    "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
+    **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
+    "nemotron-h": NEMOTRON | MOE,
+    "nemotron-h-moe": NEMOTRON | {"intermediate_size", "moe_latent_size"},
     "gpt2": SUMMARY,
 }  # fmt: skip
 
