@@ -191,6 +191,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
         {**MAMBA, "num_hidden_layers": 1, "mamba_d_ssm": 128, "mamba_rms_norm": True,
          "mamba_conv_bias": False, "projectors_bias": True, "time_step_limit": [0.3, 1.2]},
     ),
+    "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2}),
     "nemotron-h": (
         "NemotronH",
         {**NEMOTRON, "hybrid_override_pattern": "M-*M", "use_bias": True, "mlp_bias": True},

@@ -13,14 +13,21 @@ MOST_FEATURES = 1 << 16  # of a head
 _OF_HEADS = (
     *("head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "linear_key_head_dim"),
     *("linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache", "mamba_d_head"),
-    *("mamba_d_state", "mamba_d_conv", "mamba_head_dim", "ssm_state_size", "conv_kernel"),
+    *(
+        "mamba_d_state",
+        "mamba_d_conv",
+        "mamba_head_dim",
+        "ssm_state_size",
+        "conv_kernel",
+        "state_size",
+    ),
 )
 _FEW = 4096  # layers, heads and experts: what is made for each takes time
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
     *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
     *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
-    *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "n_groups"),
+    *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "num_heads", "n_groups"),
 )
 
 

@@ -13,8 +13,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"(KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
      f"it has layers of linear attention, {_STATE}"),
     (r"(Mamba|FalconMamba|Jamba|Zamba|Plamo)",
-     "it has Mamba layers in a form that is not computed; those of Granite 4, Nemotron-H, "
-     "Falcon-H1 and Bamba are"),
+     "it has Mamba layers in a form that is not computed; those of Mamba-2 are"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
     (r"Gemma(3n|4)", "its layers share keys and have embeddings of their own, which are not "
      "computed"),

@@ -68,6 +68,7 @@ OF_ONE = {
     "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
     **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
     "nemotron-h": NEMOTRON | MOE,
+    "mamba2": NEMOTRON | {"time_step_rank"},
     "nemotron-h-moe": NEMOTRON | {"intermediate_size", "moe_latent_size"},
     "gpt2": SUMMARY,
 }  # fmt: skip

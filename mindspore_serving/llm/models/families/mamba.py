@@ -1,4 +1,4 @@
-"""Architectures with layers of Mamba-2, most of them beside layers that attend.
+"""Architectures with layers of Mamba-2, beside layers that attend or alone.
 
 A row says only what differs from Llama.
 """
@@ -64,14 +64,7 @@ def _falcon_h1(config: Config) -> Config:
 
 def _nemotron_h(config: Config) -> Config:
     """A layer is one block; sizes have names of their own."""
-    kinds = [KINDS.get(kind, kind) for kind in config.get("layers_block_type") or ()]
-    for letter in config.get("hybrid_override_pattern") or "" if not kinds else "":
-        if letter not in LETTERS:
-            raise StartError(
-                f"config.json has {letter!r} in hybrid_override_pattern, expected "
-                f"{', '.join(LETTERS)}"
-            )
-        kinds.append(LETTERS[letter])
+    kinds = _nemotron_h_kinds(config)
     heads, width = size(config, "mamba_num_heads"), size(config, "mamba_head_dim")
     return {
         "num_hidden_layers": len(kinds),
@@ -87,20 +80,50 @@ def _nemotron_h(config: Config) -> Config:
         "mamba_n_groups": size(config, "mamba_n_groups", "n_groups"),
         "mamba_d_conv": size(config, "mamba_d_conv", "conv_kernel"),
         "mamba_conv_bias": config.get("mamba_conv_bias", config["use_conv_bias"]),
-        "time_step_limit": config.get("mamba_dt_limit") or config.get("time_step_limit"),
         "mamba_proj_bias": config.get("use_bias"),
+        "time_step_limit": config.get("mamba_dt_limit") or config.get("time_step_limit"),
     }
 
 
+def _nemotron_h_kinds(config: Config) -> list[str]:
+    kinds, letters = config.get("layers_block_type"), config.get("hybrid_override_pattern")
+    if kinds:
+        return [KINDS.get(kind, kind) for kind in kinds]
+    if not letters or not set(letters) <= set(LETTERS):
+        raise StartError(
+            f"config.json has hybrid_override_pattern {letters!r}, expected a letter for each "
+            f"layer: {', '.join(f'{letter} ({kind})' for letter, kind in LETTERS.items())}"
+        )
+    return [LETTERS[letter] for letter in letters]
+
+
 def _nemotron_h_form(form: Architecture, config: Config) -> Architecture:
-    has_experts = "moe" in _nemotron_h(config)["layer_types"]
+    has_experts = "moe" in _nemotron_h_kinds(config)
     return replace(form, experts=form.experts if has_experts else None)
+
+
+def _mamba2(config: Config) -> Config:
+    """No layer attends: heads and positions are of nothing."""
+    return {
+        "layer_types": [MAMBA] * size(config, "num_hidden_layers"),
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "rms_norm_eps": config["layer_norm_epsilon"],
+        "mamba_n_heads": size(config, "num_heads"),
+        "mamba_d_head": size(config, "head_dim"),
+        "mamba_expand": size(config, "expand"),
+        "mamba_d_state": size(config, "state_size"),
+        "mamba_n_groups": size(config, "n_groups"),
+        "mamba_d_conv": size(config, "conv_kernel"),
+        "mamba_conv_bias": config["use_conv_bias"],
+        "mamba_proj_bias": config.get("use_bias"),
+    }
 
 
 GRANITE4 = Architecture(
     names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     experts=replace(GRANITE_EXPERTS, shares_dense=True),
-    **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN,
+    **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN, cut=True,
     defaults={**SIZES, "attention_multiplier": 1.0, "num_local_experts": 8,
               "num_experts_per_tok": 2, "norm_topk_prob": True, "mamba_n_heads": 128,
               "mamba_d_state": 256},
@@ -110,7 +133,8 @@ BAMBA = Architecture(
         norm="model.final_layernorm", mlp_norm="pre_ff_layernorm",
         gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"), down="feed_forward.down_proj",
     ),
-    **ATTENTION_BIASED, mlp_bias="mlp_bias", state=MAMBA, read=_bamba, fixed=PLAIN,
+    **ATTENTION_BIASED, mlp_bias="mlp_bias", state=MAMBA, read=_bamba,
+    fixed={**PLAIN, "mamba_use_mlp": (True,)},
     defaults={**SIZES, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 FALCON_H1 = replace(
@@ -136,8 +160,15 @@ NEMOTRON_H = Architecture(
               "layer_norm_epsilon": 1e-5, "conv_kernel": 4, "use_conv_bias": True,
               "norm_topk_prob": True},
 )  # fmt: skip
+MAMBA2 = Architecture(
+    names=NEMOTRON_H.names, rope="", state=MAMBA, single=True, read=_mamba2,
+    fixed={"rms_norm": (True,)},
+    defaults={**NORMED, "layer_norm_epsilon": 1e-5, "expand": 2, "conv_kernel": 4, "n_groups": 8,
+              "use_conv_bias": True, "max_position_embeddings": 131072},
+)  # fmt: skip
 
 ROWS: dict[str, Architecture] = {
+    "Mamba2ForCausalLM": MAMBA2,
     "NemotronHForCausalLM": NEMOTRON_H,
     "GraniteMoeHybridForCausalLM": GRANITE4,
     "BambaForCausalLM": BAMBA,

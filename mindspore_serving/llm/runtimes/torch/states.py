@@ -172,7 +172,7 @@ def _chunk(
     new = written(x, matrix, grown, between)
     result = grown * (x.q @ matrix) + (x.q @ x.k.mT * between) @ new
     left = (total[..., -1:] - total).exp()[..., None]
-    return result, matrix * grown[..., -1:, :] + (x.k * left).mT @ new
+    return result, matrix * grown[..., -1:, :] + x.k.mT @ (left * new)
 
 
 def _missing(
