@@ -18,6 +18,7 @@ from typing import Any
 import grpc.aio
 
 from mindspore_serving import log
+from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
 from mindspore_serving.extras import missing
@@ -90,7 +91,7 @@ class NativeGrpcServer:
             return
         self._is_stopping = True
         await asyncio.gather(self._rest.stop(grace), self._drain(grace))
-        await asyncio.get_running_loop().run_in_executor(None, self._front.close)
+        await on_thread("grpc-close", self._front.close)
         self._directory.cleanup()
 
     def _listen(self) -> Any:
