@@ -4,6 +4,7 @@ cache, preempted and read in pieces is answered as transformers does.
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("openvino")
@@ -14,6 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
 
@@ -85,6 +87,17 @@ def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> Non
         vectors.append(found[0][1])
         engine.close()
     assert float(abs(vectors[0] - vectors[1]).max()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["qwen3-next", "falcon-h1"])
+def test_texts_that_leave_no_state_share_a_step(root: Path, name: str) -> None:
+    directory, texts = built(root, name), checkpoints.prompts(3)
+    runner = open_runner(directory, "openvino", config("openvino", max_num_batched_tokens=256))
+    rows = [Row(text, 0, [2 * i, 2 * i + 1], len(text)) for i, text in enumerate(texts)]
+    found = runner.run(Step(tuple(rows)))
+    wanted = np.concatenate([checkpoints.logits(directory, text) for text in texts])
+    assert relative_error(found, wanted) < 1e-4
+    runner.close()
 
 
 def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -> None:

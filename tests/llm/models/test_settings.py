@@ -74,6 +74,9 @@ OF_ONE = {
 }  # fmt: skip
 
 
+MAMBA_SIZES = {"mamba_n_heads": 8, "mamba_d_state": 24}
+
+
 def changed(key: str, value: Any) -> Any:
     """Another value, and one that matters if the setting does."""
     if isinstance(value, bool):
@@ -126,6 +129,13 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("DeepseekV2ForCausalLM", {"qk_rope_head_dim": 10**9, **LATENT_SIZES}, "at most 65536"),
         ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_d_head": 8}, "expected 128 features together"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_n_groups": 3}, "multiple of mamba_n_groups=3"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "hidden_act": "gelu"}, "'gelu' .* expected silu"),
+        ("BambaForCausalLM", {**MAMBA_SIZES, "time_step_limit": [2, 1]}, "time_step_limit .2, 1."),
+        ("FalconH1ForCausalLM", {**MAMBA_SIZES, "mlp_multipliers": [1]}, "1 mlp_mult.* expected 2"),
+        ("GraniteMoeHybridForCausalLM", {"layer_types": ["rwkv"] * 2}, "'rwkv' in layer_types"),
+        ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX"}, "pattern 'MX', expected"),
     ],
 )
 def test_a_setting_that_is_not_computed_is_refused_by_name(
@@ -134,3 +144,23 @@ def test_a_setting_that_is_not_computed_is_refused_by_name(
     config = {**checkpoints.SIZES, "num_hidden_layers": 2, "layer_norm_eps": 1e-5, **settings}
     with pytest.raises(StartError, match=says):
         load_definition({**config, "architectures": [architecture]})
+
+
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "granite4-mamba": ("layer_types", {"layer_types": ["mamba", "attention", "mamba"]}),
+    "nemotron-h": ("layers_block_type", {"hybrid_override_pattern": "M-*M"}),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_layers_of_mamba_are_named_as_published_or_as_transformers_saves_them(name: str) -> None:
+    config, (key, published) = checkpoints.configuration(name), PUBLISHED[name]
+    others = {name: value for name, value in config.items() if name != key}
+    assert load_definition(others | published) == load_definition(config)
+
+
+def test_time_steps_without_a_limit_are_written_in_two_ways() -> None:
+    config = checkpoints.configuration("bamba")
+    assert config["time_step_limit"][1] == float("inf")
+    saved = config | {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    assert load_definition(saved) == load_definition(config)
