@@ -33,7 +33,7 @@ class StateSlots:
 
     A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
     last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
-    0 and -1 are for none.
+    0 and -1 are for none.  `read` may be `snapshot`, or `write` where there is no snapshot.
     """
 
     read: int
