@@ -57,6 +57,7 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner", opens_rank="mindir.runner:open_rank"),
+    "agents": Runtime("agents:open_runner"),
     "toy": Runtime("toy:open_runner"),
 }
 # Options that not every runtime takes, and whether one does.

@@ -4,11 +4,12 @@ Each has its graphs and rank.json, which says whose they are.  Knows no MindSpor
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.model_files import read_json
+from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 
 FILE = "rank.json"
 
@@ -37,6 +38,42 @@ class RankFile:
 
 def rank_directory(directory: Path, rank: int) -> Path:
     return directory / f"rank_{rank}"
+
+
+def find_model(prefill: Sequence[str], decode: Sequence[str]) -> Path:
+    """The directory of the model whose ranks, in order, have these files; one rank has a whole
+    model.  Raises StartError: lists that differ, files that are missing or not of one model."""
+    if not prefill or len(decode) != len(prefill):
+        raise StartError(
+            f"there are {len(prefill)} prefill_model and {len(decode)} decode_model, expected one "
+            "of each rank"
+        )
+    own = [[_directory_of(path) for path in pair] for pair in zip(prefill, decode, strict=True)]
+    size, first = len(own), own[0][0]
+    model = first.parent if size > 1 else first
+    for rank, pair in enumerate(own):
+        expected = rank_directory(model, rank) if size > 1 else model
+        for found in pair:
+            if found != expected:
+                raise StartError(
+                    f"a file of rank {rank} is in {found}, expected it in {expected}: prefill and "
+                    "decode of each rank, in the order of ranks, as export_mindir writes them"
+                )
+    if not (model / CONFIG).is_file():
+        raise StartError(f"{model} has no {CONFIG}, expected what export_mindir writes there")
+    if size > 1:
+        check_cut(model, size)
+    else:
+        check_whole(model)
+    return model
+
+
+def _directory_of(path: str) -> Path:
+    """Of the file, or the directory, `path`."""
+    found = Path(path).resolve()
+    if not found.exists():
+        raise StartError(f"{path} does not exist, expected a MindIR file that export_mindir wrote")
+    return found if found.is_dir() else found.parent
 
 
 def check_cut(directory: Path, size: int) -> None:
