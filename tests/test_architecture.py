@@ -25,7 +25,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"client", "execution", "dispatch", "frontends"}),
     frozenset({"server"}),
     frozenset({"cli"}),
-    frozenset({"__main__", "master", "worker"}),
+    frozenset({"__main__", "agent", "master", "worker"}),
 )
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"

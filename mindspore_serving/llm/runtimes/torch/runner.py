@@ -138,7 +138,7 @@ class TorchRunner(LimitedRunner):
         self._ops: TorchOps | None = model.ops((self._cache, self._states))
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
