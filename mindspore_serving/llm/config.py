@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import InvalidInputs, Overloaded
 
@@ -42,6 +43,10 @@ class EngineConfig:
             are found after a restart; None keeps none.  Workers may share it.  Runtimes "openvino"
             and "torch", without ranks; not of models with a state, nor of LoRA adapters.
         prefix_cache_disk: bytes that the files there may take, those of other models too.
+        pinned_prompts: beginnings of prompts that are computed at the start and stay in the cache:
+            a YAML file, or what is in it: a list of texts, of lists of messages, or of mappings
+            with one of `prompt` and `messages`, and `tools`, `template_options`, `adapter` or
+            `cache_salt`.  Not of models with a state.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
             verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
             since a text would change with what was guessed; also 0 with `graph_mode`, which would
@@ -95,6 +100,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     prefix_cache_dir: str | None = None
     prefix_cache_disk: int = 4 << 30
+    pinned_prompts: str | Sequence[Any] = ()
     num_speculative_tokens: int | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
@@ -178,6 +184,8 @@ def _check_counts(config: EngineConfig) -> None:
 
 
 def _check_prefix_cache(config: EngineConfig) -> None:
+    if config.pinned_prompts and not config.enable_prefix_caching:
+        raise InvalidInputs("pinned_prompts are given, which need enable_prefix_caching")
     if not config.prefix_cache_dir:
         return
     given = f"prefix_cache_dir is {str(config.prefix_cache_dir)!r}"

@@ -26,6 +26,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
@@ -255,7 +256,8 @@ def _open_engine(
         engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir:
             runner = cast(StoringRunner, engine.runner)
-            engine.keep_blocks(open_blocks(directory, runtime, config, runner))
+            threads = open_blocks(directory, runtime, config, runner)
+            engine.keep_blocks(DiskCache(runner, engine.pool, threads))
     except BaseException:
         engine.close()
         raise

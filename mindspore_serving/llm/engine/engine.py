@@ -6,7 +6,7 @@ no socket: its owner calls `step` as long as there is work, always from one thre
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.core.generation import FinishReason, Generated, SamplingParams
@@ -27,8 +27,7 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import Runner, RunnerLost, StoringRunner
-from mindspore_serving.llm.storage.block_threads import BlockThreads
+from mindspore_serving.llm.step import Runner, RunnerLost
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -76,6 +75,7 @@ class Engine:
         )
         sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
         self._scheduler = Scheduler(config, *sizes)
+        self.pool = self._scheduler.pool
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
@@ -206,14 +206,12 @@ class Engine:
         counts = (self._num_steps, self._num_prompt_tokens, self._num_generated)
         return stats_of(self._scheduler, self._speculation, counts, self._disk)
 
-    def keep_blocks(self, threads: BlockThreads) -> None:
-        """From now on keep the blocks of prompts in files as well; the engine closes `threads`."""
-        runner = cast(StoringRunner, self.runner)
-        self._disk = self._scheduler.disk = DiskCache(runner, self._scheduler.pool, threads)
+    def keep_blocks(self, disk: DiskCache) -> None:
+        """From now on keep the blocks of prompts on disk as well; the engine closes it."""
+        self._disk = self._scheduler.disk = disk
 
     def rest(self) -> float | None:
-        """While there is no work: do a little of what can wait.  In how many seconds there is more
-        of it; None if there is none."""
+        """As `EngineLoop` wants it."""
         return None if self._disk is None else self._disk.save_next()
 
     def close(self) -> None:
