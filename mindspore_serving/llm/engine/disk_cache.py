@@ -16,7 +16,7 @@ from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 
-READ_AHEAD = 32 << 20  # bytes that are read and not in the cache yet; as much is copied in a step
+READ_AHEAD = 16 << 20  # bytes that are read and not in the cache yet; as much is copied in a step
 PATIENCE = 1.0  # seconds for a block, after which prompts no longer wait for the disk
 CLOSING_SECONDS = 3.0
 POLL_SECONDS = 0.05
