@@ -102,6 +102,8 @@ def test_a_prompt_is_known_to_a_server_that_was_started_again(place, tmp_path):
             status, text = calls.http_call("POST", "/v1/completions", body)
             assert status == 200
             found.append(json.loads(text))
+            whole = found[0]["usage"]["prompt_tokens"] // 32
+            eventually(lambda whole=whole: len(list(tmp_path.glob("*.block"))) >= whole)
             if len(found) == 2:
                 eventually(lambda calls=calls: num_disk_hits(calls) > 0)
     first, second = (answer["usage"] for answer in found)

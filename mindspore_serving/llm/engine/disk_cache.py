@@ -17,7 +17,7 @@ from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 
 READ_AHEAD = 16 << 20  # bytes that are read and not in the cache yet; as much is copied in a step
-PATIENCE = 1.0  # seconds for a block, after which prompts no longer wait for the disk
+PATIENCE = 10.0  # seconds for a block, after which prompts no longer wait for the disk
 CLOSING_SECONDS = 3.0
 POLL_SECONDS = 0.05
 
@@ -68,10 +68,11 @@ class DiskCache:
     def look_up(self, hashes: list[bytes]) -> None:
         """Begin to read the blocks of a prompt that are not in the cache but on disk."""
         missing = hashes[len(self._pool.find(hashes)) :]
+        missing = missing[: max(0, self._pool.num_free - self._spare)]
         new = list(takewhile(lambda digest: digest not in self.reading, missing))
         if not new or self._is_stuck or not self._files.has(new[0]):
             return
-        reading = _Reading(new[: max(0, self._pool.num_free - self._spare)])
+        reading = _Reading(new)
         self.reading.update(dict.fromkeys(reading.digests, reading))
         self._queue.append(reading)
         if not self._in_flight:
@@ -112,7 +113,7 @@ class DiskCache:
         return 0.0
 
     def close(self) -> None:
-        """Write what is not on disk, the blocks that were used last first."""
+        """Write what is not on disk, the blocks that were used last first, and end the threads."""
         deadline = time.monotonic() + CLOSING_SECONDS
         own = self._saved | self._unsaved.keys()
         digests = [digest for digest in self._pool.hashes() if digest in own]
@@ -124,9 +125,7 @@ class DiskCache:
                 break
             self._save(digest)
         self._threads.close(max(0.0, deadline - time.monotonic()))
-        now = time.time_ns()
-        for place, digest in enumerate(digests):
-            self._files.touch(digest, now - place * 1000)
+        self._touch(digests, deadline)
 
     @property
     def _spare(self) -> int:
@@ -139,6 +138,14 @@ class DiskCache:
         (block,) = self._pool.find([digest])
         if not self._files.has(digest):
             self._threads.write(digest, self._runner.read_block(block))
+
+    def _touch(self, digests: list[bytes], deadline: float) -> None:
+        """Note on disk that these were used, the first of them last: memory alone knew it."""
+        now = time.time_ns()
+        for place, digest in enumerate(digests):
+            if time.monotonic() > deadline:
+                return
+            self._files.touch(digest, now - place * 1000)
 
     def _leave(self, block: int, digest: bytes) -> None:
         self._saved.discard(digest)

@@ -17,7 +17,7 @@ from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 from mindspore_serving.llm.storage.opening import open_blocks
 from tests.llm.toy_answers import continuation
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 BLOCK = 4
 PROMPT = list(range(42))  # ten full blocks, and two tokens
@@ -44,6 +44,13 @@ def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThrea
     files = BlockFiles(open_directory(directory), model, engine.runner.block_bytes, most)
     engine.keep_blocks(DiskCache(engine.runner, engine.pool, threads(files)))
     return engine
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
 
 
 def ask(engine, prompts, **options):

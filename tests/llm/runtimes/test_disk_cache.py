@@ -7,7 +7,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.engine import disk_cache
 from tests.llm import checkpoints
+from tests.waiting import PATIENCE
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 OPTIONS = {"dtype": "f32", "num_threads": 1, "kv_cache_memory": 4 << 20, "max_model_len": 256}
@@ -17,6 +19,13 @@ BLOCK = 32
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return checkpoints.build("llama", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However busy the machine is."""
+    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
 
 
 def ask(directory, runtime, cache, **options):
