@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 STAGES = """
 from mindspore_serving.llm import SamplingParams
 params = SamplingParams(max_tokens=6, temperature=0)
-llm = register.declare_llm("../chatty", dtype="f32", params=params)
+llm = register.declare_llm("../chatty", dtype="f32", kv_cache_memory=64 << 20, params=params)
 
 def to_prompt(question):
     return f"Q: {question} A:"
@@ -42,17 +42,17 @@ def twice(x):
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)
 """
-LONG = {"max_tokens": 4000, "parameters": '{"ignore_eos": true}'}
+LONG = {"max_tokens": 60_000, "parameters": '{"ignore_eos": true}'}  # half a minute of them
 
 
 # Without guesses every token is a piece of its own, so pieces can be compared.
-OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "num_speculative_tokens": 0}
+OPTIONS = {"dtype": "f32", "kv_cache_memory": 64 << 20, "num_speculative_tokens": 0}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("language")
-    chatty.build(directory, context=4096)
+    chatty.build(directory, context=65536)
     write_servable(directory, "asker", STAGES)
     write_servable(directory, "plain", PLAIN)
     return directory
@@ -136,7 +136,7 @@ def test_a_stage_takes_parameters_as_json(calls, offline):
         ({"prompt": "x", "max_tokens": "many"}, "max_tokens should be a number"),
         ({"prompt": "x", "parameters": '{"foo": 1}'}, "parameter 'foo' does not exist"),
         ({"prompt": "x", "parameters": "[1]"}, "parameters should be a JSON object"),
-        ({"prompt": "x" * 5000}, "the model takes 4096 for both together"),
+        ({"prompt": "x" * 70_000}, "the model takes 65536 for both together"),
         ({"prompt": [1, 2, 100000]}, "token id 100000, expected ids of 0 to 511"),
         ({"prompt": [1.5]}, "the prompt should be a text, or an array of token ids"),
         ({"max_tokens": 3}, "prompt"),
@@ -168,13 +168,15 @@ def test_a_reader_that_leaves_frees_its_blocks(calls):
 
 
 def test_a_reader_of_a_stage_that_leaves_frees_its_blocks_too(calls):
-    parameters = '{"max_tokens": 400, "ignore_eos": true}'
+    before = engine(calls, "asker").get("num_generated_tokens", 0)
+    parameters = '{"max_tokens": 60000, "ignore_eos": true}'
     stream = calls.client("asker", "ask_with").infer_stream(
         {"prompt": "Hello", "parameters": parameters}
     )
     next(stream)
     stream.close()
     eventually(lambda: engine(calls, "asker")["num_running"] == 0)
+    assert engine(calls, "asker")["num_generated_tokens"] - before < LONG["max_tokens"]
 
 
 def test_a_deadline_ends_a_generation(calls):

@@ -37,12 +37,11 @@ def busy(x):
 
 def test_a_worker_that_holds_the_interpreter_gets_no_work_and_is_replaced(serve, pool):
     calls = serve(STUCK, num_parallel_workers=2, heartbeat_timeout=0.8)
-    before = set(workers(os.getpid()))
     stuck = pool.submit(calls.client("toy", "stick").infer, {"x": 1})
     eventually(lambda: logged("stuck"))
     (victim,) = logged("stuck")
     answers = [pool.submit(calls.client("toy", "pid").infer, {"x": n}) for n in range(6)]
-    assert {int(answer.result(PATIENCE)[0]["pid"]) for answer in answers} == before - {victim}
+    assert victim not in {int(answer.result(PATIENCE)[0]["pid"]) for answer in answers}
     assert "died" in stuck.result(PATIENCE)["error"]  # it was tried once more, by itself
     assert len(set(logged("stuck"))) == 2
     eventually(lambda: is_ready(calls))
