@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +92,22 @@ def open_files(pid: int) -> int:
 def memory(pid: int) -> int:
     """Resident bytes, shared pages included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_growth(pids: Sequence[int], run: Callable[[], object], most: int) -> None:
+    """Fail if `run` makes one of `pids` grow by `most` bytes each time: once is chance (what
+    overlaps, which shapes kernels are made for, what malloc keeps), and a leak is not."""
+    for _ in range(5):
+        before = [memory(pid) for pid in pids]
+        run()
+        after = [memory(pid) for pid in pids]
+        if all(now - was < most for was, now in zip(before, after, strict=True)):
+            return
+    grown = {
+        pid: f"{was >> 20} to {now >> 20}"
+        for pid, was, now in zip(pids, before, after, strict=True)
+    }
+    raise AssertionError(f"memory grows again and again, in MB: {grown}")
 
 
 def _stat(pid: int) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 from mindspore_serving.client import messages
 from tests.e2e.harness import (
     Calls,
+    check_growth,
     config,
     eventually,
     memory,
@@ -168,17 +169,20 @@ def soak(calls: Calls, count: int) -> None:
     pids = [os.getpid(), *sorted(workers(os.getpid()))]
     pound(calls, WARM_UP, seed=1)
     eventually(lambda: is_idle(calls))
-    before = [(memory(pid), open_files(pid)) for pid in pids]
-    found = pound(calls, count, seed=2)
-    assert found["200"] > count * 0.4, found
-    assert found["left"] > count * 0.1, found
-    assert found["504"] > 0, found
-    eventually(lambda: is_idle(calls), what="everything idle")
+    before = [open_files(pid) for pid in pids]
+
+    def run() -> None:
+        found = pound(calls, count, seed=2)
+        assert found["200"] > count * 0.4, found
+        assert found["left"] > count * 0.1, found
+        assert found["504"] > 0, found
+        eventually(lambda: is_idle(calls), what="everything idle")
+
+    check_growth(pids, run, MOST_GROWTH)
     assert [os.getpid(), *sorted(workers(os.getpid()))] == pids
     assert not zombies(os.getpid())
-    for pid, (size, files) in zip(pids, before, strict=True):
+    for pid, files in zip(pids, before, strict=True):
         eventually(lambda pid=pid, files=files: open_files(pid) <= files, what="closed files")
-        assert memory(pid) - size < MOST_GROWTH, f"{pid}: {size} to {memory(pid)}"
 
 
 @pytest.mark.slow
