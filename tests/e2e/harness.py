@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -258,6 +259,26 @@ class Script:
         self._reader.join(PATIENCE)
         if self.process.stdout:
             self.process.stdout.close()
+
+
+def row_of(calls: Calls, servable: str) -> dict[str, Any]:
+    """What /servables says of it."""
+    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(row for row in rows if row["name"] == servable)
+
+
+def engine_of(calls: Calls, servable: str) -> Counter[str]:
+    """The numbers of its engine, which are 0 before it has told the first."""
+    return Counter(row_of(calls, servable).get("engine", {}))
+
+
+def is_idle(calls: Calls, servable: str) -> bool:
+    """Whether nothing of any request is left in the server and its engine."""
+    row = row_of(calls, servable)
+    numbers, requests = Counter(row.get("engine", {})), row["requests"]
+    is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
+    in_engine = numbers["num_running"] + numbers["num_waiting"]
+    return is_free and in_engine + requests["running"] + requests["waiting"] == 0
 
 
 def in_flight(calls: Calls) -> float:
