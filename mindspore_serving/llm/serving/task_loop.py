@@ -39,6 +39,7 @@ class TaskLoop:
         self.batch_sizes = Histogram(SIZES)  # sequences in each step
         engine.on_step = self.batch_sizes.observe
         self._loop = asyncio.new_event_loop()
+        self._outputs: list[tuple[str, Any]] = []  # that are still to be sent
         self._begun: Future[None] = Future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._reported = 0.0
@@ -95,6 +96,13 @@ class TaskLoop:
             self._follow(is_change=True)
 
     def _deliver(self, outputs: Outputs) -> None:
+        """What several answers get in one turn of the event loop leaves together."""
+        if not self._outputs:
+            self._loop.call_soon(self._send)
+        self._outputs += outputs
+
+    def _send(self) -> None:
+        outputs, self._outputs = self._outputs, []
         self._on_outputs(outputs)
         self._follow(is_change=not self._engine.num_open)
 
