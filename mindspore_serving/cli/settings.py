@@ -44,6 +44,9 @@ class ServeSettings:
     no_http: bool = option(False, "no RESTful server")
     no_grpc: bool = option(False, "no gRPC server")
     front_ends: int = option(1, "processes that serve the ports; see docs/deploy.md")
+    grpc_library: str = option(
+        "grpcio", "pygrpc-native is faster; see docs/deploy.md", choices=("grpcio", "pygrpc-native")
+    )
     wait: bool = option(False, "listen when everything is loaded, not before")
     device_type: str | None = option(
         None,
