@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import config, engine_of, eventually, serving, workers, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    engine_of,
+    eventually,
+    serving,
+    workers,
+    write_servable,
+)
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
