@@ -109,7 +109,7 @@ def test_a_value_of_the_wrong_kind_is_named(name, value, says):
     assert says in str(raised.value)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(
     st.sampled_from(sorted(ARCHITECTURES)),
     st.sampled_from(NAMES),
