@@ -33,7 +33,7 @@ class EngineConfig:
         pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
             is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
             many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
-            Runtimes "openvino" and "torch".
+            Runtimes "openvino", "torch", and "mindir" of files that are cut for as many ranks.
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         deterministic: an answer is the same to the bit whatever else is in its steps, but slower;

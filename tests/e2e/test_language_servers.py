@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
+from tests.e2e.harness import (
+    Calls,
+    config,
+    engine_of,
+    eventually,
+    serving,
+    workers,
+    write_servable,
+)
 from tests.llm import chatty
 from tests.waiting import PATIENCE
 
@@ -55,17 +63,12 @@ def test_too_many_waiting_requests_are_refused(place):
         running = client.infer_stream({"prompt": "Hello", **LONG})
         next(running)
         waiting = client.infer_async({"prompt": "Hello", **LONG})
-        eventually(lambda: num_waiting(calls) == 1)
+        eventually(lambda: engine_of(calls, "chatty")["num_waiting"] == 1)
         futures = [client.infer_async({"prompt": "Hello", **LONG}) for _ in range(4)]
         errors = [str(future.result(PATIENCE)) for future in futures]
         assert all("wait already, at most 1 may; try again" in one for one in errors), errors
         waiting.result_future.cancel()
         running.close()
-
-
-def num_waiting(calls: Calls) -> int:
-    (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return row["engine"].get("num_waiting", 0)
 
 
 def test_a_key_is_needed_everywhere_but_for_health(place):

@@ -60,7 +60,8 @@ RUNTIMES: dict[str, Runtime] = {
         stores_blocks=True,
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
-    "mindir": Runtime("mindir.runner:open_runner"),
+    "mindir": Runtime("mindir.runner:open_runner", opens_rank="mindir.runner:open_rank"),
+    "agents": Runtime("agents:open_runner"),
     "toy": Runtime("toy:open_runner", stores_blocks=True),
 }
 # Options that not every runtime takes, and whether one does.

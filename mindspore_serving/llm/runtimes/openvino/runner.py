@@ -57,7 +57,7 @@ class OpenVINORunner:
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.is_rounded = weights.precision != "f32"
         self.base = base

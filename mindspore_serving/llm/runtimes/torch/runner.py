@@ -42,9 +42,10 @@ from mindspore_serving.llm.runtimes.torch.graphs import (
 from mindspore_serving.llm.runtimes.torch.invariant import InvariantOps
 from mindspore_serving.llm.runtimes.torch.invariant_attention import InvariantPath
 from mindspore_serving.llm.runtimes.torch.lora import Adapters, Chosen, chosen_adapters
-from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Caches, Pass, TorchOps
 from mindspore_serving.llm.runtimes.torch.ranks import RankOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache, pieces_of
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
 ALIGNED = 2  # int64 numbers in 16 bytes: a kernel is compiled anew for pointers less aligned
@@ -141,7 +142,7 @@ class TorchRunner(LimitedRunner):
         self._ops: TorchOps | None = model.ops((self._cache, self._states))
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.hidden_size = spec.hidden_size
+        self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
