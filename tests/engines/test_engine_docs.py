@@ -3,13 +3,18 @@
 import json
 import shutil
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mindspore_serving import cli
 from mindspore_serving.cluster.interpreter import CACHE
 from tests.cli.commands import SERVING, Command
+from tests.e2e.harness import write_servable
+from tests.e2e.interpreters import SOURCE, light_environment
 from tests.engines.served import KINDS, environment, model
 from tests.engines.shown import commands, in_place
 from tests.llm.real_model import real_model
@@ -20,7 +25,6 @@ from tests.waiting import PATIENCE
 MANY = 10  # times PATIENCE: vLLM imports for a minute where the machine is busy
 ENGINES = {kind.engine: kind for kind in KINDS}
 SMALL = {  # what a machine that others use has room for
-    "ours": ["--llm-option", "kv_cache_memory=64e6", "--llm-option", "dtype=f32"],
     "vllm": ["--llm-option", "kv_cache_memory=64e6", "--engine-option", "enforce_eager=true"],
     "llama.cpp": ["--max-model-len", "512", "--llm-option", "max_num_seqs=8"],
 }
@@ -50,13 +54,13 @@ def test_the_options_are_those_of_serve(
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [one for one in SERVE if "--python" in one], ids=name_of)
+@pytest.mark.parametrize("words", [one for one in SERVE if "--engine" in one], ids=name_of)
 def test_a_model_is_served_as_shown(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = words[words.index("--python") + 1]
-    python = environment(ENGINES[Path(shown).parts[2].replace("llamacpp", "llama.cpp")])
-    engine = words[words.index("--engine") + 1] if "--engine" in words else "ours"
+    engine = words[words.index("--engine") + 1]
+    python = environment(ENGINES[engine])
     if words[0] == "./model":
         shutil.move(model(ENGINES["vllm"], tmp_path), tmp_path / "model")
     else:
@@ -64,6 +68,19 @@ def test_a_model_is_served_as_shown(
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes a minute
     assert complete([*in_place(words, {shown: python}), *SMALL[engine]], tmp_path)
+
+
+@pytest.mark.e2e
+def test_another_interpreter_has_a_servable_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (words,) = [one for one in SERVE if "--python" in one and "--engine" not in one]
+    write_servable(tmp_path, "model", SOURCE)
+    python = str(light_environment(tmp_path / "environment"))
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    with serving(in_place(words, {"/opt/numpy1/bin/python": python}), tmp_path) as port:
+        (answer,) = ask(port, "model/model:look", {"instances": [{"x": [1, 2, 3]}]})["instances"]
+        assert answer["prefix"] == str(tmp_path / "environment")
 
 
 @pytest.mark.e2e
@@ -76,13 +93,24 @@ def test_an_upstream_is_served_as_shown(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def complete(words: list[str], directory: Path) -> str:
-    """What `serve` with `words` answers."""
+    """What the language model that `serve` with `words` serves says."""
+    with serving(words, directory) as port:
+        answer = ask(port, "v1/completions", {"prompt": "The sea is", "max_tokens": 4})
+        return str(answer["choices"][0]["text"])
+
+
+@contextmanager
+def serving(words: list[str], directory: Path) -> Iterator[int]:
+    """The port of `serve` with `words`."""
     port = free_port()
     words = [*SERVING, "serve", *words, "--strict", "--no-grpc", "--http-port", str(port)]
     with Command(words, directory) as server:
         server.says("Ready after", MANY * PATIENCE)
-        body = json.dumps({"prompt": "The sea is", "max_tokens": 4}).encode()
-        asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body)
-        asked.add_header("Content-Type", "application/json")
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as reply:
-            return str(json.load(reply)["choices"][0]["text"])
+        yield port
+
+
+def ask(port: int, path: str, body: object) -> Any:
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", json.dumps(body).encode())
+    asked.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(asked, timeout=PATIENCE) as reply:
+        return json.load(reply)
