@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from mindspore_serving import cli
+from mindspore_serving.cli import config_file
 from mindspore_serving.cluster.interpreter import CACHE
 from tests.cli.commands import SERVING, Command
 from tests.e2e.harness import write_servable
 from tests.e2e.interpreters import SOURCE, light_environment
 from tests.engines.served import KINDS, environment, model
-from tests.engines.shown import commands, in_place
+from tests.engines.shown import PAGE, commands, in_place
 from tests.llm.real_model import real_model
 from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece
 from tests.ports import free_port
+from tests.test_readme import blocks
 from tests.waiting import PATIENCE
 
 MANY = 10  # times PATIENCE: vLLM imports for a minute where the machine is busy
@@ -50,6 +52,14 @@ def test_the_options_are_those_of_serve(
     Path("model").mkdir()
     Path("model.gguf").touch()
     assert cli.main(["config", *words]) == 0
+
+
+def test_the_file_has_interpreters_and_environments_beside_it(tmp_path: Path) -> None:
+    (text,) = [block.text for block in blocks(PAGE) if block.language == "yaml"]
+    (tmp_path / "server.yaml").write_text(text)
+    old, new = config_file.read(str(tmp_path / "server.yaml"))["servables"]
+    assert Path(old["python"]) == tmp_path / "environments" / "numpy1" / "bin" / "python"
+    assert Path(new["environment"]) == tmp_path / "environments" / "new"
 
 
 @pytest.mark.e2e
