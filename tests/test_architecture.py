@@ -32,7 +32,7 @@ LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"config", "step", "progress"}),
     frozenset({"checkpoint"}),
-    frozenset({"tokenization", "sampling"}),
+    frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),
     frozenset({"runtimes"}),
