@@ -41,7 +41,10 @@ class EngineConfig:
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
             verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
             since a text would change with what was guessed; also 0 with `graph_mode`, which would
-            compile graphs for them.
+            compile graphs for them.  With a `draft` 16 everywhere.
+        draft: directory or GGUF file of a smaller model with the same tokenizer, which guesses as
+            well.  It computes on the same runtime, without adapters.  `kv_cache_memory` is that of
+            both together.  Not for models with layers that keep a state, and not with ranks.
         adaptive_speculation: guess only as many as raise tokens per second, by what was measured;
             without it as many as there are.
         max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
@@ -90,6 +93,7 @@ class EngineConfig:
     deterministic: bool = False
     enable_prefix_caching: bool = True
     num_speculative_tokens: int | None = None
+    draft: str | Path | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
     min_ngram: int = 3
@@ -147,16 +151,38 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
                 f"{self.pipeline_parallel}, expected 1 for one of them: they cannot be combined"
             )
+        _check_draft(self)
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
+    @property
+    def asks_for_guesses(self) -> bool:
+        """Whether the operator wants them wherever they are possible."""
+        return bool(self.num_speculative_tokens or self.draft)
+
     def most_guesses(self, *, can_guess: bool) -> int:
         """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
-        if self.num_speculative_tokens is None:
-            return _MOST_GUESSES if can_guess and not self.graph_mode else 0
-        return self.num_speculative_tokens
+        if self.num_speculative_tokens is not None:
+            return self.num_speculative_tokens
+        is_on = self.draft or (can_guess and not self.graph_mode)
+        return _MOST_GUESSES if is_on else 0
+
+
+def _check_draft(config: EngineConfig) -> None:
+    if config.draft is None:
+        return
+    if not isinstance(config.draft, str | Path) or not str(config.draft):
+        raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
+    reasons = {
+        "num_speculative_tokens=0, which makes no guesses": config.num_speculative_tokens == 0,
+        "graph_mode, which compiles one model": config.graph_mode,
+        "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
+    }
+    for reason, is_given in reasons.items():
+        if is_given:
+            raise InvalidInputs(f"draft is {str(config.draft)!r} beside {reason}: leave one out")
 
 
 def _check_counts(config: EngineConfig) -> None:
