@@ -41,6 +41,7 @@ PER_SERVABLE = (
     "quantization",
     "max_model_len",
     "deterministic",
+    "draft",
     "adapter",
     "max_loras",
     "llm_option",
@@ -49,7 +50,9 @@ PER_SERVABLE = (
     "python",
     "environment",
 )
-FILES = ("tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file", "python", "environment")
+FILES = (
+    "tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file", "python", "environment", "draft"
+)  # fmt: skip
 
 
 def is_path(name: str, value: Any) -> bool:

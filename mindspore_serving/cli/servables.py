@@ -62,6 +62,8 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
     names = ("runtime", "quantization", "max_model_len", "engine", "deterministic")
     given = {name: getattr(settings, name) for name in names}
     options: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if settings.draft:
+        options["draft"] = _absolute(settings.draft)
     if settings.adapter:
         found = to_values("--adapter", settings.adapter)
         options["adapters"] = {name: str(path) for name, path in found.items()}

@@ -63,7 +63,7 @@ def declare_llm(
             is one of engine_options.  See docs/engines.md.
         engine_options: those of that engine, by its names.
         options: those of `EngineConfig`, such as `max_model_len`, `quantization`,
-            `kv_cache_memory` (bytes), `num_threads`, `adapters`.
+            `kv_cache_memory` (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
 
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
@@ -75,7 +75,10 @@ def declare_llm(
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
-    where = os.path.normpath(os.path.join(os.path.dirname(caller), path))
+    directory = os.path.dirname(caller)
+    where = os.path.normpath(os.path.join(directory, path))
+    if "draft" in options:
+        options["draft"] = os.path.join(directory, check_str("draft", options["draft"]))
     declaration.language = LanguageSpec(
         where,
         runtime,

@@ -257,3 +257,13 @@ def test_the_published_schema_is_this_one(capsys):
 def test_deterministic_goes_to_the_engine_of_language_models():
     settings = ServeSettings(paths=["model"], runtime="torch", deterministic=True)
     assert llm_options(settings) == {"runtime": "torch", "deterministic": True}
+
+
+def test_a_draft_model_is_found_from_where_it_is_named(read, tmp_path, monkeypatch):
+    (settings,) = ServeSettings(
+        paths=[], **read("servables: [{path: model, draft: ../small}]")
+    ).parts()
+    assert llm_options(settings)["draft"] == str(tmp_path.parent / "small")
+    monkeypatch.chdir(tmp_path)
+    settings = ServeSettings(paths=["model"], draft="small.gguf")
+    assert llm_options(settings) == {"draft": str(tmp_path / "small.gguf")}
