@@ -25,7 +25,6 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.draft import open_runners
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -40,6 +39,7 @@ from mindspore_serving.llm.pictures.forms import find_form
 from mindspore_serving.llm.pictures.reader import PictureReader, open_reader
 from mindspore_serving.llm.pictures.tower import Tower
 from mindspore_serving.llm.runtimes import RUNTIMES
+from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
 

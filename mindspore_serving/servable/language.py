@@ -77,12 +77,10 @@ def declare_llm(
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
     directory = os.path.dirname(caller)
     where = os.path.normpath(os.path.join(directory, path))
-    if "draft" in options:
-        options["draft"] = os.path.join(directory, check_str("draft", options["draft"]))
     declaration.language = LanguageSpec(
         where,
         runtime,
-        options,
+        _located(options, directory),
         params or SamplingParams(),
         engine,
         _check_engine_options(engine_options),
@@ -99,6 +97,13 @@ def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declara
     where = os.path.join(directory, name)
     spec = LanguageSpec(where, runtime, given, engine=engine, engine_options=engine_options)
     return Declaration(name, language=spec)
+
+
+def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
+    """`options`, whose draft is relative to `directory`."""
+    if options.get("draft") is None:
+        return options
+    return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}
 
 
 def _check_path(path: object, engine: str) -> None:
