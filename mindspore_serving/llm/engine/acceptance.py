@@ -107,19 +107,19 @@ class Plan:
 
 def worthwhile(
     chances: Sequence[Sequence[float]],
+    num_rows: int,
     cost: Callable[[int], float],
     modelled: Collection[int] = (),
     pass_cost: float = 0.0,
 ) -> Plan:
     """The guesses that give the most tokens per unit of time; none if they give little more.
 
-    `chances` of a sequence do not rise.  The step has a row for each sequence without guesses,
+    `chances` of a sequence do not rise.  The step has `num_rows` rows without guesses, each of
     which gives a token; one of n rows takes `cost(n)`.  The guesses of the sequences at the places
     `modelled` are still to be made, the first ones of all in a pass that takes `pass_cost`, and so
     on.
     """
-    num_rows = len(chances)
-    counts, deepest = [0] * num_rows, 0
+    counts, deepest = [0] * len(chances), 0
     if not num_rows:
         return Plan(counts, 0.0)
     ranked = sorted(
@@ -128,7 +128,7 @@ def worthwhile(
     )
     tokens = float(num_rows)
     best, best_rate = 0, _LEAST_GAIN * tokens / cost(num_rows)
-    depths = [0] * num_rows
+    depths = [0] * len(chances)
     for count, (chance, place) in enumerate(ranked, 1):
         tokens -= chance
         depths[place] += 1

@@ -18,7 +18,7 @@ from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import StepCost
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
-from mindspore_serving.llm.engine.suffix_index import Draft
+from mindspore_serving.llm.engine.suffix_index import NOTHING, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
 from mindspore_serving.llm.step import Runner, Step
 
@@ -34,7 +34,7 @@ class Guesser:
         self._drafter = drafter
         self._acceptance = Acceptance()
         self.rate = rate  # of the draft model
-        self.draft = Draft([])
+        self.draft = NOTHING
         self.modelled: list[int] = []  # what the draft model has guessed
         self.num_guesses = self.num_right = 0  # of those that were computed
 
@@ -44,9 +44,11 @@ class Guesser:
 
     def extend(self, new: tuple[int, ...]) -> None:
         """These tokens were chosen."""
-        self._acceptance.observe(self.draft, new)
-        self.rate.observe(self.modelled, new)
-        self.draft, self.modelled = Draft([]), []
+        if self.draft.tokens:
+            self._acceptance.observe(self.draft, new)
+        if self.modelled:
+            self.rate.observe(self.modelled, new)
+        self.draft, self.modelled = NOTHING, []
         self._drafter.extend(new)
 
     def look(self, most: int, grammar: GrammarState | None) -> list[float]:
@@ -54,7 +56,7 @@ class Guesser:
         self.draft = self._drafter.propose(most)
         if grammar is not None:
             self.draft = _within(self.draft, grammar, most)
-        return self._acceptance.chances(self.draft)
+        return self._acceptance.chances(self.draft) if self.draft.tokens else []
 
 
 def _within(draft: Draft, grammar: GrammarState, most: int) -> Draft:
@@ -146,12 +148,17 @@ class Speculation:
         """Give those of `running` that decode the tokens that the next step verifies."""
         if not self.most:
             return
-        found = list[_Candidate]()
+        found, num_rows = list[_Candidate](), 0
         for sequence in running:
+            if not sequence.is_decoding:
+                continue
+            num_rows += 1
             answer = answers[sequence]
-            if sequence.is_decoding and answer.guesser is not None:
-                found.append(self._look(sequence, answer.guesser, answer.grammar))
-        self._decide(found)
+            one = answer.guesser and self._look(sequence, answer.guesser, answer.grammar)
+            if one:
+                found.append(one)
+        if found:
+            self._decide(found, num_rows)
         proposed: Mapping[Sequence, list[int]] = {}
         if self._model is not None:
             wanted = {one.sequence: one.num_modelled for one in found if one.num_modelled}
@@ -162,7 +169,10 @@ class Speculation:
     def observe(self, step: Step, seconds: float) -> None:
         """A step took `seconds`, from the first guess to the last token."""
         seconds -= self._model.seconds if self._model else 0.0
-        is_alike = all(row.num_logits == len(row.tokens) for row in step.rows) and not step.copies
+        is_alike = not step.copies
+        for row in step.rows:
+            if row.num_logits != len(row.tokens):
+                is_alike = False
         if is_alike:
             self._cost.observe(step.num_tokens, seconds)
         else:
@@ -178,37 +188,39 @@ class Speculation:
 
     def _look(
         self, sequence: Sequence, guesser: Guesser, grammar: GrammarState | None
-    ) -> _Candidate:
+    ) -> _Candidate | None:
+        """None if there is nothing to guess."""
+        sequence.draft = []
         most = min(self.most, max(0, sequence.room))
         chances, modelled = guesser.look(most, grammar), list[float]()
         if self._model is not None and not guesser.draft.is_forced:
             modelled = guesser.rate.chances(min(most, self._model.room(sequence)))
+        if not (chances or modelled):
+            return None
         is_likelier = sum(modelled) > sum(chances)
         return _Candidate(sequence, guesser, grammar, chances, modelled if is_likelier else [])
 
-    def _decide(self, found: list[_Candidate]) -> None:
-        """How many guesses each sequence makes."""
-        if not any(one.chances or one.modelled for one in found):
-            return
+    def _decide(self, found: list[_Candidate], num_rows: int) -> None:
+        """How many guesses each sequence makes, in a step of `num_rows` rows without them."""
         if not self._config.adaptive_speculation:
             for one in found:
                 one.num_drafted, one.num_modelled = len(one.chances), len(one.modelled)
             return
-        if self._cost.wants_plain(len(found)):
+        if self._cost.wants_plain(num_rows):
             return
-        plan = worthwhile([one.chances for one in found], self._cost.of)
+        plan = worthwhile([one.chances for one in found], num_rows, self._cost.of)
         for one, count in zip(found, plan.counts, strict=True):
             one.num_drafted = count
         if any(one.modelled for one in found):
-            self._use_model(found, plan.rate)
+            self._use_model(found, num_rows, plan.rate)
 
-    def _use_model(self, found: list[_Candidate], rate: float) -> None:
+    def _use_model(self, found: list[_Candidate], num_rows: int, rate: float) -> None:
         """Let the draft model guess if that gives more than `rate`, or is to be tried."""
         assert self._model is not None
         places = [place for place, one in enumerate(found) if one.modelled]
         each = [one.modelled or one.chances for one in found]
         pass_cost = self._model.cost * self._cost.of(len(places))
-        plan = worthwhile(each, self._cost.of, frozenset(places), pass_cost)
+        plan = worthwhile(each, num_rows, self._cost.of, frozenset(places), pass_cost)
         if plan.rate > rate and any(plan.counts[place] for place in places):
             for one, count in zip(found, plan.counts, strict=True):
                 if one.modelled:
