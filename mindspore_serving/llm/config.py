@@ -39,9 +39,8 @@ class EngineConfig:
             runtime "torch" on a CPU in f32, without adapters, mixtures of experts and ranks.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
-            verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
-            since a text would change with what was guessed; also 0 with `graph_mode`, which would
-            compile graphs for them.  With a `draft` 16 everywhere.
+            verified in one step; 0 none; None: 16, but 0 where layers keep a state, which a wrong
+            guess would spoil, and with `graph_mode`, which would compile graphs for them.
         draft: directory or GGUF file of a smaller model with the same tokenizer, which guesses as
             well.  It computes on the same runtime, without adapters.  `kv_cache_memory` is that of
             both together.  Not for models with layers that keep a state, and not with ranks.
@@ -162,12 +161,11 @@ class EngineConfig:
         """Whether the operator wants them wherever they are possible."""
         return bool(self.num_speculative_tokens or self.draft)
 
-    def most_guesses(self, *, can_guess: bool) -> int:
-        """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
+    def most_guesses(self, *, has_states: bool) -> int:
+        """Of a sequence in a step; `has_states` is whether layers keep a state."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        is_on = self.draft or (can_guess and not self.graph_mode)
-        return _MOST_GUESSES if is_on else 0
+        return 0 if has_states or self.graph_mode else _MOST_GUESSES
 
 
 def _check_draft(config: EngineConfig) -> None:

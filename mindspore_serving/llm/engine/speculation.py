@@ -98,11 +98,6 @@ class _Candidate:
         self.sequence.draft = modelled or self.guesser.draft.tokens[: self.num_drafted]
 
 
-def _can_guess(runner: Runner) -> bool:
-    """Whether guesses change nothing: neither last digits, nor a state that remembers them."""
-    return not (runner.is_rounded or runner.num_slots)
-
-
 class Speculation:
     """Decides how many tokens of each answer a step guesses, and counts what was right.
 
@@ -112,7 +107,7 @@ class Speculation:
     def __init__(
         self, config: EngineConfig, runner: Runner, draft: Runner | None, clock: Clock
     ) -> None:
-        self.most = config.most_guesses(can_guess=_can_guess(runner))
+        self.most = config.most_guesses(has_states=runner.num_slots > 0)
         self.num_guesses = self.num_right = 0
         self._config = config
         self._model: DraftModel | None = None
