@@ -1,6 +1,6 @@
 """What guessing tokens gives: at most 16 against none, by how far an answer repeats earlier text.
 
-`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft PATH] [MODEL]`
+`python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D] [MODEL]`
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
