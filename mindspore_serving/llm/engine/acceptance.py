@@ -8,6 +8,7 @@ of a draft model are all of one kind (`Rate`).
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from mindspore_serving.llm.engine.suffix_index import Draft
 
@@ -17,6 +18,7 @@ _WEIGHT = 2.0  # of a prior, in guesses
 _KEPT = 0.9  # of what was counted, with each guess of a sequence that is counted
 _KEPT_OF_ALL = 0.97  # the same of all sequences together
 _LEAST_GAIN = 1.05  # in tokens per second, for which guesses are made
+_LEAST_CHANCE = 0.03  # of a guess that is considered
 _MODEL_PRIOR = 0.7  # that a guess of a draft model is right
 _FADED = 0.99  # of what was counted, with each step that counts nothing
 
@@ -123,8 +125,13 @@ def worthwhile(
     if not num_rows:
         return Plan(counts, 0.0)
     ranked = sorted(
-        ((-chance, place) for place, own in enumerate(chances) for chance in own),
-        key=lambda pair: pair[0],
+        (
+            (-chance, place)
+            for place, own in enumerate(chances)
+            for chance in own
+            if chance > _LEAST_CHANCE
+        ),
+        key=itemgetter(0),
     )
     tokens = float(num_rows)
     best, best_rate = 0, _LEAST_GAIN * tokens / cost(num_rows)
