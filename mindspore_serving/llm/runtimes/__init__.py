@@ -59,12 +59,13 @@ RUNTIMES: dict[str, Runtime] = {
     "mindir": Runtime("mindir.runner:open_runner"),
     "toy": Runtime("toy:open_runner"),
 }
-# Options that not every runtime takes, and whether one does.
+# Options that not every runtime or model takes, and whether a runtime does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
     "deterministic": lambda row: row.is_deterministic,
+    "draft": lambda row: True,
     "tensor_parallel": lambda row: bool(row.opens_rank),
     "pipeline_parallel": lambda row: bool(row.opens_rank),
 }
