@@ -40,6 +40,9 @@ PER_SERVABLE = (
     "engine_option",
     "quantization",
     "max_model_len",
+    "prefix_cache_dir",
+    "prefix_cache_disk",
+    "pinned_prompts",
     "deterministic",
     "draft",
     "adapter",
@@ -51,8 +54,17 @@ PER_SERVABLE = (
     "environment",
 )
 FILES = (
-    "tls_cert", "tls_key", "tls_ca", "api_key_file", "token_file", "python", "environment", "draft"
-)  # fmt: skip
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+    "api_key_file",
+    "token_file",
+    "python",
+    "environment",
+    "prefix_cache_dir",
+    "pinned_prompts",
+    "draft",
+)
 
 
 def is_path(name: str, value: Any) -> bool:

@@ -105,6 +105,7 @@ def _divided(
         adapters={},
         max_loras=0,
         max_images=0,
+        prefix_cache_dir=None,
         deterministic=False,  # a guess need not be the same to the bit
         max_model_len=min(longest, small.max_position_embeddings),
         quantization=None if is_quantised else config.quantization,

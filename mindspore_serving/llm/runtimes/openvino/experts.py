@@ -60,14 +60,15 @@ class Dense:
 
 
 def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> Node:
-    """As `mixture`, in forms that the plugin does not recognise: every expert is computed."""
-    gate, up, down = weights
+    """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
+    gates, `weights` are two."""
+    *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
     each = _tiled(x, count, hidden)
     if form.scales_input:
         each = opset.multiply(each, shares)
-    products = [opset.matmul(each, weight, False, True) for weight in (gate, up)]
+    products = [opset.matmul(each, weight, False, True) for weight in inner]
     if form.biases:
         products = [
             opset.add(product, opset.unsqueeze(bias, i64(1)))
@@ -82,6 +83,9 @@ def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> No
 
 
 def _gated(products: list[Node], clamp: Clamp | None) -> Node:
+    if len(products) == 1:
+        positive = opset.relu(products[0])
+        return opset.multiply(positive, positive)
     gate, up = products
     if clamp is None:
         return opset.multiply(swish(gate), up)
