@@ -203,12 +203,11 @@ class DraftModel:
         """Give `text` blocks for so many tokens, those of sequences that are not `kept` if none are
         free.  False if there are too few."""
         missing = -(-num_tokens // self._runner.block_size) - len(text.blocks)
-        others = [one for one in self._texts if one not in kept]
-        while self._pool.num_free < missing and others:
-            self._free(others[:1])
-            del others[0]
-        if self._pool.num_free < missing:
-            return False
+        while self._pool.num_free < missing:
+            other = next((one for one in self._texts if one not in kept), None)
+            if other is None:
+                return False
+            self._free([other])
         text.blocks += [self._pool.allocate() for _ in range(missing)]
         return True
 
