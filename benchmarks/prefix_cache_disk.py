@@ -1,8 +1,8 @@
 """What a cache block costs to be computed, and to be written to and read from disk.
 
 `python -m benchmarks.prefix_cache_disk` takes SmolLM2-135M on one thread, and prints the medians in
-milliseconds: of a block of 32 tokens in a step of 512 at position 512, of the copies out of the cache
-and into it, which are between steps, and of the file, which threads write and read.
+milliseconds: of a block of 32 tokens in a step of 512 at position 512, of the copies out of the
+cache and into it, which are between steps, and of the file, which threads write and read.
 """
 
 import time

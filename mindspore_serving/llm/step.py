@@ -105,7 +105,6 @@ class Runner(Protocol):
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
     rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
-    is_rounded: bool  # it computes in 16 bits: logits change with what else is in the step
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
