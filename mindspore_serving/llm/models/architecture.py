@@ -46,6 +46,7 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     after_mlp: str = ""  # a norm of what the feed-forward block adds
+    scalar: str = ""  # a tensor [1] that the layer's result is multiplied by
     matrix: str = "weight"  # what follows the name of a matrix
 
 
@@ -70,8 +71,24 @@ class Experts:
     bias: bool = False
     shared: str = ""  # an expert that computes every token
     shared_gate: str = ""  # whose result is multiplied by the sigmoid of this
+    beside: "Beside | None" = None
     joined_rows: bool = False  # these are [experts, out, in], and not [experts, in, out]
     joined: tuple[str, str] | None = None  # gate with up, and down, of all experts: `layouts` cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Experts beside the dense block, which computes every token as well (Gemma 4).
+
+    Names of norms: of what the dense block gives, of the experts' input and of what they give; of
+    tensors: of the norm of the router's input, and of numbers that shares are multiplied by.
+    """
+
+    dense_norm: str = "post_feedforward_layernorm_1"
+    input_norm: str = "pre_feedforward_layernorm_2"
+    output_norm: str = "post_feedforward_layernorm_2"
+    router_gain: str = "router.scale"
+    gains: str = "router.per_expert_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +110,7 @@ class Architecture:
         qk_norm: the kind, if config.json has no `qk_norm_key` or that is true.
         state: what layer_types calls the layers that have one (`models.states`), if there are any.
         output_gate: half of each head's queries are a gate of what attention gives.
+        value_norm: values are normalised, RMS of a head without a weight.
         cut: whether `tensor_parallel` can cut it.
         has_pictures: vectors of pictures may be in place of embeddings of tokens.
     """
@@ -120,6 +138,7 @@ class Architecture:
     norm_after_rope: bool = False
     state: str = ""
     output_gate: bool = False
+    value_norm: bool = False
     cut: bool = False
     has_pictures: bool = False
 

@@ -4,6 +4,7 @@ description of the architecture says.  Knows no runtime.
 
 from mindspore_serving.llm.models.attention import Positions, attention
 from mindspore_serving.llm.models.layer import Layer, norm
+from mindspore_serving.llm.models.layer_inputs import layer_inputs, with_input
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -16,8 +17,12 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
+    given = layer_inputs(ops, spec, x, inputs.token_ids)
     for i in spec.layers:
-        x = _block(Layer(ops, spec, i), x, positions)
+        layer = Layer(ops, spec, i)
+        x = _block(layer, x, positions)
+        x = with_input(layer, x, given[i]) if given else x
+        x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -46,10 +51,10 @@ def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     out = layer.norm(_mixed(layer, h, positions), names.after_attention)
     if layer.form.parallel:
         h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
-        out = ops.add(out, feed_forward(layer, h))
+        out = ops.add(out, feed_forward(layer, h, x))
         return ops.add(x, _scaled(ops, out, scale))
     x = ops.add(x, _scaled(ops, out, scale))
-    out = feed_forward(layer, layer.norm(x, names.mlp_norm))
+    out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
     return ops.add(x, _scaled(ops, layer.norm(out, names.after_mlp), scale))
 
 

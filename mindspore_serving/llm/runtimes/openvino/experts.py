@@ -5,6 +5,7 @@ exactly this form and computes the chosen experts only; another form is correct,
 number of experts over the number chosen.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,19 +18,20 @@ Weights: TypeAlias = tuple[Node, ...]
 Routed: TypeAlias = tuple[Node, Node, Node]  # scores [T, E], shares and expert numbers [T, k]
 
 
-def mixture(x: Node, weights: Weights, routing: Routed) -> Node:
+def mixture(x: Node, weights: Weights, routing: Routed, gate_of: Callable[[Node], Node]) -> Node:
     """[T, H].
 
     Args:
         x: [T, H].
         weights: gate and up [E, I, H], down [E, H, I].
         routing: scores [T, E], of which only the shape counts; shares and expert numbers [T, k].
+        gate_of: the activation of gates.
     """
     gate, up, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     each = _tiled(x, count, hidden)
     inner = opset.multiply(
-        swish(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
+        gate_of(opset.matmul(each, gate, False, True)), opset.matmul(each, up, False, True)
     )
     out = reshaped(opset.matmul(inner, down, False, True), count, 1, -1, hidden)
     spread = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, 1, -1)
@@ -107,6 +109,13 @@ def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))
     return scores, shares, chosen
+
+
+def with_gains(routing: Routed, gains: Node) -> Routed:
+    """With shares multiplied by the numbers `gains` [1, E] of their experts."""
+    scores, shares, chosen = routing
+    own = opset.gather(reshaped(gains, -1), chosen, i64(0))
+    return scores, opset.multiply(shares, own), chosen
 
 
 def _of_best_groups(scores: Node, routing: Routing) -> Node:

@@ -26,7 +26,13 @@ from mindspore_serving.llm.models.ops import (
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
 from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
-from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
+from mindspore_serving.llm.runtimes.openvino.experts import (
+    Dense,
+    dense_mixture,
+    mixture,
+    route,
+    with_gains,
+)
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
@@ -159,6 +165,9 @@ class OpenVINOOps(Elementwise):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected {list(expected)}")
         return heads.layer_norm(x, self._weights.vector(weight), num_heads, eps)
 
+    def gain(self, x: Node, weight: Weight) -> Node:
+        return opset.multiply(x, self._vector(weight, 1))
+
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
         longer: Longer | None = None,
@@ -221,7 +230,9 @@ class OpenVINOOps(Elementwise):
         routing: Routing,
         *,
         correction: Weight | None = None,
+        gains: Weight | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Node:
         weights = tuple(
             self._weights.stacked(names)
@@ -229,8 +240,10 @@ class OpenVINOOps(Elementwise):
         )
         added = None if correction is None else self._weights.vector(correction)
         routed = route(scores, routing, added)
+        if gains is not None:
+            routed = with_gains(routed, self._weights.vector(gains))
         if clamp is None and not routing.scales_input:
-            return mixture(x, weights, routed)
+            return mixture(x, weights, routed, self.gelu if is_gelu else self.silu)
         biases = tuple(
             self._weights.rows(names)
             for names in zip(*(e.biases or () for e in experts), strict=True)
@@ -253,6 +266,8 @@ class OpenVINOOps(Elementwise):
 
     def _cache(self, name: str) -> Node:
         """The plugin fills in type and shape when it compiles the graph."""
+        if name in self.parameters:
+            return self.parameters[name]
         return self._add(name, Parameter(ov.Type.dynamic, ov.PartialShape([-1] * 4)))
 
     def _state(self, name: str, shape: tuple[int, ...]) -> Node:

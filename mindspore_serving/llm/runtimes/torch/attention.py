@@ -6,7 +6,7 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -169,17 +169,18 @@ class Gathered:
 
 
 class PagedCache:
-    """Keys and values of `layers`, [num_blocks, block_size, kv_heads, head_dim] each."""
+    """Keys and values of layers, [num_blocks, block_size, kv_heads, head_dim] each; `heads` has the
+    last two of each layer."""
 
     def __init__(
-        self, shape: tuple[int, int, int, int], layers: Iterable[int], *, dtype: torch.dtype,
+        self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]], *, dtype: torch.dtype,
         device: str,
     ) -> None:  # fmt: skip
-        def empty() -> torch.Tensor:
+        def empty(layer: int) -> torch.Tensor:
             # Zeros: what is masked is multiplied by 0, and whatever lies there must be finite.
-            return torch.zeros(shape, dtype=dtype, device=device)
+            return torch.zeros((*blocks, *heads[layer]), dtype=dtype, device=device)
 
-        self.layers = {layer: (empty(), empty()) for layer in layers}
+        self.layers = {layer: (empty(layer), empty(layer)) for layer in heads}
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Blocks `source` to `target`, all read before any is written."""

@@ -226,6 +226,9 @@ def open_kernels(specs: Collection[AttentionSpec], setting: Setting) -> "PagedPa
         log.warning("triton is not installed, %s; `pip install triton` changes that", GATHERED)
         return None
     processors = torch.cuda.get_device_properties(setting.device).multi_processor_count
+    if len({(spec.num_kv_heads, spec.head_dim) for spec in specs}) > 1:
+        log.warning("layers have heads of different sizes, %s", GATHERED)
+        return None
     for spec in specs:
         if spec.sinks:
             log.warning("the attention kernel has no sinks, %s", GATHERED)
