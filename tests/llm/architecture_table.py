@@ -49,7 +49,7 @@ def table() -> str:
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
         own = TEXT_PARTS.get(name, name)
-        cells = ["yes" if own in found else "" for found in compared.values()]
+        cells = ["yes" if {name, own} & found else "" for found in compared.values()]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

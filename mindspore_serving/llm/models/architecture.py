@@ -113,6 +113,7 @@ class Architecture:
         value_norm: values are normalised, RMS of a head without a weight.
         cut: whether `tensor_parallel` can cut it.
         has_pictures: vectors of pictures may be in place of embeddings of tokens.
+        sees_pictures_whole: tokens of a picture see one another, also those behind them.
     """
 
     names: Names = Names()
@@ -141,6 +142,7 @@ class Architecture:
     value_norm: bool = False
     cut: bool = False
     has_pictures: bool = False
+    sees_pictures_whole: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:

@@ -57,4 +57,5 @@ def place_pictures(
     count = sum(picture.count for picture in pictures)
     if len(places) != count:
         raise InvalidInputs(f"the prompt has {len(places)} tokens for {count} vectors of pictures")
-    return PromptPictures(places, tower.see(pictures))
+    whole = reader.form.is_seen_whole
+    return PromptPictures(places, tower.see(pictures), is_seen_whole=whole)

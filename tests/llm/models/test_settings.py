@@ -122,6 +122,11 @@ def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
         ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "bidirectional_attention True"),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("DeepseekV2ForCausalLM", {"qk_rope_head_dim": 10**9, **LATENT_SIZES}, "at most 65536"),
+        (
+            "Gemma3ForConditionalGeneration",
+            {"sliding_window": 24, "vision_config": {"image_size": 8}},
+            "sliding_window 24, expected at least the 256 tokens of a picture",
+        ),
         ("Gemma4ForCausalLM", {"enable_moe_block": True}, "no num_experts"),
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "bidirectional_attention 'a"),
         ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 9}, "9, expected at least vocab_size"),

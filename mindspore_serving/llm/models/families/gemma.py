@@ -67,6 +67,19 @@ GEMMA3 = replace(
 )
 
 
+def _gemma3_pictures(form: Architecture, config: Config) -> Architecture:
+    """A checkpoint of the text part alone may have the same class."""
+    if not config.get("vision_config"):
+        return form
+    count, window = size(config, "mm_tokens_per_image", default=256), config["sliding_window"]
+    if window < count:
+        raise StartError(
+            f"config.json has sliding_window {window}, expected at least the {count} tokens of a "
+            "picture (mm_tokens_per_image), which see one another"
+        )
+    return replace(form, has_pictures=True, sees_pictures_whole=True)
+
+
 def _gemma4(config: Config) -> Config:
     count = size(config, "num_hidden_layers")
     kinds = config.get("layer_types") or [
@@ -143,7 +156,7 @@ ROWS: dict[str, Architecture] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
-    "Gemma3ForConditionalGeneration": GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_pictures),
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4,
 }

@@ -24,7 +24,7 @@ from mindspore_serving.llm.models.ops import (
     Weight,
 )
 from mindspore_serving.llm.runtimes.openvino import heads, states
-from mindspore_serving.llm.runtimes.openvino.attention import paged_attention
+from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
 from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
 from mindspore_serving.llm.runtimes.openvino.experts import (
     Dense,
@@ -56,11 +56,12 @@ STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indice
 class OpenVINOOps(Elementwise):
     """`Ops`; the handle of a weight is its name.  With `adapts`, the graph has inputs for LoRA
     adapters (`lora`) wherever there can be a change; with `num_features`, for vectors of so many
-    numbers in place of embeddings; with `switches`, `Inputs.is_long`."""
+    numbers in place of embeddings; with `switches`, `Inputs.is_long`; with `has_types`, tokens of a
+    picture see one another."""
 
     def __init__(
         self, weights: Weights, *, adapts: bool = False, num_features: int = 0,
-        switches: bool = False,
+        switches: bool = False, has_types: bool = False,
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
         self._weights = weights
@@ -72,7 +73,8 @@ class OpenVINOOps(Elementwise):
             shape = ov.PartialShape([-1, num_features])
             vectors["features"] = self._add("features", Parameter(ov.Type.f32, shape))
         self.inputs = Inputs(**vectors)
-        self._step = {name: self._parameter(name) for name in STEP_INPUTS}
+        types = (TYPES,) if has_types else ()
+        self._step = {name: self._parameter(name) for name in (*STEP_INPUTS, *types)}
         self._step["max_context_len"] = self._parameter("max_context_len", ())
 
     def stage_inputs(self, width: int) -> Inputs:

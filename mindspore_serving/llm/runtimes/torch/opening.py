@@ -98,7 +98,10 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    if model.device != "cpu":
+    sees_whole = spec.form.sees_pictures_whole and config.max_images > 0
+    if sees_whole and model.device != "cpu":
+        log.warning("in the attention kernel no token sees what is behind it, %s", GATHERED)
+    elif model.device != "cpu":
         setting = Setting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
