@@ -79,7 +79,9 @@ class PictureReader:
         most = self._config.max_images
         if len(sources) > most:
             accepted = f"at most {most}" if most else "none: the model reads text alone here"
-            raise InvalidField("messages", f"have {len(sources)} pictures, expected {accepted}")
+            place, _, inside = sources[0].place.partition("[")
+            has = "have" if inside else "has"
+            raise InvalidField(place, f"{has} {len(sources)} pictures, expected {accepted}")
         return [self._read(source) for source in sources]
 
     def expand(self, text: str, pictures: Sequence[Picture]) -> str:
