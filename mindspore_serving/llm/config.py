@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import InvalidInputs, Overloaded
 
@@ -32,12 +33,20 @@ class EngineConfig:
         pipeline_parallel: stages, processes of this machine, that each hold some of the layers; 1
             is none.  `kv_cache_memory` is of all stages together, `num_threads` of each: with so
             many cores for every stage, they work at the same time.  Not with `tensor_parallel`.
-            Runtimes "openvino" and "torch".
+            Runtimes "openvino", "torch", and "mindir" of files that are cut for as many ranks.
         graph_mode: compile the model into static graphs at the start, where the runtime otherwise
             launches its operators one by one; runtime "mindspore" only.
         deterministic: an answer is the same to the bit whatever else is in its steps, but slower;
             runtime "torch" on a CPU in f32, without adapters, mixtures of experts and ranks.
         enable_prefix_caching: keep the blocks of finished sequences for prompts that begin alike.
+        prefix_cache_dir: a directory in which the blocks of prompts are kept as well, so that they
+            are found after a restart; None keeps none.  Workers may share it.  Runtimes "openvino"
+            and "torch", without ranks; not of models with a state, nor of LoRA adapters.
+        prefix_cache_disk: bytes that the files there may take, those of other models too.
+        pinned_prompts: beginnings of prompts that are computed at the start and stay in the cache:
+            a YAML file, or what is in it: a list of texts, of lists of messages, or of mappings
+            with one of `prompt` and `messages`, and `tools`, `template_options`, `adapter` or
+            `cache_salt`.  Not of models with a state.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
             verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
             since a text would change with what was guessed; also 0 with `graph_mode`, which would
@@ -89,6 +98,9 @@ class EngineConfig:
     graph_mode: bool = False
     deterministic: bool = False
     enable_prefix_caching: bool = True
+    prefix_cache_dir: str | None = None
+    prefix_cache_disk: int = 4 << 30
+    pinned_prompts: str | Sequence[Any] = ()
     num_speculative_tokens: int | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
@@ -120,6 +132,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _check_counts(self)
+        _check_prefix_cache(self)
         if not isinstance(self.adapters, Mapping):
             raise InvalidInputs(f"adapters is {self.adapters!r}, expected name -> directory")
         hosts = self.image_hosts
@@ -170,6 +183,21 @@ def _check_counts(config: EngineConfig) -> None:
             raise InvalidInputs(f"{name} is {value!r}, expected {accepted}")
 
 
+def _check_prefix_cache(config: EngineConfig) -> None:
+    if config.pinned_prompts and not config.enable_prefix_caching:
+        raise InvalidInputs("pinned_prompts are given, which need enable_prefix_caching")
+    if not config.prefix_cache_dir:
+        return
+    given = f"prefix_cache_dir is {str(config.prefix_cache_dir)!r}"
+    if not config.enable_prefix_caching:
+        raise InvalidInputs(f"{given}, which needs enable_prefix_caching")
+    if config.num_ranks > 1:
+        raise InvalidInputs(
+            f"{given}, but the model is cut over {config.num_ranks} ranks, which keep no blocks on "
+            "disk; leave it out"
+        )
+
+
 def check_room(config: EngineConfig, noun: str, count: int, held: int, new: int) -> None:
     """Raises Overloaded if `new` tokens may not wait beside `count` requests of `held` tokens."""
     most = config.max_num_waiting
@@ -200,6 +228,7 @@ _COUNTS: dict[str, tuple[int, int | None]] = {
     "max_num_waiting": (1, None),
     "max_num_waiting_tokens": (1, None),
     "kv_cache_memory": (1, None),
+    "prefix_cache_disk": (1, None),
     "num_threads": (1, None),
     "preparation_memory": (1 << 20, None),
 }

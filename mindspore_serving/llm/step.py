@@ -155,6 +155,21 @@ class AdaptedRunner(Runner, Protocol):
         ...
 
 
+class StoringRunner(Runner, Protocol):
+    """A runner whose cache blocks can be kept elsewhere and put back."""
+
+    block_bytes: int  # of all keys and values of a block
+    block_format: str  # what they depend on beside tokens, model and options
+
+    def read_block(self, block: int) -> memoryview:
+        """A copy of the contents, `block_bytes` unsigned bytes."""
+        ...
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        """Have `block` hold what was read before."""
+        ...
+
+
 class EncoderRunner(Protocol):
     """A model that embeds and does not generate: no cache, and no steps.  Used by one thread."""
 

@@ -114,6 +114,7 @@ PUBLISHED = {
     "baichuan2-13b": references.baichuan,
 }
 ALL = (*TRANSFORMERS, *PUBLISHED)
+TRANSFORMERS["llama-deep"] = ("Llama", {"num_hidden_layers": 4})  # to be cut; else as llama
 
 
 def build(name: str, directory: Path, *, shards: int = 1, dtype: str = "float32") -> Path:

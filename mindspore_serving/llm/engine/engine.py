@@ -14,8 +14,10 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import Adapters
 from mindspore_serving.llm.engine.branch import PROMPT, Branch, Readout
+from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.reporting import describe, stats_of
 from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
@@ -73,9 +75,11 @@ class Engine:
         )
         sizes = (runner.num_blocks, runner.block_size, runner.num_slots, runner.rope_switch)
         self._scheduler = Scheduler(config, *sizes)
+        self.pool = self._scheduler.pool
         self.started: list[str] = []  # requests of which the last step was the first
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
+        self._disk: DiskCache | None = None
         self._aborted: Outputs = []  # of the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -87,14 +91,7 @@ class Engine:
 
     def describe(self, stored: str = "as stored") -> str:
         """In words: the options, what the cache can hold, how weights are that are `stored` so."""
-        runner, config = self.runner, self.config
-        capacity = runner.num_blocks * runner.block_size
-        return (
-            f"weights {config.quantization or stored}; cache of {capacity:,} tokens "
-            f"({runner.num_blocks:,} blocks of {runner.block_size}), "
-            f"{capacity / self.max_model_len:.1f} sequences of {self.max_model_len:,}; at most "
-            f"{config.max_num_seqs} sequences and {config.max_num_batched_tokens} tokens in a step"
-        )
+        return describe(self.runner, self.config, self.max_model_len, stored)
 
     @property
     def has_work(self) -> bool:
@@ -143,6 +140,9 @@ class Engine:
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
+        if self._disk is not None and not adapter:
+            sequence.choose_table(self.runner.rope_switch)
+            self._disk.look_up(sequence.hash_known(self.block_size))
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
@@ -170,6 +170,8 @@ class Engine:
         Raises RunnerLost if the runner can compute no further one.
         """
         self.adapters.free()
+        if self._disk is not None:
+            self._disk.deliver()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
@@ -181,6 +183,8 @@ class Engine:
         scheduled = self._scheduler.schedule()
         self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
         if not scheduled.step.rows:
+            if self._disk is not None and not outputs:
+                self._disk.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
@@ -199,25 +203,21 @@ class Engine:
         return outputs
 
     def stats(self) -> EngineStats:
-        scheduler = self._scheduler
-        return EngineStats(
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_blocks=scheduler.pool.num_blocks,
-            num_free_blocks=scheduler.pool.num_free,
-            num_cached_blocks=scheduler.pool.num_cached,
-            num_steps=self._num_steps,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_generated_tokens=self._num_generated,
-            num_cache_queries=scheduler.num_cache_queries,
-            num_cache_hits=scheduler.num_cache_hits,
-            num_preemptions=scheduler.num_preemptions,
-            num_guesses=self._speculation.num_guesses,
-            num_right_guesses=self._speculation.num_right,
-        )
+        counts = (self._num_steps, self._num_prompt_tokens, self._num_generated)
+        return stats_of(self._scheduler, self._speculation, counts, self._disk)
+
+    def keep_blocks(self, disk: DiskCache) -> None:
+        """From now on keep the blocks of prompts on disk as well; the engine closes it."""
+        self._disk = self._scheduler.disk = disk
+
+    def rest(self) -> float | None:
+        """As `EngineLoop` wants it."""
+        return None if self._disk is None else self._disk.save_next()
 
     def close(self) -> None:
         """Close the runner; nothing may be called afterwards."""
+        if self._disk is not None:
+            self._disk.close()
         self._masks.close()
         self.runner.close()
 

@@ -85,6 +85,11 @@ class Sequence:
             hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
 
+    def hash_known(self, block_size: int) -> list[bytes]:
+        """Those of the blocks that need not be computed if they are known: the last token always
+        is, as its logits are wanted."""
+        return self.hash_blocks(self.wanted_from // block_size, block_size)
+
     def choose_table(self, rope_switch: int) -> None:
         """Before it has blocks: whether it is long, by its length now."""
         is_long = 0 < rope_switch < len(self.tokens)

@@ -56,8 +56,10 @@ class StatePool:
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
         if not self._keeps or kept <= 0 or pool.num_free <= self.most_running:
             return StateSlots(read, write)
+        # What is kept takes the first place: a runner may write that over what it reads, not the
+        # second one.
         slots.append(pool.allocate())
-        return StateSlots(read, write, slots[-1], kept)
+        return StateSlots(read, slots[-1], write, kept)
 
     def settle(self, sequence: Sequence, row: Row) -> None:
         """The step of `row` is computed: keep the states that it left at the end of blocks."""

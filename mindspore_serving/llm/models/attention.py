@@ -13,7 +13,7 @@ from mindspore_serving.llm.models.architecture import (
     RMS_PLUS_ONE,
     UNWEIGHTED,
 )
-from mindspore_serving.llm.models.layer import Layer
+from mindspore_serving.llm.models.layer import Layer, scaled
 from mindspore_serving.llm.models.ops import AttentionSpec, Inputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import alibi_slopes
 from mindspore_serving.llm.models.rope import Rope
@@ -61,6 +61,7 @@ def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
     tables = positions.local if spec.windows[index] else positions.tables
     if not spec.rotated[index]:
         tables = None
+    h = scaled(ops, h, spec.scales.attention_input)
     gate = None
     if spec.latent:
         q, k, v = _latent(layer, spec.latent, h, tables)
@@ -79,7 +80,8 @@ def attention(layer: Layer, h: Tensor, positions: Positions) -> Tensor:
         out, *_ = ops.split_heads(out, spec.num_heads, (spec.latent.value, rest))
     if gate is not None:
         out = ops.mul(out, ops.sigmoid(gate))
-    return ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
+    out = ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
+    return scaled(ops, out, spec.scales.attention)
 
 
 def _projected(
@@ -93,6 +95,7 @@ def _projected(
     sizes = (own.num_heads * own.head_dim, kv_size, kv_size)
     q, k, *rest = layer.projected(h, names, sizes, spec.qkv_bias)
     v, gate = rest[0] if rest else k, None
+    k = scaled(ops, k, spec.scales.key)
     if form.output_gate:
         q, gate = ops.split_heads(q, own.num_heads, (own.head_dim, own.head_dim))
     if form.value_norm:

@@ -1,8 +1,8 @@
 """A feed-forward block of experts, of which a router chooses some for each token."""
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.architecture import Beside, Experts
-from mindspore_serving.llm.models.layer import SILU, Layer
+from mindspore_serving.llm.models.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Expert, Tensor
 from mindspore_serving.llm.models.spec_parts import Mixture
 
@@ -21,14 +21,18 @@ def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
 
 def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tensor:
     ops, spec = layer.ops, layer.spec
-    if spec.activation not in SILU:
-        raise StartError(f"experts have the activation {spec.activation!r}, expected silu")
+    known = SILU if names.gate else ("relu2",)
+    if spec.activation not in known:
+        raise StartError(f"experts have the activation {spec.activation!r}, expected {known[0]}")
     scores = layer.linear(h, names.router, names.router_bias)
     correction = None
     if names.correction:
         correction = ops.weight(f"{layer.form.names.layers}.{layer.index}.{names.correction}")
     experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
-    out = ops.moe(h, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    latent = names.latent if mixture.is_latent else None
+    x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
+    out = ops.moe(x, scores, experts, mixture.routing, correction=correction, clamp=mixture.clamp)
+    out = layer.linear(out, latent[1], spec.mlp_bias) if latent else out
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
 
 
@@ -49,17 +53,18 @@ def _beside(layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside)
 
 
 def _expert(layer: Layer, names: Experts, index: int) -> Expert:
-    stems = [f"{names.prefix}.{index}.{leaf}" for leaf in (names.gate, names.up, names.down)]
-    gate, up, down = (layer.weight(stem) for stem in stems)
+    leaves = [leaf for leaf in (names.gate, names.up, names.down) if leaf]
+    stems = [f"{names.prefix}.{index}.{leaf}" for leaf in leaves]
+    *gate, up, down = (layer.weight(stem) for stem in stems)
     if not names.bias:
-        return Expert(gate, up, down)
+        return Expert(gate[0] if gate else None, up, down)
     first, second, third = (layer.weight(stem, "bias") for stem in stems)
-    return Expert(gate, up, down, (first, second, third))
+    return Expert(gate[0], up, down, (first, second, third))
 
 
 def _shared(layer: Layer, names: Experts, h: Tensor) -> Tensor:
     ops = layer.ops
-    out = layer.mlp(h, names.shared)
+    out = layer.mlp(h, names.shared)  # without a name the dense block
     if not names.shared_gate:
         return out
     return ops.mul(out, ops.sigmoid(layer.linear(h, names.shared_gate, bias=False)))

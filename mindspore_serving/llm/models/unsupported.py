@@ -12,8 +12,8 @@ _STATE = "whose state is not computed"
 REASONS: tuple[tuple[str, str], ...] = (
     (r"(KimiLinear|OlmoHybrid|MiniMaxForCausalLM)",
      f"it has layers of linear attention, {_STATE}"),
-    (r"(Mamba|FalconMamba|FalconH1|NemotronH|Jamba|Bamba|Zamba|Plamo)",
-     f"it has Mamba layers, {_STATE}"),
+    (r"(Mamba|FalconMamba|Jamba|Zamba|Plamo)",
+     "it has Mamba layers in a form that is not computed; those of Mamba-2 are"),
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
     (r"Gemma3n", "it computes four hidden states at once, which is not done"),
     (r"(ChatGLM|GLMModel)", "it is the first form of GLM; GlmForCausalLM and Glm4ForCausalLM are "

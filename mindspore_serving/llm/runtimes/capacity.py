@@ -56,17 +56,17 @@ def runner_limits(
     Raises StartError if a limit is beyond the model's, or not one block fits.
     """
     longest = longest_sequence(config, spec)
+    most_blocks = config.max_num_seqs * -(-longest // config.block_size)
     slot_bytes = spec.state.slot_bytes if spec.state else 0
     most_slots = SLOTS_PER_SEQUENCE * config.max_num_seqs + 1
     if config.kv_cache_memory is not None:
         memory = config.kv_cache_memory
     else:
-        wanted = config.max_num_seqs * -(-longest // config.block_size) * block_bytes
-        wanted += most_slots * slot_bytes
+        wanted = most_blocks * block_bytes + most_slots * slot_bytes
         memory = min(wanted, free_main_memory() if free_memory is None else free_memory)
     num_slots = _num_slots(config, memory, slot_bytes, most_slots) if slot_bytes else 0
     memory -= num_slots * slot_bytes
-    num_blocks = memory // block_bytes if block_bytes else config.max_num_seqs * longest
+    num_blocks = memory // block_bytes if block_bytes else most_blocks
     if num_blocks < 1:
         raise StartError(
             f"{memory} bytes for keys and values hold no block: one of {config.block_size} tokens "

@@ -9,7 +9,7 @@ from mindspore_serving.llm.models import load_definition
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("NemotronHForCausalLM", "Mamba layers, .* near it are NemotronForCausalLM;"),
+        ("JambaForCausalLM", "Mamba layers in a form .* near it are BambaForCausalLM "),
         ("KimiLinearForCausalLM", "linear attention"),
         ("Gemma3nForConditionalGeneration", "four hidden states .* near it are Gemma3For"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),

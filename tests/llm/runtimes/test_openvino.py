@@ -25,6 +25,7 @@ from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 OPTIONS = {
@@ -325,6 +326,10 @@ heavy = {{"torch", "transformers", "safetensors", "mindspore", "onnxruntime", "t
 print(sorted(heavy & set(sys.modules)))
 """
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
     assert result.stdout.strip() == "[]"

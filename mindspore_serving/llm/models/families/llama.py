@@ -6,9 +6,7 @@ A row says only what differs.  Knows no runtime.
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import (
-    HALVES,
     OF_ALL,
     OF_HEAD,
     PAIRS,
@@ -72,24 +70,6 @@ EXAONE4 = Architecture(
 )  # fmt: skip
 
 
-def _granite4(config: Config) -> Config:
-    """The dense models of the fourth generation, whose class is one of models with Mamba layers."""
-    for kind in config.get("layer_types") or ():
-        if kind not in ("attention", "full_attention"):
-            raise StartError(
-                f"config.json has layers of {kind!r} in layer_types, expected attention: the state "
-                "of Mamba layers is no keys and values"
-            )
-    return {"intermediate_size": config.get("shared_intermediate_size"), "layer_types": None}
-
-
-def _granite4_positions(form: Architecture, config: Config) -> Architecture:
-    kind = config.get("position_embedding_type")
-    if kind not in (None, "nope", "rope"):
-        raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
-    return replace(form, rope=HALVES if kind == "rope" else "")
-
-
 def _minicpm3(config: Config) -> Config:
     hidden, layers = size(config, "hidden_size"), size(config, "num_hidden_layers")
     return {
@@ -129,12 +109,6 @@ ROWS: dict[str, Architecture] = {
         names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), fixed=PLAIN, cut=True
     ),
     "GraniteForCausalLM": replace(LLAMA, defaults={"attention_multiplier": 1.0}),
-    "GraniteMoeHybridForCausalLM": replace(
-        LLAMA, names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
-        mlp_bias=False, read=_granite4, variant=_granite4_positions,
-        defaults={"attention_multiplier": 1.0, "num_local_experts": 8},
-        fixed={**PLAIN, "num_local_experts": (0,)},
-    ),
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,
     "Exaone4ForCausalLM": EXAONE4,

@@ -62,14 +62,15 @@ class Dense:
 
 
 def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> Node:
-    """As `mixture`, in forms that the plugin does not recognise: every expert is computed."""
-    gate, up, down = weights
+    """As `mixture`, in forms that the plugin does not recognise: every expert is computed.  Without
+    gates, `weights` are two."""
+    *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
     shares = reshaped(opset.transpose(_spread(routing), i64(1, 0)), count, -1, 1)
     each = _tiled(x, count, hidden)
     if form.scales_input:
         each = opset.multiply(each, shares)
-    products = [opset.matmul(each, weight, False, True) for weight in (gate, up)]
+    products = [opset.matmul(each, weight, False, True) for weight in inner]
     if form.biases:
         products = [
             opset.add(product, opset.unsqueeze(bias, i64(1)))
@@ -84,6 +85,9 @@ def dense_mixture(x: Node, weights: Weights, routing: Routed, form: Dense) -> No
 
 
 def _gated(products: list[Node], clamp: Clamp | None) -> Node:
+    if len(products) == 1:
+        positive = opset.relu(products[0])
+        return opset.multiply(positive, positive)
     gate, up = products
     if clamp is None:
         return opset.multiply(swish(gate), up)
@@ -93,7 +97,9 @@ def _gated(products: list[Node], clamp: Clamp | None) -> Node:
     return opset.multiply(opset.add(up, f32(1)), gate)
 
 
-def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
+def route(
+    scores: Node, routing: Routing, correction: Node | None, gains: Node | None = None
+) -> Routed:
     """The choice of `routing`; `scores` [T, E] are what the router gives."""
     is_sigmoid = routing.scores == "sigmoid"
     scores = opset.sigmoid(scores) if is_sigmoid else opset.softmax(scores, -1)
@@ -108,14 +114,9 @@ def route(scores: Node, routing: Routing, correction: Node | None) -> Routed:
         shares = opset.divide(shares, opset.reduce_sum(shares, i64(-1), keep_dims=True))
     if routing.scale != 1.0:
         shares = opset.multiply(shares, f32(routing.scale))
+    if gains is not None:
+        shares = opset.multiply(shares, opset.gather(reshaped(gains, -1), chosen, i64(0)))
     return scores, shares, chosen
-
-
-def with_gains(routing: Routed, gains: Node) -> Routed:
-    """With shares multiplied by the numbers `gains` [1, E] of their experts."""
-    scores, shares, chosen = routing
-    own = opset.gather(reshaped(gains, -1), chosen, i64(0))
-    return scores, opset.multiply(shares, own), chosen
 
 
 def _of_best_groups(scores: Node, routing: Routing) -> Node:

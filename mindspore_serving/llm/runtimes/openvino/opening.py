@@ -36,7 +36,7 @@ from mindspore_serving.llm.runtimes.openvino.options import (
 )
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
-from mindspore_serving.llm.runtimes.openvino.states import check_states
+from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 
@@ -83,7 +83,7 @@ def _open(
     has_types = spec.form.sees_pictures_whole and config.max_images > 0
     check_paged_attention(has_types=has_types)
     if spec.state:
-        options = with_matrices(options, config) if spec.state.value_heads else options
+        options = with_matrices(options, config) if spec.state.heads else options
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)

@@ -16,23 +16,17 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import (
     AttentionSpec,
     Clamp,
-    DeltaRule,
     Expert,
     Inputs,
     Longer,
     Routing,
     Weight,
 )
+from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
 from mindspore_serving.llm.runtimes.openvino.elementwise import Elementwise
-from mindspore_serving.llm.runtimes.openvino.experts import (
-    Dense,
-    dense_mixture,
-    mixture,
-    route,
-    with_gains,
-)
+from mindspore_serving.llm.runtimes.openvino.experts import Dense, dense_mixture, mixture, route
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
@@ -148,7 +142,10 @@ class OpenVINOOps(Elementwise):
     ) -> Node:  # fmt: skip
         gain = None
         if weight is not None:
-            gain = self._vector(weight, head_width(x, num_heads), plus=float(plus_one))
+            width = head_width(x, num_heads)
+            if self._weights.shape(weight) == (features(x),):
+                width = features(x)
+            gain = self._vector(weight, width, plus=float(plus_one))
         return heads.rms_norm(x, gain, num_heads, eps)
 
     def layer_norm(
@@ -213,11 +210,26 @@ class OpenVINOOps(Elementwise):
     def delta_rule(
         self, layer: int, qkv: tuple[Node, Node, Node], alpha: Node, beta: Node, rule: DeltaRule
     ) -> Node:
-        heads = rule.value_heads
-        rate, bias = (self._vector(name, heads) for name in (rule.a_log, rule.dt_bias))
+        names = (rule.a_log, rule.dt_bias)
+        rate, bias = (self._vector(name, rule.heads.value_heads) for name in names)
         parts = (*qkv, states.decay(alpha, rate, bias), opset.sigmoid(beta))
-        table = self._state(f"delta_state.{layer}", (heads, rule.value_dim, rule.key_dim))
-        return states.delta_rule(parts, table, rule, self._state_step())
+        table = self._matrices(layer, rule.heads)
+        return states.delta_rule(parts, table, rule.heads, self._state_step())
+
+    def selective_scan(
+        self, layer: int, xbc: tuple[Node, Node, Node], step: Node, scan: SelectiveScan
+    ) -> Node:
+        names = (scan.a_log, scan.dt_bias, scan.skip)
+        rate, bias, skip = (self._vector(name, scan.heads.value_heads) for name in names)
+        parts = (*xbc, states.time_steps(step, bias, scan.limits))
+        table = self._matrices(layer, scan.heads)
+        return states.selective_scan(
+            parts, (rate, skip), table, scan.heads, step=self._state_step()
+        )
+
+    def _matrices(self, layer: int, heads: Heads) -> Node:
+        shape = (heads.value_heads, heads.value_dim, heads.key_dim)
+        return self._state(f"matrix_state.{layer}", shape)
 
     def dense(self, x: Node, block: Callable[[Node], Node]) -> Node:
         y = block(opset.unsqueeze(x, i64(1))) if self.ports is None else x
@@ -239,19 +251,19 @@ class OpenVINOOps(Elementwise):
         weights = tuple(
             self._weights.stacked(names)
             for names in zip(*((e.gate, e.up, e.down) for e in experts), strict=True)
+            if names[0] is not None
         )
-        added = None if correction is None else self._weights.vector(correction)
-        routed = route(scores, routing, added)
-        if gains is not None:
-            routed = with_gains(routed, self._weights.vector(gains))
-        if clamp is None and not routing.scales_input:
+        vectors = (
+            None if one is None else self._weights.vector(one) for one in (correction, gains)
+        )
+        routed = route(scores, routing, *vectors)
+        if clamp is None and len(weights) == 3 and not routing.scales_input:
             return mixture(x, weights, routed, self.gelu if is_gelu else self.silu)
         biases = tuple(
             self._weights.rows(names)
             for names in zip(*(e.biases or () for e in experts), strict=True)
         )
-        form = Dense(clamp, biases, scales_input=routing.scales_input)
-        return dense_mixture(x, weights, routed, form)
+        return dense_mixture(x, weights, routed, Dense(clamp, biases, routing.scales_input))
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x

@@ -114,8 +114,8 @@ def with_matrices(options: PluginOptions, config: EngineConfig) -> PluginOptions
     them at every token, so that what fades slowly would not fade.  Raises StartError for bf16."""
     if config.dtype == "bf16":
         raise StartError(
-            "dtype is 'bf16', in which the states of the model's linear attention would be rounded "
-            "at every token; leave it out, or take f32 or the torch runtime"
+            "dtype is 'bf16', in which the states of linear attention or Mamba layers would be "
+            "rounded at every token; leave it out, or take f32 or the torch runtime"
         )
     if options.precision == "f32":
         return options

@@ -6,7 +6,7 @@ and values are gathered from their blocks in every step, so long contexts cost b
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -187,6 +187,23 @@ class PagedCache:
         for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
+
+    def read(self, block: int) -> memoryview:
+        """The contents of a block, as bytes."""
+        parts = [stored[block].reshape(-1).view(torch.uint8) for stored in self._all()]
+        return memoryview(torch.cat(parts).cpu().numpy())
+
+    def replace(self, block: int, content: memoryview) -> None:
+        """`content` is as `read` gave it."""
+        begin, given = 0, torch.frombuffer(content, dtype=torch.uint8)
+        for stored in self._all():
+            part = stored[block].view(-1).view(torch.uint8)
+            part.copy_(given[begin : begin + part.numel()])
+            begin += part.numel()
+
+    def _all(self) -> Iterator[torch.Tensor]:
+        for pair in self.layers.values():
+            yield from pair
 
     def write(
         self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor

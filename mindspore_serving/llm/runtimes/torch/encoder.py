@@ -20,8 +20,9 @@ from mindspore_serving.llm.runtimes.encoding import (
 from mindspore_serving.llm.runtimes.torch.attention import PagedCache
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
 from mindspore_serving.llm.runtimes.torch.opening import open_device, open_dtype, prepare
-from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, Weights
+from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
 from mindspore_serving.llm.runtimes.torch.states import StateCache
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Vectors
 
 

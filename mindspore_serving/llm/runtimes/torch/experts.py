@@ -36,8 +36,10 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
 def expert(x: Tensor, weights: Expert, clamp: Clamp | None, is_gelu: bool) -> Tensor:
     """What one expert makes of its tokens."""
     first, second, third = weights.biases or (None, None, None)
-    gate = functional.linear(x, weights.gate, first)
     up = functional.linear(x, weights.up, second)
+    if weights.gate is None:
+        return functional.linear(functional.relu(up).square(), weights.down, third)
+    gate = functional.linear(x, weights.gate, first)
     if clamp is None:
         gate = functional.gelu(gate, approximate="tanh") if is_gelu else functional.silu(gate)
         hidden = gate * up

@@ -36,8 +36,8 @@ from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, Gather
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
 from mindspore_serving.llm.runtimes.torch.lora import Adapters
-from mindspore_serving.llm.runtimes.torch.ops import Weights
 from mindspore_serving.llm.runtimes.torch.runner import TorchModel, TorchRunner, upload
+from mindspore_serving.llm.runtimes.torch.weights import Weights
 from mindspore_serving.llm.step import Row, Step
 
 if TYPE_CHECKING:
