@@ -78,9 +78,10 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    check_paged_attention()
     options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
+    has_types = spec.form.sees_pictures_whole and config.max_images > 0
+    check_paged_attention(has_types=has_types)
     if spec.state:
         options = with_matrices(options, config) if spec.state.heads else options
         check_states(options.precision)
@@ -92,8 +93,9 @@ def _open(
     sums = None if part.exchange is None else Sums(part.exchange)
     if sums is None:
         ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, num_features=num_features, switches=switches
-        )
+            weights, adapts=config.has_adapters, num_features=num_features, switches=switches,
+            has_types=has_types,
+        )  # fmt: skip
     else:
         ops = RankOps(weights, sums, switches=switches)
     model = build_model(ops, part)
