@@ -250,6 +250,9 @@ class ServeSettings:
     deterministic: bool = option(
         False, "language models: the same tokens to the bit in any batch; with --runtime torch"
     )
+    draft: str = option(
+        "", "language models: a smaller one with the same tokenizer, which guesses", metavar="PATH"
+    )
     adapter: tuple[str, ...] = option(
         (),
         "language models: serve the LoRA adapter in this directory, too; repeatable",

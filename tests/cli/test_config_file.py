@@ -266,3 +266,13 @@ def test_cached_prompts_go_to_the_engine_of_language_models(read, tmp_path):
         "prefix_cache_disk": 8_000_000_000,
         "pinned_prompts": str(tmp_path / "pinned.yaml"),
     }
+
+
+def test_a_draft_model_is_found_from_where_it_is_named(read, tmp_path, monkeypatch):
+    (settings,) = ServeSettings(
+        paths=[], **read("servables: [{path: model, draft: ../small}]")
+    ).parts()
+    assert llm_options(settings)["draft"] == str(tmp_path.parent / "small")
+    monkeypatch.chdir(tmp_path)
+    settings = ServeSettings(paths=["model"], draft="small.gguf")
+    assert llm_options(settings) == {"draft": str(tmp_path / "small.gguf")}

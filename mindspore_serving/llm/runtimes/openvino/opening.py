@@ -79,7 +79,7 @@ def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
     check_paged_attention()
-    options = options_from(config, capabilities())
+    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
     if spec.state:
         options = with_matrices(options, config) if spec.state.heads else options
