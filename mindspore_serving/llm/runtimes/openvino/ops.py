@@ -123,9 +123,7 @@ class OpenVINOOps(Elementwise):
         shape = self._weights.shape(weight)
         if len(shape) != 2 or shape[1] != features(x):
             raise StartError(f"tensor {weight!r} is {list(shape)}, expected [*, {features(x)}]")
-        matrix, columns = self._weights.matrix(weight), self._weights.columns(weight)
-        given = x if columns is None else opset.gather(x, opset.constant(columns), i32(-1))
-        y = opset.matmul(given, matrix, False, True)
+        y = self._weights.product(x, weight)
         if self.ports is not None:
             y = self.ports.add_product(y, x, weight, shape, of_rows=of_rows)
         if bias is not None:
