@@ -1,6 +1,6 @@
 """What a cache block costs to be computed, and to be written to and read from disk.
 
-`python -m benchmarks.prefix_cache_disk` takes SmolLM2-135M on one thread, and prints the medians in
+`python -m benchmarks.prefix_cache_disk` takes SmolLM2-135M on one thread, and prints medians in
 milliseconds: of a block of 32 tokens in a step of 512 at position 512, of the copies out of the
 cache and into it, which are between steps, and of the file, which threads write and read.
 """
@@ -13,6 +13,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.report import print_json, print_table
 from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
@@ -54,7 +55,9 @@ def main() -> None:
     runner = open_runner(model, EngineConfig(num_threads=1, kv_cache_memory=1 << 30))
     with TemporaryDirectory(dir=Path.cwd()) as directory:
         files = BlockFiles(open_directory(directory), b"", runner.block_bytes, 1 << 30)
-        print(f"{runner.block_bytes} bytes:", measure(runner, files))
+        found = measure(runner, files)
+    print_table(["a block", "ms"], [[name, f"{each:.2f}"] for name, each in found.items()])
+    print_json("prefix_cache_disk", block_bytes=runner.block_bytes, milliseconds=found)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,36 +44,48 @@ class _Agents:
     size: int
     options: Mapping[str, Any]
 
-    def run(self, queue: Queue | None) -> str:
-        """Start them and wait for their end, which is returned; `queue` gets each that is ready."""
-        with ExitStack() as stack:
-            ours, theirs = socket.socketpair()
-            stack.enter_context(ours)
-            lifeline_end, lifeline = os.pipe2(os.O_CLOEXEC)
-            stack.callback(os.close, lifeline)
-            arguments = {
-                "--directory": self.directory, "--size": self.size,
-                "--options": json.dumps(dict(self.options)),
-                "--report": theirs.fileno(), "--lifeline": lifeline_end,
-            }  # fmt: skip
-            child = subprocess.Popen(
-                command(MODULE, *(str(word) for pair in arguments.items() for word in pair)),
-                pass_fds=(theirs.fileno(), lifeline_end),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=environment(),
-            )
-            theirs.close()
-            os.close(lifeline_end)
-            problem = ""
-            while frame := receive(ours):
-                message = decode_from_agents(frame)
-                if isinstance(message, Ready) and queue is not None:
-                    queue.put(message.rank)
-                if isinstance(message, Failed):
-                    problem = message.text
-            status = child.wait()
-            return problem or exit_text(status)
+    def run(self, on_ready: Callable[[int], None]) -> str:
+        """Start them and wait for their end, which is returned; `on_ready` is called with each that
+        is ready."""
+        try:
+            with ExitStack() as stack:
+                lifeline_end, lifeline = os.pipe2(os.O_CLOEXEC)
+                for end in (lifeline, lifeline_end):
+                    stack.callback(os.close, end)
+                ours, theirs = socket.socketpair()
+                stack.enter_context(ours)
+                with theirs:
+                    child = self._start(theirs.fileno(), lifeline_end)
+                problem = _follow(ours, on_ready)
+                status = child.wait()
+        except OSError as error:  # no memory, no processes
+            return str(error)
+        return problem or exit_text(status)
+
+    def _start(self, report: int, lifeline: int) -> "subprocess.Popen[bytes]":
+        arguments = {
+            "--directory": self.directory, "--size": self.size,
+            "--options": json.dumps(dict(self.options)),
+            "--report": report, "--lifeline": lifeline,
+        }  # fmt: skip
+        return subprocess.Popen(
+            command(MODULE, *(str(word) for pair in arguments.items() for word in pair)),
+            pass_fds=(report, lifeline),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment(),
+        )
+
+
+def _follow(stream: socket.socket, on_ready: Callable[[int], None]) -> str:
+    """Read what agent 0 reports until it ends; what it says of its end."""
+    while frame := receive(stream):
+        message = decode_from_agents(frame)
+        if isinstance(message, Ready):
+            on_ready(message.rank)
+        if isinstance(message, Failed):
+            return message.text
+    return ""
 
 
 def startup_agents(  # noqa: PLR0917  (the order is the original's)
@@ -130,9 +142,14 @@ def _check_files(name: str, given: str | Sequence[str]) -> None:
 
 def _keep(agents: _Agents, queue: Queue) -> None:
     """Run the agents, and again after each end, if they were ready once."""
-    counted = _Counted(queue)
-    problem = _ended(agents, counted)
-    if counted.number < agents.size:
+    ready: list[int] = []
+
+    def on_ready(rank: int) -> None:
+        ready.append(rank)
+        queue.put(rank)
+
+    problem = agents.run(on_ready)
+    if len(ready) < agents.size:
         log.error("the agents cannot start: %s", problem)
         queue.put(StartError(f"the agents cannot start: {problem}"))
         return
@@ -141,25 +158,6 @@ def _keep(agents: _Agents, queue: Queue) -> None:
         log.error("the agents have ended (%s); they are started again", problem)
         time.sleep(pause)
         began = time.monotonic()
-        problem = _ended(agents, None)
+        problem = agents.run(lambda rank: None)
         is_short = time.monotonic() - began < LONGEST_PAUSE
         pause = min(2 * pause, LONGEST_PAUSE) if is_short else 1.0
-
-
-def _ended(agents: _Agents, queue: Queue | None) -> str:
-    try:
-        return agents.run(queue)
-    except OSError as error:  # no memory, no processes
-        return str(error)
-
-
-class _Counted:
-    """A queue, and how many were put there."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.number = 0
-
-    def put(self, item: Any) -> None:
-        self.number += 1
-        self._queue.put(item)

@@ -21,10 +21,19 @@ class Features:
     """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
 
     `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
+    With `is_seen_whole`, places side by side are of one picture, whose tokens see one another, also
+    those behind them; a row does not end before the last of them.
     """
 
     places: npt.NDArray[np.int64]
     vectors: Vectors
+    is_seen_whole: bool = False
+
+    def ends(self) -> npt.NDArray[np.int64]:
+        """For each place, that behind the last of those side by side with it."""
+        lasts = np.append(np.flatnonzero(np.diff(self.places) != 1), len(self.places) - 1)
+        ends: npt.NDArray[np.int64] = self.places[lasts] + 1
+        return np.repeat(ends, np.diff(lasts, prepend=-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +88,16 @@ class Step:
 
     def features(self) -> Features | None:
         """Those of all rows, with places from the step's first token on; None if there are none."""
-        places, vectors, begin = [], [], 0
+        places, vectors, begin, is_seen_whole = [], [], 0, False
         for row in self.rows:
             if row.features is not None:
                 places.append(row.features.places + begin)
                 vectors.append(row.features.vectors)
+                is_seen_whole = row.features.is_seen_whole
             begin += len(row.tokens)
-        return Features(np.concatenate(places), np.concatenate(vectors)) if places else None
+        if not places:
+            return None
+        return Features(np.concatenate(places), np.concatenate(vectors), is_seen_whole)
 
 
 class RunnerLost(ServingError):

@@ -73,10 +73,31 @@ DELTA_RULE = {
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 24,
 }
+GEMMA4 = {
+    "sliding_window": 24,
+    "global_head_dim": 32,
+    "vocab_size_per_layer_input": 160,
+    "tie_word_embeddings": True,
+}
 # name -> (class of transformers, what its config has beyond SIZES)
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0]}),
     "gemma": ("Gemma", {"tie_word_embeddings": True}),
+    "gemma4": ("Gemma4", {**GEMMA4, "num_kv_shared_layers": 3, "hidden_size_per_layer_input": 8,
+                          "use_double_wide_mlp": True, "num_hidden_layers": 6,
+                          "layer_types": ["sliding_attention", "full_attention"] * 3}),
+    "gemma4-large": (
+        "Gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+         "num_global_key_value_heads": 1, "final_logit_softcapping": 8.0, "num_hidden_layers": 3,
+         "layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+    ),
+    "gemma4-moe": (
+        "Gemma4",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 8,
+         "top_k_experts": 3, "moe_intermediate_size": 32,
+         "layer_types": ["sliding_attention", "full_attention"]},
+    ),
     "olmo": ("Olmo", {}),
     "olmo2": ("Olmo2", {"attention_bias": True}),
     "olmo3": ("Olmo3", {**WINDOWED, "rope_parameters": OLMO3_ROPE}),

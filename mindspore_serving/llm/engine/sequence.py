@@ -146,13 +146,16 @@ class Plan:
         self.budget -= len(tokens)
 
     def add_piece(self, sequence: Sequence) -> None:
-        """As many of the tokens of `sequence` that are not computed as there is room for."""
+        """As many of the tokens of `sequence` that are not computed as there is room for; more if
+        a picture has to be computed at once."""
         start = sequence.num_computed
         end = min(len(sequence.tokens), start + self.budget)
         if sequence.is_scored:
             end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
         if start < sequence.branch:
             end = min(end, sequence.branch)
+        if sequence.pictures is not None:
+            end = sequence.pictures.end_of_piece(start, end)
         self.add(sequence, sequence.tokens[start:end])
 
     def done(self) -> Scheduled:

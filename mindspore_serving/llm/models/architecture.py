@@ -48,6 +48,7 @@ class Names:
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
     after_mlp: str = ""  # a norm of what the feed-forward block adds
+    scalar: str = ""  # a tensor [1] that the layer's result is multiplied by
     matrix: str = "weight"  # what follows the name of a matrix
 
 
@@ -74,8 +75,24 @@ class Experts:
     shared: str = ""  # an expert that computes every token
     shares_dense: bool = False  # the dense block computes every token as well
     shared_gate: str = ""  # whose result is multiplied by the sigmoid of this
+    beside: "Beside | None" = None
     joined_rows: bool = False  # these are [experts, out, in], and not [experts, in, out]
     joined: tuple[str, str] | None = None  # gate with up, and down, of all experts: `layouts` cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Experts beside the dense block, which computes every token as well (Gemma 4).
+
+    Names of norms: of what the dense block gives, of the experts' input and of what they give; of
+    tensors: of the norm of the router's input, and of numbers that shares are multiplied by.
+    """
+
+    dense_norm: str = "post_feedforward_layernorm_1"
+    input_norm: str = "pre_feedforward_layernorm_2"
+    output_norm: str = "post_feedforward_layernorm_2"
+    router_gain: str = "router.scale"
+    gains: str = "router.per_expert_scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +116,10 @@ class Architecture:
         attends_beside: layers with a state attend as well.
         single: a layer has one block: attention, a state, or a feed-forward block.
         output_gate: half of each head's queries are a gate of what attention gives.
+        value_norm: values are normalised, RMS of a head without a weight.
         cut: whether `tensor_parallel` can cut it.
         has_pictures: vectors of pictures may be in place of embeddings of tokens.
+        sees_pictures_whole: tokens of a picture see one another, also those behind them.
     """
 
     names: Names = Names()
@@ -128,8 +147,10 @@ class Architecture:
     attends_beside: bool = False
     single: bool = False
     output_gate: bool = False
+    value_norm: bool = False
     cut: bool = False
     has_pictures: bool = False
+    sees_pictures_whole: bool = False
 
     @property
     def is_llama_shaped(self) -> bool:

@@ -4,6 +4,7 @@ description of the architecture says.  Knows no runtime.
 
 from mindspore_serving.llm.models.attention import Positions, attention
 from mindspore_serving.llm.models.layer import Layer, norm, scaled
+from mindspore_serving.llm.models.layer_inputs import layer_inputs, with_input
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import Inputs, Ops, Tensor
 from mindspore_serving.llm.models.spec import ModelSpec
@@ -16,8 +17,12 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: Inputs) -> Tensor:
     names = spec.form.names
     x = _embedded(ops, spec, inputs) if spec.is_first else inputs.hidden
     positions = Positions.of(ops, spec, inputs)
+    given = layer_inputs(ops, spec, x, inputs.token_ids)
     for i in spec.layers:
-        x = _block(Layer(ops, spec, i), x, positions)
+        layer = Layer(ops, spec, i)
+        x = _block(layer, x, positions)
+        x = with_input(layer, x, given[i]) if given else x
+        x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
     if not spec.is_last:
         return x
     x = ops.gather_rows(x, inputs.rows)
@@ -48,7 +53,7 @@ def _block(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
         out = _mixed(layer, layer.norm(x, names.attention_norm), positions)
         x = _added(layer, x, layer.norm(out, names.after_attention))
     if spec.feeds(layer.index):
-        out = feed_forward(layer, layer.norm(x, names.mlp_norm))
+        out = feed_forward(layer, layer.norm(x, names.mlp_norm), x)
         x = _added(layer, x, layer.norm(out, names.after_mlp))
     return x
 
@@ -58,7 +63,7 @@ def _parallel(layer: Layer, x: Tensor, positions: Positions) -> Tensor:
     h = layer.norm(x, names.attention_norm)
     out = layer.norm(_mixed(layer, h, positions), names.after_attention)
     h = layer.norm(x, names.mlp_norm) if names.mlp_norm else h
-    return _added(layer, x, layer.ops.add(out, feed_forward(layer, h)))
+    return _added(layer, x, layer.ops.add(out, feed_forward(layer, h, x)))
 
 
 def _added(layer: Layer, x: Tensor, out: Tensor) -> Tensor:

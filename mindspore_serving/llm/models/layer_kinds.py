@@ -1,11 +1,16 @@
-"""What config.json says of each layer: its window, whether it has positions, experts.
+"""What config.json says of each layer: its window, its heads, whose keys it has, whether it has
+positions, experts.
 
 Plain decisions; knows no tensor.
 """
 
+from typing import TypeAlias
+
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.architecture import Architecture, Config
+from mindspore_serving.llm.models.config_types import size
 
+Heads: TypeAlias = tuple[tuple[int, int], ...]
 FULL, SLIDING = "full_attention", "sliding_attention"
 FEEDING = ("mlp", "moe")  # kinds of layers with a feed-forward block alone
 
@@ -41,6 +46,31 @@ def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
             raise StartError(
                 f"config.json has layers of {kind!r} in layer_types, expected {' or '.join(known)}"
             )
+
+
+def heads(config: Config, sizes: tuple[int, ...], common: tuple[int, int]) -> Heads:
+    """(key-value heads, features of each) of each layer: `common`, or what those without a window
+    have; `sizes` are the windows."""
+    kv_heads, dim = common
+    whole = (
+        size(config, "num_global_key_value_heads", default=kv_heads),
+        size(config, "global_head_dim", default=dim),
+    )
+    return tuple(common if window else whole for window in sizes)
+
+
+def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The layer whose keys and values each layer attends to: its own, but for the last ones, which
+    share those of the last layer before them that has the same window."""
+    count = len(sizes)
+    first = count - (config.get("num_kv_shared_layers") or 0)
+    owners = {window: i for i, window in enumerate(sizes[: max(first, 0)])}
+    if first < count and not set(sizes[max(first, 0) :]) <= set(owners):
+        raise StartError(
+            f"config.json has num_kv_shared_layers {count - first} of {count}, expected a layer of "
+            "each kind before them, whose keys and values they share"
+        )
+    return tuple(i if i < first else owners[window] for i, window in enumerate(sizes))
 
 
 def attending(config: Config, num_layers: int, form: Architecture) -> frozenset[int]:

@@ -170,7 +170,8 @@ class Ops(Protocol):
         ...
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
-        """Causal attention over the cache and the new tokens, which are written to the cache."""
+        """Causal attention over the cache and the new tokens, which are written to the cache.
+        Layers that share keys and values call it with the same ones and `layer`."""
         ...
 
     def convolution(
@@ -237,6 +238,10 @@ class Ops(Protocol):
     def scale(self, x: Tensor, factor: float) -> Tensor:
         return x * factor
 
+    def gain(self, x: Tensor, weight: Weight) -> Tensor:
+        """`x` times the number in `weight` [1]."""
+        return x * weight
+
     def softcap(self, x: Tensor, cap: float) -> Tensor:
         """cap * tanh(x / cap)."""
         ...
@@ -255,12 +260,15 @@ class Ops(Protocol):
         routing: Routing,
         *,
         correction: Weight | None = None,
+        gains: Weight | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Tensor:
-        """Mixture of experts with silu gates, clamped ones, or none.
+        """Mixture of experts with gates of silu, GELU by tanh (`is_gelu`), clamped ones, or none.
 
         `scores` are what the router gives, [T, experts]; a `correction` of as many numbers is added
-        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.
+        to them, behind softmax or sigmoid, when experts are chosen, not to their shares.  Shares
+        are multiplied by the chosen experts' `gains` at last.
         """
         ...
 

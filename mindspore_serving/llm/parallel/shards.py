@@ -81,10 +81,12 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
             f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
             f"{spec.intermediate_size}"
         )
+    kv_heads = max(1, kv_heads // size)
     return replace(
         spec,
         num_heads=heads // size,
-        num_kv_heads=max(1, kv_heads // size),
+        num_kv_heads=kv_heads,
+        heads=((kv_heads, spec.head_dim),) * spec.num_layers,
         intermediate_size=spec.intermediate_size // size,
     )
 

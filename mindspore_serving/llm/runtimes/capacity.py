@@ -5,6 +5,7 @@ hold by options, model and free memory.  Knows no runtime.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from mindspore_serving import log
@@ -30,7 +31,8 @@ FLOAT32_ALONE: dict[str, tuple[object, ...]] = {
 
 def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
     """Of the keys and values of one block in all layers; `element_size` is bytes per number."""
-    return 2 * len(spec.attention_layers) * spec.kv_size * element_size * config.block_size
+    numbers = sum(prod(spec.heads[layer]) for layer in spec.attention_layers)
+    return 2 * numbers * element_size * config.block_size
 
 
 def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:

@@ -44,6 +44,7 @@ MOE = {"n_routed_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scal
        "n_group", "topk_group", "moe_latent_size"}  # fmt: skip
 LAYERS = {"sliding_window", "use_sliding_window", "max_window_layers"}  # `layer_types` decides
 WITH_PATTERN = {"sliding_window_pattern", "_sliding_window_pattern"}
+WIDTHS = {"vocab_size_per_layer_input", "use_double_wide_mlp"}  # of tensors, which have them
 LATENT = {"head_dim", "num_key_value_heads"}  # of keys that are not cached as they are
 LATENT_SIZES = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
 # What an architecture has in common with others, and does not use as it is here.
@@ -65,6 +66,8 @@ OF_ONE = {
     "deepseek-v2-lite": LATENT | {"n_group", "topk_group"},  # by "greedy"
     "phi3": {"original_max_position_embeddings"},  # without a rope scaling
     "granite4": {"intermediate_size", "num_experts_per_tok", "time_step_limit", *MAMBA},
+    **dict.fromkeys(("gemma4", "gemma4-large"), WIDTHS | {"num_experts", "top_k_experts"}),
+    "gemma4-moe": WIDTHS,
     "granite4-mamba": {"intermediate_size"},  # of experts, whose tensors have it
     **dict.fromkeys(("falcon-h1", "falcon-h1-normed"), {"mamba_expand"}),  # with `mamba_d_ssm`
     "nemotron-h": NEMOTRON | MOE,
@@ -117,6 +120,15 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
     assert ignored - INERT == OF_ONE.get(name, set()) & ignored
 
 
+def test_larger_heads_of_gemma_4_may_be_given_for_all_layers_at_once() -> None:
+    """As published files have them; transformers writes them layer by layer."""
+    config = checkpoints.configuration("gemma4-large")
+    published = {key: value for key, value in config.items() if key != "per_layer_config"}
+    published |= {"global_head_dim": 32, "num_global_key_value_heads": 1}
+    assert load_definition(published)[0] == load_definition(config)[0]
+    assert load_definition(config)[0].heads == ((2, 16), (1, 32), (1, 32))
+
+
 @pytest.mark.parametrize(
     ("architecture", "settings", "says"),
     [
@@ -128,6 +140,16 @@ def test_every_setting_is_read_or_refused(name: str) -> None:
         ("GemmaForCausalLM", {"use_bidirectional_attention": True}, "bidirectional_attention True"),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("DeepseekV2ForCausalLM", {"qk_rope_head_dim": 10**9, **LATENT_SIZES}, "at most 65536"),
+        (
+            "Gemma3ForConditionalGeneration",
+            {"sliding_window": 24, "vision_config": {"image_size": 8}},
+            "sliding_window 24, expected at least the 256 tokens of a picture",
+        ),
+        ("Gemma4ForCausalLM", {"enable_moe_block": True}, "no num_experts"),
+        ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "bidirectional_attention 'a"),
+        ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 9}, "9, expected at least vocab_size"),
+        ("Gemma4ForCausalLM", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 of 2, expected"),
+        ("Gemma4ForCausalLM", {"per_layer_config": {"0": {"head_dim": 8}}}, "nothing for others"),
         ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
         ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_d_head": 8}, "expected 128 features together"),
         ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_n_groups": 3}, "multiple of mamba_n_groups=3"),

@@ -20,13 +20,13 @@ from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
 from mindspore_serving.llm.runtimes.openvino.fusion import (
     fusible,
-    give_back,
     is_fused_here,
     narrow,
     num_fused,
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
+from mindspore_serving.llm.runtimes.openvino.pages import give_back
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 from mindspore_serving.llm.step import Row, Step

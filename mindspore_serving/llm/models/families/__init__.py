@@ -3,10 +3,19 @@
 """
 
 from mindspore_serving.llm.models.architecture import Architecture
-from mindspore_serving.llm.models.families import gpt, llama, mamba, mixtures, pictures, states
+from mindspore_serving.llm.models.families import (
+    gemma,
+    gpt,
+    llama,
+    mamba,
+    mixtures,
+    pictures,
+    states,
+)
 
 FAMILIES: dict[str, Architecture] = {
     **llama.ROWS,
+    **gemma.ROWS,
     **gpt.ROWS,
     **mixtures.ROWS,
     **states.ROWS,

@@ -10,7 +10,6 @@ from mindspore_serving.llm.models.architecture import (
     OF_ALL,
     OF_HEAD,
     PAIRS,
-    RMS_PLUS_ONE,
     Architecture,
     Config,
     Names,
@@ -54,52 +53,6 @@ INTERNLM2 = Architecture(
 def _baichuan(form: Architecture, config: Config) -> Architecture:
     """13B has ALiBi, and no limit of positions but that of its tokenizer."""
     return replace(form, alibi="max_position_embeddings" not in config)
-
-
-def _gemma(config: Config) -> Config:
-    hidden = size(config, "hidden_size")
-    act = config.get("hidden_activation") or config.get("hidden_act")
-    tanh = "gelu_pytorch_tanh"  # what the first Gemma's "gelu" means
-    return {
-        "embedding_multiplier": hidden**0.5,
-        "hidden_activation": tanh if act in (None, "gelu") else act,
-    }
-
-
-GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
-GEMMA = Architecture(
-    norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
-    cut=True,
-)  # fmt: skip
-GEMMA2 = replace(
-    GEMMA,
-    names=SANDWICH,
-    defaults={
-        **GEMMA_DEFAULTS,
-        "query_pre_attn_scalar": 256,
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 2,
-    },
-)
-GEMMA3 = replace(
-    GEMMA,
-    names=SANDWICH,
-    qk_norm=OF_HEAD,
-    defaults={
-        **GEMMA_DEFAULTS,
-        "query_pre_attn_scalar": 256,
-        "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0,
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 262208,
-        "max_position_embeddings": 131072,
-    },
-)
 
 
 def _olmo3(config: Config) -> Config:
@@ -155,10 +108,6 @@ ROWS: dict[str, Architecture] = {
     "Phi3ForCausalLM": Architecture(
         names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), fixed=PLAIN, cut=True
     ),
-    "GemmaForCausalLM": GEMMA,
-    "Gemma2ForCausalLM": GEMMA2,
-    "Gemma3ForCausalLM": GEMMA3,
-    "Gemma3ForConditionalGeneration": GEMMA3,
     "GraniteForCausalLM": replace(LLAMA, defaults={"attention_multiplier": 1.0}),
     "Olmo2ForCausalLM": OLMO2,
     "Olmo3ForCausalLM": OLMO3,

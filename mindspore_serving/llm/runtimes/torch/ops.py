@@ -238,18 +238,22 @@ class TorchOps(Ops):
         routing: Routing,
         *,
         correction: Tensor | None = None,
+        gains: Tensor | None = None,
         clamp: Clamp | None = None,
+        is_gelu: bool = False,
     ) -> Tensor:
         shares, chosen = route(scores, routing, correction)
+        if gains is not None:
+            shares = shares * gains.float()[chosen]
         shares = shares.to(x.dtype)
         out = torch.zeros_like(x)
         for index in chosen.unique().tolist():
             tokens, places = (chosen == index).nonzero(as_tuple=True)
             share = shares[tokens, places, None]
             if routing.scales_input:
-                result = expert(x[tokens] * share, experts[index], clamp)
+                result = expert(x[tokens] * share, experts[index], clamp, is_gelu)
             else:
-                result = expert(x[tokens], experts[index], clamp) * share
+                result = expert(x[tokens], experts[index], clamp, is_gelu) * share
             out.index_add_(0, tokens, result)
         return out
 

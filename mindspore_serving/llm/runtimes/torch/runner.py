@@ -129,15 +129,16 @@ class TorchRunner(LimitedRunner):
     ) -> None:
         super().__init__(limits)
         spec = model.spec
-        shape = (limits.num_blocks + 1, limits.block_size, spec.num_kv_heads, spec.head_dim)
+        blocks = (limits.num_blocks + 1, limits.block_size)
+        heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
         self._model = model
         default = InvariantPath if model.is_invariant else GatherPath
         self._path: AttentionPath = path or default(limits.block_size)
-        layers = spec.attention_layers
-        self._cache = PagedCache(shape, layers, dtype=model.kv_dtype, device=model.device)
-        self.block_bytes = 2 * len(layers) * math.prod(shape[1:]) * model.kv_dtype.itemsize
+        self._cache = PagedCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
+        self.block_bytes = 2 * sum(map(math.prod, heads.values())) * limits.block_size
+        self.block_bytes *= model.kv_dtype.itemsize
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
-        self.block_format += f"{model.kv_dtype} {layers} {shape[1:]}"
+        self.block_format += f"{model.kv_dtype} {limits.block_size} {heads}"
         self._states = StateCache(spec.state, limits.num_slots, model.device)
         self._ops: TorchOps | None = model.ops((self._cache, self._states))
         self._graphs: DecodeGraphs | None = None
