@@ -27,7 +27,7 @@ from tests.llm import checkpoints
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import sys
 from multiprocessing import Queue
