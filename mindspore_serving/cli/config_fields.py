@@ -44,6 +44,7 @@ PER_SERVABLE = (
     "prefix_cache_disk",
     "pinned_prompts",
     "deterministic",
+    "draft",
     "adapter",
     "max_loras",
     "llm_option",
@@ -62,6 +63,7 @@ FILES = (
     "environment",
     "prefix_cache_dir",
     "pinned_prompts",
+    "draft",
 )
 
 

@@ -240,7 +240,7 @@ class ServeSettings:
         metavar="DIR",
     )
     prefix_cache_disk: float = option(
-        4 * 2**30, "... in files of at most so many bytes", metavar="BYTES"
+        4.0 * 2**30, "... in files of at most so many bytes (default: 4 GiB)", metavar="BYTES"
     )
     pinned_prompts: str = option(
         "",
@@ -249,6 +249,9 @@ class ServeSettings:
     )
     deterministic: bool = option(
         False, "language models: the same tokens to the bit in any batch; with --runtime torch"
+    )
+    draft: str = option(
+        "", "language models: a smaller one with the same tokenizer, which guesses", metavar="PATH"
     )
     adapter: tuple[str, ...] = option(
         (),

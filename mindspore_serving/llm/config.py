@@ -48,9 +48,11 @@ class EngineConfig:
             with one of `prompt` and `messages`, and `tools`, `template_options`, `adapter` or
             `cache_salt`.  Not of models with a state.
         num_speculative_tokens: most tokens of a sequence that are guessed from earlier text and
-            verified in one step; 0 none; None: 16 where the model computes in float32, else 0,
-            since a text would change with what was guessed; also 0 with `graph_mode`, which would
-            compile graphs for them.
+            verified in one step; 0 none; None: 16, but 0 where layers keep a state, which a wrong
+            guess would spoil, and with `graph_mode`, which would compile graphs for them.
+        draft: directory or GGUF file of a smaller model with the same tokenizer, which guesses as
+            well.  It computes on the same runtime, without adapters.  `kv_cache_memory` is that of
+            both together.  Not for models with layers that keep a state, and not with ranks.
         adaptive_speculation: guess only as many as raise tokens per second, by what was measured;
             without it as many as there are.
         max_ngram, min_ngram: how many last tokens must come before for a guess, and how many are
@@ -102,6 +104,7 @@ class EngineConfig:
     prefix_cache_disk: int = 4 << 30
     pinned_prompts: str | Sequence[Any] = ()
     num_speculative_tokens: int | None = None
+    draft: str | Path | None = None
     adaptive_speculation: bool = True
     max_ngram: int = 32
     min_ngram: int = 3
@@ -160,16 +163,37 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
                 f"{self.pipeline_parallel}, expected 1 for one of them: they cannot be combined"
             )
+        _check_draft(self)
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
             )
 
-    def most_guesses(self, *, can_guess: bool) -> int:
-        """Of a sequence in a step; `can_guess` is whether guesses change nothing."""
-        if self.num_speculative_tokens is None:
-            return _MOST_GUESSES if can_guess and not self.graph_mode else 0
-        return self.num_speculative_tokens
+    @property
+    def asks_for_guesses(self) -> bool:
+        """Whether the operator wants them wherever they are possible."""
+        return bool(self.num_speculative_tokens or self.draft)
+
+    def most_guesses(self, *, has_states: bool) -> int:
+        """Of a sequence in a step; `has_states` is whether layers keep a state."""
+        if self.num_speculative_tokens is not None:
+            return self.num_speculative_tokens
+        return 0 if has_states or self.graph_mode else _MOST_GUESSES
+
+
+def _check_draft(config: EngineConfig) -> None:
+    if config.draft is None:
+        return
+    if not isinstance(config.draft, str | Path) or not str(config.draft):
+        raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
+    reasons = {
+        "num_speculative_tokens=0, which makes no guesses": config.num_speculative_tokens == 0,
+        "graph_mode, which compiles one model": config.graph_mode,
+        "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
+    }
+    for reason, is_given in reasons.items():
+        if is_given:
+            raise InvalidInputs(f"draft is {str(config.draft)!r} beside {reason}: leave one out")
 
 
 def _check_counts(config: EngineConfig) -> None:

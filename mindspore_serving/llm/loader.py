@@ -39,7 +39,8 @@ from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.pictures.forms import find_form
 from mindspore_serving.llm.pictures.reader import PictureReader, open_reader
 from mindspore_serving.llm.pictures.tower import Tower
-from mindspore_serving.llm.runtimes import RUNTIMES, open_runner
+from mindspore_serving.llm.runtimes import RUNTIMES
+from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.opening import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
@@ -166,7 +167,8 @@ class Opened:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
         if not isinstance(self.engine, Engine):
             return f"{name}: runtime {runtime}; {self.engine.describe()}"
-        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}"
+        draft = f"; draft model {Path(self.config.draft).name}" if self.config.draft else ""
+        return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}{draft}"
 
     def _weights(self) -> str:
         """How weights are stored, and what became of them."""
@@ -251,7 +253,8 @@ def _open_engine(
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     eos_ids = tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-    engine = Engine(open_runner(directory, runtime, config), tokenizer, config, eos_ids)
+    runner, draft = open_runners(directory, runtime, config, tokenizer)
+    engine = Engine(runner, tokenizer, config, eos_ids, draft=draft)
     try:
         engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir:

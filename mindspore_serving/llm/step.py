@@ -42,7 +42,7 @@ class StateSlots:
 
     A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
     last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
-    0 and -1 are for none.
+    0 and -1 are for none.  `read` may be `snapshot`, or `write` where there is no snapshot.
     """
 
     read: int
@@ -117,7 +117,6 @@ class Runner(Protocol):
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
     rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
-    is_rounded: bool  # it computes in 16 bits: logits change with what else is in the step
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; float32 [total num_logits, vocab_size], rows in order.

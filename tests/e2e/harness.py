@@ -234,7 +234,7 @@ class Script:
     def text(self) -> str:
         return "".join(self.lines)
 
-    def says(self, words: str) -> None:
+    def says(self, words: str, seconds: float = PATIENCE) -> None:
         """Wait until it has printed `words`."""
 
         def look() -> bool:
@@ -243,7 +243,7 @@ class Script:
                 assert words in self.text, f"it ended: {self.process.returncode}\n{self.text}"
             return words in self.text
 
-        eventually(look, what=f"{words!r} in\n{self.text}")
+        eventually(look, seconds, f"{words!r} in\n{self.text}")
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -27,7 +27,9 @@ from tests.waiting import PATIENCE
 STAGES = """
 from mindspore_serving.llm import SamplingParams
 params = SamplingParams(max_tokens=6, temperature=0)
-llm = register.declare_llm("../chatty", dtype="f32", kv_cache_memory=64 << 20, params=params)
+llm = register.declare_llm(
+    "../chatty", draft="../chatty", dtype="f32", kv_cache_memory=64 << 20, params=params
+)
 
 def to_prompt(question):
     return f"Q: {question} A:"

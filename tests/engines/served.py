@@ -91,12 +91,14 @@ def start_config(kind: Kind, directory: Path, **engine_options: Any) -> Servable
 
 
 @contextmanager
-def served(kind: Kind, directory: Path, **http: Any) -> Iterator[Calls]:
-    """The server; `http` are options of its port."""
+def served(
+    kind: Kind, directory: Path, *others: ServableStartConfig, **http: Any
+) -> Iterator[Calls]:
+    """The server, which has `others` as well; `http` are options of its port."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, str(directory / "cache"))
         patch.setenv("TORCHDYNAMO_DISABLE", "1")  # compiling takes a minute
-        with serving(directory, start_config(kind, directory), **http) as calls:
+        with serving(directory, start_config(kind, directory), *others, **http) as calls:
             yield calls
 
 
@@ -121,5 +123,5 @@ def streaming(calls: Calls, **options: Any) -> Iterator[socket.socket]:
 
 def row(calls: Calls) -> dict[str, Any]:
     """The servable, as the server lists it."""
-    (found,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-    return dict(found)
+    found = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(dict(one) for one in found if one["name"] == NAME)

@@ -209,7 +209,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-h1": ("FalconH1", {**MAMBA, "mamba_d_ssm": 96, "mamba_d_head": 12, **MULTIPLIERS}),
     "falcon-h1-normed": (
         "FalconH1",
-        {**MAMBA, "num_hidden_layers": 1, "mamba_d_ssm": 128, "mamba_rms_norm": True,
+        {**MAMBA, "mamba_d_ssm": 128, "mamba_rms_norm": True,
          "mamba_conv_bias": False, "projectors_bias": True, "time_step_limit": [0.3, 1.2]},
     ),
     "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 16, "state_size": 24, "n_groups": 2}),

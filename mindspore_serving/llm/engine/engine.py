@@ -22,7 +22,7 @@ from mindspore_serving.llm.engine.request import ModelLimits, check_place, make_
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
-from mindspore_serving.llm.engine.speculation import MakeDrafter, Speculation, can_guess
+from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.grammar.state import MaskThread
@@ -40,11 +40,10 @@ class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner: computes the steps; the engine closes it.
+        runner, draft: compute steps, and guesses of tokens if there is one; the engine closes both.
         tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
-        make_drafter: makes what guesses tokens; None looks at texts that began alike.
 
     `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
     called with the requests that a step is about to compute; `clock` gives seconds.
@@ -59,7 +58,7 @@ class Engine:
         config: EngineConfig,
         eos_ids: Iterable[int] = (),
         *,
-        make_drafter: MakeDrafter | None = None,
+        draft: Runner | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
@@ -67,7 +66,7 @@ class Engine:
         self.config, self._clock = config, clock
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self._speculation = Speculation(config, make_drafter, can_guess=can_guess(runner))
+        self._speculation = Speculation(config, runner, draft, clock)
         self._table = RequestTable(self._speculation)
         self.adapters = Adapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
@@ -215,10 +214,11 @@ class Engine:
         return None if self._disk is None else self._disk.save_next()
 
     def close(self) -> None:
-        """Close the runner; nothing may be called afterwards."""
+        """Close the runners; nothing may be called afterwards."""
         if self._disk is not None:
             self._disk.close()
         self._masks.close()
+        self._speculation.close()
         self.runner.close()
 
     def _read(self, scheduled: Scheduled) -> tuple[Readout, dict[Branch, list[Branch]]]:

@@ -56,8 +56,7 @@ class StatePool:
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
         if not self._keeps or kept <= 0 or pool.num_free <= self.most_running:
             return StateSlots(read, write)
-        # What is kept takes the first place: a runner may write that over what it reads, not the
-        # second one.
+        # Of the two states that are written, a runner may write the first over what it reads.
         slots.append(pool.allocate())
         return StateSlots(read, slots[-1], write, kept)
 

@@ -5,11 +5,11 @@ To continue the longest match with the most frequent tokens is suffix decoding: 
 search is `suffix_index`; how many guesses are computed is decided elsewhere.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.suffix_index import END, Draft, SuffixIndex
+from mindspore_serving.llm.engine.suffix_index import END, NOTHING, Draft, SuffixIndex
 
 MAX_SHARED_TOKENS = 1 << 16  # of recent answers of one scope, twice at most; 130 bytes each
 MAX_SCOPES = 16
@@ -54,12 +54,18 @@ class SuffixDrafter:
         self._last: tuple[SuffixIndex | None, list[int], int] = (None, [], 0)
 
     def fork(self) -> "SuffixDrafter":
+        """For another answer to the same prompt; called before `extend`."""
         other = SuffixDrafter(self._config, self._prompt, self._shared)
         other._own = self._begun().copy()
         return other
 
-    def extend(self, new: Iterable[int]) -> None:
-        self._begun().extend(new)
+    def extend(self, new: Sequence[int]) -> None:
+        """These tokens were chosen."""
+        own = self._own
+        if own is not None and len(new) == 1:  # in nearly every step
+            own.add(new[0])
+        else:
+            self._begun().extend(new)
 
     def _begun(self) -> SuffixIndex:
         if self._own is None:
@@ -67,25 +73,27 @@ class SuffixDrafter:
         return self._own
 
     def propose(self, most: int) -> Draft:
+        """Up to `most` tokens that may follow, or none."""
         own = self._own
         if own is None:
-            return Draft([])
+            return NOTHING
+        key = own.key(own.tokens)
+        indexes = [index for index in (own, *self._shared) if index.may_know(key)]
+        if not indexes:
+            self._last = None, [], 0
+            return NOTHING
         length, text = len(own.tokens), own.tokens[-self._config.max_ngram :]
         last, places, before = self._last
         best: SuffixIndex | None = None
         agreed, found = 0, list[int]()
-        for index in (own, *self._shared):
+        for index in indexes:
             # A place that was continued is tried again, also when it is not among the latest.
             known = [place + length - before for place in places] if index is last else ()
             count, here = index.find(text, known)
             if count > agreed:
                 best, agreed, found = index, count, here
         self._last = best, found, length
-        return Draft([]) if best is None else Draft(*_arranged(best, found, most, agreed))
-
-
-def _arranged(
-    index: SuffixIndex, places: list[int], most: int, agreed: int
-) -> tuple[list[int], int, list[float]]:
-    tokens, shares = index.draft(places, most)
-    return tokens, agreed, shares
+        if best is None:
+            return NOTHING
+        tokens, shares = best.draft(found, most)
+        return Draft(tokens, agreed, shares)

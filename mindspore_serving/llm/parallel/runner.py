@@ -35,7 +35,6 @@ class ParallelRunner:
         self.adapters = own.adapters
         self.hidden_size = own.hidden_size
         self.rope_switch = own.rope_switch
-        self.is_rounded = own.is_rounded
         self._own = own
         self._group = group
         self._processes = processes

@@ -37,6 +37,7 @@ class Runtime:
     is_deterministic: bool = False
     has_pictures: bool = False
     keeps_integers: bool = False
+    has_draft: bool = True
     stores_blocks: bool = False
 
 
@@ -61,16 +62,17 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime("mindspore.opening:open_runner", has_graph_mode=True),
     "mindir": Runtime("mindir.runner:open_runner", opens_rank="mindir.runner:open_rank"),
-    "agents": Runtime("agents:open_runner"),
+    "agents": Runtime("agents:open_runner", has_draft=False),
     "toy": Runtime("toy:open_runner", stores_blocks=True),
 }
-# Options that not every runtime takes, and whether one does.
+# Options that not every runtime or model takes, and whether a runtime does.
 OPTIONS: dict[str, Callable[[Runtime], bool]] = {
     "adapters": lambda row: row.has_adapters,
     "max_loras": lambda row: row.has_adapters,
     "graph_mode": lambda row: row.has_graph_mode,
     "prefix_cache_dir": lambda row: row.stores_blocks,
     "deterministic": lambda row: row.is_deterministic,
+    "draft": lambda row: row.has_draft,
     "tensor_parallel": lambda row: bool(row.opens_rank),
     "pipeline_parallel": lambda row: bool(row.opens_rank),
 }

@@ -72,7 +72,6 @@ class LimitedRunner:
     """A base of runners: the numbers that an engine reads."""
 
     hidden_size = 0
-    is_rounded = False
     rope_switch = 0
 
     def __init__(self, limits: RunnerLimits) -> None:

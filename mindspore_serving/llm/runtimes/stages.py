@@ -46,7 +46,6 @@ class StageRunner(LimitedRunner):
         sizes = (own.block_size, own.num_blocks, own.vocab_size, own.max_model_len)
         super().__init__(RunnerLimits(*sizes))
         self.hidden_size = own.hidden_size
-        self.is_rounded = own.is_rounded
         self._own, self._width = own, own.width
         self._ring = Ring(group)
         self._is_first, self._is_last = group.rank == 0, group.rank == group.size - 1

@@ -21,7 +21,7 @@ SUFFIX, UNFINISHED = ".block", ".unfinished"
 MAGIC = b"MSKV0001"
 OTHERS_MAY_WRITE = 0o022
 _DIGEST_SIZE = 16
-_NAMES = re.compile(rf"([0-9a-f]{{{2 * _DIGEST_SIZE}}}){re.escape(SUFFIX)}")
+_NAMES = re.compile(rf"[0-9a-f]{{32}}(\w{{8}}{re.escape(UNFINISHED)}|{re.escape(SUFFIX)})")
 HEAD_BYTES = len(MAGIC) + 2 * _DIGEST_SIZE  # then the file's name, and a checksum of the contents
 SHARE = 8  # 1/8 of all is freed at once; 1/8 of what is free is written before the next look
 
@@ -122,21 +122,24 @@ class BlockFiles:
         """Make room for a block, and remove what a process that was killed was writing."""
         found = []
         for entry in os.scandir(self._directory):
+            if not _NAMES.fullmatch(entry.name):
+                continue
             with suppress(FileNotFoundError):  # another process has just removed it
                 if entry.name.endswith(UNFINISHED):
                     _remove_if_left(Path(entry.path))
-                elif _NAMES.fullmatch(entry.name):
+                else:
                     status = entry.stat(follow_symlinks=False)
                     found.append((status.st_mtime_ns, entry.path, status.st_size))
         total = sum(size for _, _, size in found)
-        if total + self.file_bytes > self.most_bytes:
-            least = self.most_bytes - max(self.file_bytes, self.most_bytes // SHARE)
+        step = max(self.file_bytes, self.most_bytes // SHARE**3)
+        if total + step > self.most_bytes:
+            least = self.most_bytes - max(step, self.most_bytes // SHARE)
             for _, path, size in sorted(found):
                 if total <= least:
                     break
                 _remove(Path(path))
                 total -= size
-        self._room = max(self.file_bytes, (self.most_bytes - total) // SHARE)
+        self._room = max(step, (self.most_bytes - total) // SHARE)
 
     def _name(self, digest: bytes) -> bytes:
         return blake2b(self._model + digest, digest_size=_DIGEST_SIZE).digest()

@@ -273,6 +273,8 @@ def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:
         LLM(bert, "mindspore")
     with pytest.raises(StartError, match="adapters is an option of models that generate"):
         LLM(bert, adapters={"a": bert})
+    with pytest.raises(StartError, match="draft is an option of models that generate"):
+        LLM(bert, draft=bert)
     change(bert / "config.json", architectures=["BertForQuestionAnswering"])
     with pytest.raises(StartError, match=r"BertForQuestionAnswering.*end with .*Model"):
         LLM(bert)

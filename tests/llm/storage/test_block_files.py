@@ -140,13 +140,13 @@ def test_all_files_together_are_never_more_than_is_allowed(tmp_path, most):
 
 
 def test_other_files_in_the_directory_are_left_alone(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / f"notes{SUFFIX}").write_text("mine too")
+    others = [tmp_path / f"notes{suffix}" for suffix in (".txt", SUFFIX, UNFINISHED)]
+    for path in others:
+        path.write_text("mine")
     own = files(tmp_path, most=2 * FILE)
     for number in range(9):
         own.write(digest(number), block(number))
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-    assert (tmp_path / f"notes{SUFFIX}").read_text() == "mine too"
+    assert [path.read_text() for path in others] == ["mine"] * 3
 
 
 WRITER = """

@@ -78,7 +78,7 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    options = options_from(config, capabilities())
+    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
     has_types = spec.form.sees_pictures_whole and config.max_images > 0
     check_paged_attention(has_types=has_types)

@@ -59,7 +59,6 @@ class OpenVINORunner:
         self.vocab_size = spec.vocab_size
         self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
-        self.is_rounded = weights.precision != "f32"
         self.base = base
         self._part = part
         self._sums = sums

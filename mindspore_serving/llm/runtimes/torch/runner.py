@@ -145,7 +145,6 @@ class TorchRunner(LimitedRunner):
         self._readback = Readback(num_rows, model.device)
         self.hidden_size = self.width = spec.hidden_size
         self.rope_switch = spec.rope.switch
-        self.is_rounded = model.dtype != torch.float32
         self.base: Base | None = None
         self._given: Vectors | None = None
 
