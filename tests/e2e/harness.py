@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +94,22 @@ def open_files(pid: int) -> int:
 def memory(pid: int) -> int:
     """Resident bytes, shared pages included."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_growth(pids: Sequence[int], run: Callable[[], object], most: int) -> None:
+    """Fail if `run` makes one of `pids` grow by `most` bytes each time: once is chance (what
+    overlaps, which shapes kernels are made for, what malloc keeps), and a leak is not."""
+    for _ in range(5):
+        before = [memory(pid) for pid in pids]
+        run()
+        after = [memory(pid) for pid in pids]
+        if all(now - was < most for was, now in zip(before, after, strict=True)):
+            return
+    grown = {
+        pid: f"{was >> 20} to {now >> 20}"
+        for pid, was, now in zip(pids, before, after, strict=True)
+    }
+    raise AssertionError(f"memory grows again and again, in MB: {grown}")
 
 
 def _stat(pid: int) -> list[str]:
@@ -244,6 +261,26 @@ class Script:
         self._reader.join(PATIENCE)
         if self.process.stdout:
             self.process.stdout.close()
+
+
+def row_of(calls: Calls, servable: str) -> dict[str, Any]:
+    """What /servables says of it."""
+    rows = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return next(row for row in rows if row["name"] == servable)
+
+
+def engine_of(calls: Calls, servable: str) -> Counter[str]:
+    """The numbers of its engine, which are 0 before it has told the first."""
+    return Counter(row_of(calls, servable).get("engine", {}))
+
+
+def is_idle(calls: Calls, servable: str) -> bool:
+    """Whether nothing of any request is left in the server and its engine."""
+    row = row_of(calls, servable)
+    numbers, requests = Counter(row.get("engine", {})), row["requests"]
+    is_free = numbers["num_free_blocks"] == numbers["num_blocks"]
+    in_engine = numbers["num_running"] + numbers["num_waiting"]
+    return is_free and in_engine + requests["running"] + requests["waiting"] == 0
 
 
 def in_flight(calls: Calls) -> float:

@@ -23,6 +23,7 @@ SMALLEST_GROUP = 32
 CHUNK = 2**22  # weights that are rounded at a time
 ROUTERS = (
     *("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight"),
+    "router.proj.weight",
     "shared_expert_gate.weight",
 )
 
@@ -31,8 +32,9 @@ ROUTERS = (
 class Packed:
     """A quantised matrix.  `shape` and `group` count inputs, not bytes.
 
-    Integers are signed.  They are unsigned with `minimums`, which are added to the products, with
-    `zeros`, which are subtracted from them before, and if they are numbers of a `codebook`.
+    Integers are signed.  They are unsigned with `zeros`, which are subtracted from them before they
+    are scaled, and if they are numbers of a `codebook`.  `minimums` are added to what is scaled;
+    with them `centre` is added to the integers before, so that they are about as often negative.
     """
 
     values: npt.NDArray[Any]  # int8 or uint8 [out, in], or uint8 [out, in / 2]
@@ -41,13 +43,14 @@ class Packed:
     shape: tuple[int, int]
     group: int
     minimums: npt.NDArray[np.float32] | None = None  # as scales
+    centre: int = 0
     zeros: npt.NDArray[np.uint8] | None = None  # [out, in / group]
     codebook: str = ""  # a key of CODEBOOKS, if integers are not meant
     order: npt.NDArray[np.int64] | None = None  # [in]: which input each column belongs to
 
     @property
     def is_signed(self) -> bool:
-        return self.minimums is None and self.zeros is None and not self.codebook
+        return self.zeros is None and not self.codebook
 
     def rows(self, some: slice) -> "Packed":
         """Some of its outputs."""
@@ -139,6 +142,8 @@ def unpack(packed: Packed) -> npt.NDArray[np.float32]:
     grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)
     if packed.zeros is not None:
         grouped -= packed.zeros[..., None]
+    if packed.centre:
+        grouped += packed.centre
     grouped *= packed.scales.astype(np.float32)[..., None]
     if packed.minimums is not None:
         grouped += packed.minimums[..., None]

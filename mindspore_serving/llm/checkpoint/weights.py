@@ -21,7 +21,12 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.quantized.methods import present, read_config
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
-from mindspore_serving.llm.checkpoint.safetensors import INDEX, StoredTensor, read_safetensors
+from mindspore_serving.llm.checkpoint.safetensors import (
+    INDEX,
+    StoredTensor,
+    read_safetensors,
+    release,
+)
 
 Array = npt.NDArray[Any]
 
@@ -63,6 +68,10 @@ class Checkpoint:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         config = read_config(directory) or read_json(directory / CONFIG)
         return cls(directory, config, present(config, tensors))
+
+    def release(self) -> None:
+        """Give back the memory of the files, from which they are read when they are used again."""
+        release(stored.bits for stored in self._tensors.values())
 
     def names(self) -> list[str]:
         return list(self._tensors)

@@ -97,7 +97,7 @@ def _computed(
     stored = QuantizedTensor(kind, (48, 512), rows, partial(decode, kind, rows, 512))
     weights = Weights(Checkpoint(directory, {}, {"w": stored}), "f32")
     given = opset.parameter([-1, 512], np.float32)
-    product = opset.matmul(given, weights.matrix("w"), False, True)
+    product = weights.product(given, "w")
     ids = opset.constant(np.array([5, 0, 47], np.int32))
     gathered = opset.gather(weights.table("w"), ids, opset.constant(np.int32(0)))
     model = ov.Model([opset.result(product), opset.result(gathered)], [given], "m")

@@ -25,19 +25,19 @@ CODEBOOK = np.array(
 class Decoded(NamedTuple):
     """Blocks [n, bytes] as integers [n, numbers], and scales and minimums [n, groups]."""
 
-    integers: npt.NDArray[Any]  # int8; uint8 with minimums
+    integers: npt.NDArray[Any]  # int8; uint8 with minimums, before the centre is taken off
     scales: Floats
     minimums: Floats | None = None
 
 
 class Form(NamedTuple):
-    """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype,
-    whether there are minimums, and what decodes blocks."""
+    """How a type is kept: `bits` of an integer, inputs that share a scale, the scale's dtype, the
+    centre that makes integers signed where there are minimums (else 0), and what decodes blocks."""
 
     bits: int
     group: int
     scale: type[Any]
-    has_minimums: bool
+    centre: int
     decode: Callable[[Bytes], Decoded]
 
 
@@ -45,20 +45,20 @@ def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
     """A tensor's `rows` [outputs, bytes] of type `kind`, each of `inputs` numbers."""
     form, outputs = FORMS[kind], len(rows)
     groups, num_blocks = inputs // form.group, inputs // BY_NAME[kind].block
-    is_signed_8 = form.bits == 8 and not form.has_minimums
-    values = np.empty((outputs, inputs * form.bits // 8), np.int8 if is_signed_8 else np.uint8)
+    dtype = np.int8 if form.bits == 8 else np.uint8
+    values = np.empty((outputs, inputs * form.bits // 8), dtype)
     scales = np.empty((outputs, groups), form.scale)
-    minimums = np.empty((outputs, groups), np.float32) if form.has_minimums else None
+    minimums = np.empty((outputs, groups), np.float32) if form.centre else None
     step = max(1, CHUNK // inputs)  # rows at a time, so that intermediate arrays stay small
     for begin in range(0, outputs, step):
         some = slice(begin, begin + step)
         found = form.decode(rows[some].reshape(-1, rows.shape[1] // num_blocks))
-        integers = found.integers.reshape(-1, inputs)
+        integers = _signed(found.integers.reshape(-1, inputs), form.centre)
         values[some] = integers if form.bits == 8 else pairs(integers.view(np.uint8) & 15)
         scales[some] = found.scales.reshape(-1, groups)
         if minimums is not None and found.minimums is not None:
             minimums[some] = found.minimums.reshape(-1, groups)
-    return Packed(values, scales, form.bits, (outputs, inputs), form.group, minimums)
+    return Packed(values, scales, form.bits, (outputs, inputs), form.group, minimums, form.centre)
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -90,7 +90,7 @@ def _fifth_bits(blocks: Bytes) -> Bytes:
 
 def _signed(integers: Bytes, zero: int) -> npt.NDArray[np.int8]:
     """Less `zero`."""
-    return integers.view(np.int8) - np.int8(zero)
+    return integers.view(np.int8) - np.int8(zero) if zero else integers.view(np.int8)
 
 
 def _q4_0(blocks: Bytes) -> Decoded:
@@ -163,16 +163,16 @@ def _iq4_xs(blocks: Bytes) -> Decoded:
 
 _F16, _F32 = np.float16, np.float32
 FORMS: dict[str, Form] = {
-    "Q4_0": Form(4, 32, _F16, False, _q4_0),
-    "Q4_1": Form(4, 32, _F16, True, _q4_1),
-    "Q5_0": Form(8, 32, _F16, False, _q5_0),
-    "Q5_1": Form(8, 32, _F16, True, _q5_1),
-    "Q8_0": Form(8, 32, _F16, False, _q8_0),
-    "Q2_K": Form(4, 16, _F32, True, _q2_k),
-    "Q3_K": Form(4, 16, _F32, False, _q3_k),
-    "Q4_K": Form(4, 32, _F32, True, _q4_k),
-    "Q5_K": Form(8, 32, _F32, True, _q5_k),
-    "Q6_K": Form(8, 16, _F32, False, _q6_k),
-    "IQ4_NL": Form(8, 32, _F16, False, _iq4_nl),
-    "IQ4_XS": Form(8, 32, _F32, False, _iq4_xs),
+    "Q4_0": Form(4, 32, _F16, 0, _q4_0),
+    "Q4_1": Form(4, 32, _F16, 8, _q4_1),
+    "Q5_0": Form(8, 32, _F16, 0, _q5_0),
+    "Q5_1": Form(8, 32, _F16, 16, _q5_1),
+    "Q8_0": Form(8, 32, _F16, 0, _q8_0),
+    "Q2_K": Form(4, 16, _F32, 2, _q2_k),
+    "Q3_K": Form(4, 16, _F32, 0, _q3_k),
+    "Q4_K": Form(4, 32, _F32, 8, _q4_k),
+    "Q5_K": Form(8, 32, _F32, 16, _q5_k),
+    "Q6_K": Form(8, 16, _F32, 0, _q6_k),
+    "IQ4_NL": Form(8, 32, _F16, 0, _iq4_nl),
+    "IQ4_XS": Form(8, 32, _F32, 0, _iq4_xs),
 }

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
@@ -20,6 +21,7 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import (
 )
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks, GgufFile
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
@@ -85,30 +87,41 @@ def _renamed(
             "have here: it is made for a newer or another kind of model"
         )
     target = "block_sparse_moe.gate" if is_mixtral and role == "ffn_gate_inp" else own[role]
+    heads = 0
     if family == "llama" and role in ("attn_q", "attn_k"):
-        blocks = _in_halves(name, blocks, config, role)
-    return {f"model.layers.{match[1]}.{target}.{leaf}": _stored(blocks)}
+        heads = _heads(name, blocks, config, role)
+    return {f"model.layers.{match[1]}.{target}.{leaf}": _stored(blocks, heads)}
 
 
-def _stored(blocks: Blocks) -> StoredTensor:
+def _stored(blocks: Blocks, heads: int = 0) -> StoredTensor:
     if blocks.kind in FORMS:
-        read = partial(decode, blocks.kind, blocks.rows, blocks.shape[-1])
+        read = partial(_decoded, blocks, heads)
         return QuantizedTensor(blocks.kind, blocks.shape, blocks.rows, read)
-    return StoredTensor(blocks.kind, blocks.shape, blocks.rows.view(BITS[blocks.kind]))
+    return StoredTensor(blocks.kind, blocks.shape, _rows(blocks, heads).view(BITS[blocks.kind]))
 
 
-def _in_halves(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> Blocks:
-    """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
-    apart.  llama.cpp has it side by side."""
+def _decoded(blocks: Blocks, heads: int) -> Packed:
+    return decode(blocks.kind, _rows(blocks, heads), blocks.shape[-1])
+
+
+def _heads(name: str, blocks: Blocks, config: dict[str, Any], role: str) -> int:
+    """How many there are.  Raises StartError unless the rows are theirs."""
     key = "num_attention_heads" if role == "attn_q" else "num_key_value_heads"
     heads = config.get(key) or config["num_attention_heads"]
-    if blocks.kind == "F32" and len(blocks.shape) == 1:  # a bias
-        blocks = Blocks(blocks.kind, blocks.shape, blocks.rows.reshape(-1, 4))
-    count, width = blocks.rows.shape
+    count = blocks.shape[0]
     if type(heads) is not int or heads < 1 or count % (2 * heads):
         raise StartError(f"tensor {name!r} has {count} rows, expected {heads} heads of pairs")
-    rows = blocks.rows.reshape(heads, count // heads // 2, 2, width).swapaxes(1, 2)
-    return Blocks(blocks.kind, blocks.shape, np.ascontiguousarray(rows).reshape(count, width))
+    return heads
+
+
+def _rows(blocks: Blocks, heads: int) -> npt.NDArray[np.uint8]:
+    """With `heads` those of each in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half
+    a head apart.  llama.cpp has it side by side."""
+    if not heads:
+        return blocks.rows
+    count = blocks.shape[0]
+    rows = blocks.rows.reshape(heads, count // heads // 2, 2, -1).swapaxes(1, 2)
+    return np.ascontiguousarray(rows).reshape(count, -1)
 
 
 def _experts(

@@ -12,11 +12,9 @@ as large as what is packed; so here they are made float16 before, in memory that
 they are packed.  Knows no model.
 """
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from openvino.op import Constant, Parameter
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, swish, widened
+from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 
 Halves = npt.NDArray[np.float16]
 
@@ -93,13 +92,6 @@ def narrow(blocks: Sequence[Block]) -> list[Halves]:
     return found
 
 
-def give_back(arrays: Sequence[Halves]) -> None:
-    """Free the memory of what `narrow` gave, when it is packed.  It would be read as zeros now."""
-    for array in arrays:
-        assert isinstance(array.base, mmap.mmap)
-        array.base.madvise(mmap.MADV_DONTNEED)
-
-
 def block_of(down: Node) -> Block | None:
     """The block that ends with `down`, if it has the plugin's form."""
     product = _source(down, 0) if _is_product(down) else None
@@ -153,8 +145,7 @@ def _fits(constant: Node) -> bool:
 def _half(constant: Node, request: Any) -> Halves:
     """The matrix in float16, in pages of its own."""
     shape = tuple(constant.get_output_shape(0))
-    pages = mmap.mmap(-1, 2 * prod(shape), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    halves: Halves = np.ndarray(shape, np.float16, pages)
+    halves: Halves = in_pages(shape, np.float16)
     request.set_input_tensor(constant.get_tensor_view())
     request.set_output_tensor(ov.Tensor(halves, shared_memory=True))
     request.infer()

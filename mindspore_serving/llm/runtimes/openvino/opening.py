@@ -35,8 +35,9 @@ from mindspore_serving.llm.runtimes.openvino.options import (
     with_matrices,
 )
 from mindspore_serving.llm.runtimes.openvino.ranks import RankOps, Sums
+from mindspore_serving.llm.runtimes.openvino.repacking import is_packed_once
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
-from mindspore_serving.llm.runtimes.openvino.states import check_states
+from mindspore_serving.llm.runtimes.openvino.states_check import check_states
 from mindspore_serving.llm.runtimes.openvino.weights import Weights
 
 
@@ -78,11 +79,12 @@ def _check_floats(part: Part, config: EngineConfig) -> None:
 def _open(
     part: Part, config: EngineConfig, properties: Mapping[str, Any] | None = None
 ) -> OpenVINORunner:
-    check_paged_attention()
-    options = options_from(config, capabilities())
+    options = options_from(config, capabilities(config.num_threads))
     checkpoint, spec = part.checkpoint, part.spec
+    has_types = spec.form.sees_pictures_whole and config.max_images > 0
+    check_paged_attention(has_types=has_types)
     if spec.state:
-        options = with_matrices(options, config) if spec.state.value_heads else options
+        options = with_matrices(options, config) if spec.state.heads else options
         check_states(options.precision)
     longest_sequence(config, spec)  # refuses a length beyond the model's before it is compiled
     bits = _bits_to_quantise(config, checkpoint, options)
@@ -92,25 +94,34 @@ def _open(
     sums = None if part.exchange is None else Sums(part.exchange)
     if sums is None:
         ops = OpenVINOOps(
-            weights, adapts=config.has_adapters, num_features=num_features, switches=switches
-        )
+            weights, adapts=config.has_adapters, num_features=num_features, switches=switches,
+            has_types=has_types,
+        )  # fmt: skip
     else:
         ops = RankOps(weights, sums, switches=switches)
     model = build_model(ops, part)
     loading.reached(0.3)
     _tell_widened(weights, checkpoint, options)
-    if weights.group:
+    if weights.integers:
+        checkpoint.release()  # what is needed of the file is decoded
+    elif weights.group:
         map_now(weights.kept)  # the plugin makes no copy of integers
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
-    is_exact = weights.has_minimums or (is_foreign and config.dtype == "f32")
+    is_exact = is_foreign and config.dtype == "f32"
     blocks = fusible(model) if options.precision == "bf16" and is_fused_here() else []
     by_rows = not weights.is_grouped and any(block.is_int8 for block in blocks)
     found = options.properties(weights.group, is_exact=is_exact, by_rows=by_rows)
     halves = narrow(blocks)
     weights.kept += halves
-    compiled = compile_graph(model, {**found, **(properties or {})})
+    found |= properties or {}
+    compiled = compile_graph(model, found)
     if num_fused(compiled) == len(blocks):
         weights.unpacked += halves
+    if all(
+        is_packed_once(bits, group, options.precision, found, has_zeros=has_zeros)
+        for bits, group, has_zeros in weights.forms
+    ):
+        weights.unpacked += weights.integers
     base = Base(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)

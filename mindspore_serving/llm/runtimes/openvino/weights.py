@@ -17,7 +17,8 @@ from openvino.op import Constant
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_router, pack, pairs
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.openvino.nodes import named, widened
+from mindspore_serving.llm.runtimes.openvino.nodes import i64, named, widened
+from mindspore_serving.llm.runtimes.openvino.pages import in_pages
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
@@ -50,15 +51,17 @@ class Weights:
     def __init__(self, checkpoint: Checkpoint, precision: str, bits: int | None = None) -> None:
         self.group = 0  # the smallest group of inputs that shares a scale; 0 with no quantised one
         self.is_grouped = False  # a quantised matrix has more scales than one for each output
-        self.has_minimums = False  # for which the plugin has no kernels that multiply integers
         self.widened: list[str] = []  # quantised matrices that became floats
         self.kept: list[Array] = []
+        self.integers: list[Array] = []  # of `kept`, in pages of their own; rows are not gathered
+        self.forms: set[tuple[int, int, bool]] = set()  # bits, group and zeros of `integers`
         self.unpacked: list[Array] = []  # of `kept`, what is not read when it has been packed
         self._checkpoint = checkpoint
         self.precision = precision
         self._bits = bits
         self._made: dict[tuple[str, str], Node] = {}
         self._orders: dict[str, Array] = {}
+        self._minimums: dict[str, Node] = {}  # added to products by integers, [out, groups]
 
     def has(self, name: str) -> bool:
         return self._checkpoint.has(name)
@@ -71,21 +74,33 @@ class Weights:
         """[1, features] float32, `plus` added."""
         return self._once(f"vector+{plus}", name, lambda: self._vector(name, plus))
 
+    def product(self, x: Node, name: str) -> Node:
+        """[rows, out] of `x` [rows, in]."""
+        matrix, columns = self.matrix(name), self._orders.get(name)
+        if columns is not None:
+            x = opset.gather(x, opset.constant(columns), opset.constant(-1))
+        y = opset.matmul(x, matrix, False, True)
+        minimums = self._minimums.get(name)
+        if minimums is None:
+            return y
+        groups = minimums.get_output_shape(0)[1]
+        same = [0] * (len(x.get_output_partial_shape(0)) - 1)
+        grouped = opset.reshape(x, i64(*same, groups, self.shape(name)[1] // groups), True)
+        sums = opset.reduce_sum(grouped, i64(-1), False)
+        return opset.add(y, opset.matmul(sums, minimums, False, True))
+
     def matrix(self, name: str) -> Node:
         """[out, in] to multiply by, float32 or widened to it."""
-        return self._once("matrix", name, lambda: self._matrix(name))
-
-    def columns(self, name: str) -> Array | None:
-        """Which feature each column of `matrix` is multiplied by; None if they are in order."""
-        self.matrix(name)
-        return self._orders.get(name)
+        is_table = self._checkpoint.is_quantized(name) and ("table", name) in self._made
+        return self._once("table" if is_table else "matrix", name, lambda: self._matrix(name))
 
     def table(self, name: str) -> Node:
         """[rows, features] to gather from, in the type of the file, or integers times scales."""
         if self._checkpoint.is_quantized(name):  # the plugin gathers rows of integers
-            if self.columns(name) is not None:
+            node = self._once("table", name, lambda: self._matrix(name, is_table=True))
+            if name in self._orders:
                 raise StartError(f"tensor {name!r} has reordered inputs, but rows of it are read")
-            return self.matrix(name)
+            return node
         return self._once("table", name, lambda: self._table(name))
 
     def stacked(self, names: Sequence[str]) -> Node:
@@ -137,11 +152,20 @@ class Weights:
             return pack(self._checkpoint.f32(name), self._bits)
         return packed
 
-    def _matrix(self, name: str) -> Node:
+    def _matrix(self, name: str, *, is_table: bool = False) -> Node:
         packed = self._packed(name)
         if packed is not None:
             if packed.order is not None:
                 self._orders[name] = packed.order
+            if is_table or not self._checkpoint.is_quantized(name):
+                return self._unpacked(packed)
+            if packed.group < packed.shape[1] and not packed.codebook:
+                packed = self._own(packed)
+            # In bfloat16 the plugin multiplies no integers, so there is nothing to gain.
+            if self.precision == "f32" and packed.minimums is not None:
+                minimums = _minimums(packed)
+                self._minimums[name] = self._constant(minimums, minimums.shape, ov.Type.f32)
+                packed = replace(packed, minimums=None, centre=0)
             return self._unpacked(packed)
         stored = self._widened(name) if self._checkpoint.is_quantized(name) else self._table(name)
         if stored.get_element_type() == ov.Type.f32:
@@ -183,8 +207,7 @@ class Weights:
         scales = scales if is_half else scales.astype(np.float32, copy=False)
         node = opset.convert(self._constant(values, integers, kind), wide)
         if form.minimums is not None:
-            self.has_minimums = True
-            scales, zeros = _with_zeros(scales, form.minimums)
+            scales, zeros = _with_zeros(scales, _minimums(form))
             node = opset.subtract(node, opset.constant(zeros[..., None] if is_grouped else zeros))
         elif form.zeros is not None:
             flat = form.zeros.reshape(1, -1)
@@ -200,10 +223,25 @@ class Weights:
         self.group = min(self.group or group, group)
         return opset.convert(product, "f32") if is_half else product
 
+    def _own(self, form: Packed) -> Packed:
+        """`form` with its integers in memory that can be given back."""
+        own = in_pages(form.values.shape, form.values.dtype)
+        own[...] = form.values
+        self.integers.append(own)
+        self.forms.add((form.bits, form.group, form.zeros is not None))
+        return replace(form, values=own)
+
     def _constant(self, bits: Array, shape: tuple[int, ...], kind: Any) -> Node:
         bits = np.ascontiguousarray(bits)
         self.kept.append(bits)
         return Constant(ov.Tensor(bits, ov.Shape(list(shape)), kind), shared_memory=True)
+
+
+def _minimums(form: Packed) -> Array:
+    """What is added to integers times scales, [out, groups] float32."""
+    assert form.minimums is not None
+    found: Array = form.minimums + form.centre * form.scales.astype(np.float32)
+    return found
 
 
 def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
@@ -217,4 +255,4 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
 def _form(packed: Packed) -> tuple[object, ...]:
     """What has to be the same for matrices to be stacked."""
     has_zeros, has_minimums = packed.zeros is not None, packed.minimums is not None
-    return packed.bits, packed.group, packed.codebook, has_zeros, has_minimums
+    return packed.bits, packed.group, packed.codebook, packed.centre, has_zeros, has_minimums
