@@ -164,7 +164,8 @@ def test_the_death_of_a_process_of_vllm_is_survived(calls: Calls) -> None:
     (worker,) = row(calls)["workers"]
     (core,) = [one for one in children(worker["pid"]) if b"EngineCore" in command(one)]
     os.kill(core, signal.SIGKILL)
-    eventually(lambda: row(calls)["workers"][0]["pid"] not in (worker["pid"], None))
+    old = (worker["pid"], None)
+    eventually(lambda: row(calls)["workers"][0]["pid"] not in old, MANY * PATIENCE)
     eventually(lambda: row(calls)["workers"][0]["state"] == "ready", MANY * PATIENCE)
     assert complete(calls, max_tokens=2)["usage"]["completion_tokens"] == 2
 

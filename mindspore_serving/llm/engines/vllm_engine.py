@@ -39,6 +39,7 @@ from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _FAILED = "the model failed; see the log"
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +114,7 @@ class VllmEngine:
             except Exception as error:
                 text = f"engine vllm cannot load the adapter {one.lora_name!r}: {error}"
                 raise StartError(text) from error
+        self._look()
 
     def add(
         self,
@@ -159,6 +161,13 @@ class VllmEngine:
 
     def close(self) -> None:
         self._llm.shutdown()
+
+    def _look(self) -> None:
+        """See whether its processes run: vLLM itself says it to requests alone."""
+        if self._llm.errored:
+            self._fail(EngineDeadError())
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _check_room(self, num_tokens: int) -> None:
         running = list(self._running.values())
